@@ -1,0 +1,284 @@
+"""Everything that can go wrong and be told to a person.
+
+DelegateError
+├── Refused                 the request itself is wrong
+│   ├── InvalidField        one field has a value we cannot take
+│   ├── MalformedBody
+│   ├── UnknownAgent
+│   ├── PayloadTooLarge
+│   └── UnsupportedMedia
+├── NotAllowed
+│   ├── Unauthenticated
+│   ├── Forbidden
+│   ├── HostRefused
+│   └── OriginRefused
+├── NotFound
+│   ├── NoSuchTask
+│   ├── NoSuchAttempt
+│   ├── NoSuchRunner
+│   └── NoSuchRoute
+├── Conflict
+│   ├── StaleFence          another runner, or nobody, holds the attempt
+│   ├── IllegalMove
+│   ├── SequenceGap
+│   ├── EventConflict
+│   └── AlreadyRunning
+├── Unavailable             trying again later may work
+│   ├── RelayUnreachable
+│   ├── StoreBusy
+│   └── DiskFull
+└── BadData                 configuration or data on disk
+    ├── BadSetting
+    ├── DamagedDatabase
+    ├── NewerDatabase
+    ├── HomeNotWritable
+    └── LoosePermissions
+
+The first line of a class docstring is the message template, the second the hint; data are attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+SHOWN_MAX = 80  # characters of foreign text that a message may repeat
+
+
+def shown(value: object) -> str:
+    """Foreign text as it may stand in a message: one line, escaped, cut."""
+    text = str(value)
+    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: SHOWN_MAX + 1])
+    return escaped if len(text) <= SHOWN_MAX else f"{escaped[:SHOWN_MAX]}…"
+
+
+class DelegateError(Exception):
+    """something went wrong"""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, **data: Any) -> None:  # Any: each class names its own data in its template
+        self.data = data
+        template = (type(self).__doc__ or "").splitlines()
+        lines = [line.strip() for line in template if line.strip()]
+        values = {key: shown(value) for key, value in data.items()}
+        self.message = lines[0].format_map(values)
+        self.hint = " ".join(lines[1:]).format_map(values)
+        super().__init__(self.message)
+
+    @property
+    def field(self) -> str | None:
+        return self.data.get("field")
+
+    @property
+    def retry_after(self) -> float | None:
+        return self.data.get("retry_after")
+
+
+class Refused(DelegateError):
+    """the request was refused: {why}"""
+
+    code, status, exit_code = "refused", 422, 2
+
+
+class InvalidField(Refused):
+    """{field}: {why}"""
+
+    code = "invalid_field"
+
+
+class MalformedBody(Refused):
+    """the body is not the JSON object this address takes: {why}"""
+
+    code, status = "malformed_json", 400
+
+
+class UnknownAgent(Refused):
+    """there is no agent {agent}
+    known agents: {known}"""
+
+    code = "unknown_agent"
+
+
+class PayloadTooLarge(Refused):
+    """the body is larger than {limit} bytes"""
+
+    code, status = "too_large", 413
+
+
+class UnsupportedMedia(Refused):
+    """the body must be application/json, not {given}"""
+
+    code, status = "unsupported_media", 415
+
+
+class NotAllowed(DelegateError):
+    """not allowed"""
+
+    code, status, exit_code = "forbidden", 403, 4
+
+
+class Unauthenticated(NotAllowed):
+    """the relay does not accept this token
+    set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay"""
+
+    code, status = "unauthenticated", 401
+
+
+class Forbidden(NotAllowed):
+    """this token does not open {what}"""
+
+    code = "forbidden"
+
+
+class HostRefused(NotAllowed):
+    """the relay does not answer to the host name {host}"""
+
+    code = "host_refused"
+
+
+class OriginRefused(NotAllowed):
+    """the relay does not answer to pages of {origin}"""
+
+    code = "origin_refused"
+
+
+class NotFound(DelegateError):
+    """not found"""
+
+    code, status, exit_code = "not_found", 404, 5
+
+
+class NoSuchTask(NotFound):
+    """no task {task_id}
+    `delegate status` lists all tasks"""
+
+    code = "no_such_task"
+
+
+class NoSuchAttempt(NotFound):
+    """no attempt {attempt_id}"""
+
+    code = "no_such_attempt"
+
+
+class NoSuchRunner(NotFound):
+    """no runner {runner_id}
+    register it again"""
+
+    code = "no_such_runner"
+
+
+class NoSuchRoute(NotFound):
+    """there is no {method} {path}
+    /api/openapi.json lists what there is"""
+
+    code = "no_such_route"
+
+
+class Conflict(DelegateError):
+    """the request does not fit the present state"""
+
+    code, status, exit_code = "conflict", 409, 5
+
+
+class StaleFence(Conflict):
+    """attempt {attempt_id} is not held with fence {fence}
+    stop working on it: its task has another holder or has ended"""
+
+    code = "stale_fence"
+
+
+class IllegalMove(Conflict):
+    """task {task_id} is {state}: it cannot be {verb}
+    {advice}"""
+
+    code = "illegal_move"
+
+
+class SequenceGap(Conflict):
+    """attempt {attempt_id} expects event {expected}, not {given}"""
+
+    code = "gap_expected_seq"
+
+
+class EventConflict(Conflict):
+    """attempt {attempt_id} already has an event {seq} with another content"""
+
+    code = "event_conflict"
+
+
+class AlreadyRunning(Conflict):
+    """Delegate already runs for {home} (process {pid})
+    `delegate info` shows it, `delegate down` stops it"""
+
+    code = "already_running"
+
+
+class Unavailable(DelegateError):
+    """not available just now"""
+
+    code, status, exit_code = "unavailable", 503, 6
+
+
+class RelayUnreachable(Unavailable):
+    """no relay answers at {url}: {why}
+    {advice}"""
+
+    code = "relay_unreachable"
+
+
+class StoreBusy(Unavailable):
+    """the database does not answer: {why}
+    try again in a moment"""
+
+    code = "store_busy"
+
+
+class DiskFull(Unavailable):
+    """the disk is full: {why}
+    free some space; nothing that was accepted is lost"""
+
+    code, status = "disk_full", 507
+
+
+class BadData(DelegateError):
+    """configuration or data cannot be used"""
+
+    code, status, exit_code = "bad_data", 500, 3
+
+
+class BadSetting(BadData):
+    """{name}={value}: {why}
+    {advice}"""
+
+    code = "bad_setting"
+
+
+class DamagedDatabase(BadData):
+    """the database {path} cannot be used: {why}
+    it was left as it is; `delegate restore` brings back the newest backup ({backup})"""
+
+    code = "damaged_database"
+
+
+class NewerDatabase(BadData):
+    """the database {path} was written by a newer Delegate (schema {found}, this one knows {known})
+    update Delegate, or `delegate restore` a backup made by this version"""
+
+    code = "newer_database"
+
+
+class HomeNotWritable(BadData):
+    """DELEGATE_HOME {path} cannot be written: {why}
+    set DELEGATE_HOME to a directory you own"""
+
+    code = "home_not_writable"
+
+
+class LoosePermissions(BadData):
+    """{path} can be read by other users
+    run: chmod {mode} {path}"""
+
+    code = "loose_permissions"

@@ -1,0 +1,53 @@
+"""Places where a test may kill, fail or hold a process; inert unless `DELEGATE_FAILPOINTS` names them.
+
+The variable holds `name=mode[:argument]` pairs separated by commas. Modes: `kill` (SIGKILL to this process, once per
+file named by the argument), `error` (raise OSError), `delay` (seconds), `pause` (until the file named by the argument
+exists).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+PAUSE_POLL = 0.02
+
+
+def _armed() -> dict[str, tuple[str, str]]:
+    pairs = (entry.split("=", 1) for entry in os.environ.get("DELEGATE_FAILPOINTS", "").split(",") if "=" in entry)
+    return {name: (mode, argument) for name, spec in pairs for mode, _, argument in [spec.partition(":")]}
+
+
+ARMED = _armed()
+
+
+def failpoint(name: str) -> None:
+    if ARMED and name in ARMED:
+        _strike(*ARMED[name])
+
+
+def _strike(mode: str, argument: str) -> None:
+    match mode:
+        case "kill":
+            if _first_time(argument):
+                os.kill(os.getpid(), signal.SIGKILL)
+        case "error":
+            raise OSError("failpoint")
+        case "delay":
+            time.sleep(float(argument))
+        case "pause":
+            while not Path(argument).exists():
+                time.sleep(PAUSE_POLL)
+
+
+def _first_time(path: str) -> bool:
+    """A restarted process must get past the point that killed it, so each kill leaves a mark."""
+    if not path:
+        return True
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True

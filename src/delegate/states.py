@@ -1,0 +1,120 @@
+"""The states of tasks and attempts, the moves between them, and every reason a move can have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    BLOCKED = "blocked"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class Reason(StrEnum):
+    DONE = "done"
+    COMMAND_FAILED = "command_failed"
+    AGENT_ERROR = "agent_error"
+    NOT_INSTALLED = "not_installed"
+    NOT_LOGGED_IN = "not_logged_in"
+    UNKNOWN_MODEL = "unknown_model"
+    RATE_LIMITED = "rate_limited"
+    USAGE_LIMIT = "usage_limit"
+    OVERLOADED = "overloaded"
+    CONTEXT_TOO_LONG = "context_too_long"
+    MAX_TURNS = "max_turns"
+    BUDGET = "budget"
+    REFUSED = "refused"
+    STALLED = "stalled"
+    NO_START = "no_start"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    CRASHED = "crashed"
+    LOST_RUNNER = "lost_runner"
+    POISON = "poison"
+    SETUP_ERROR = "setup_error"
+    DISK_FULL = "disk_full"
+    HANDED_BACK = "handed_back"
+    INTERNAL = "internal"
+
+
+S = TaskState
+TASK_MOVES: dict[TaskState, frozenset[TaskState]] = {
+    S.BLOCKED: frozenset({S.QUEUED, S.CANCELLED}),
+    S.QUEUED: frozenset({S.RUNNING, S.CANCELLED}),
+    S.RUNNING: frozenset({S.QUEUED, S.WAITING, S.COMPLETED, S.FAILED, S.CANCELLED}),
+    S.WAITING: frozenset({S.BLOCKED, S.QUEUED, S.FAILED, S.CANCELLED}),
+    S.COMPLETED: frozenset(),
+    S.FAILED: frozenset(),
+    S.CANCELLED: frozenset(),
+}
+FINAL_TASK_STATES = frozenset(state for state, moves in TASK_MOVES.items() if not moves)
+
+A = AttemptState
+ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
+    A.RUNNING: frozenset({A.COMPLETED, A.FAILED, A.CANCELLED, A.RELEASED, A.LOST}),
+    A.COMPLETED: frozenset(),
+    A.FAILED: frozenset(),
+    A.CANCELLED: frozenset(),
+    A.RELEASED: frozenset(),
+    A.LOST: frozenset(),
+}
+
+STATE_MEANINGS: dict[TaskState, str] = {
+    S.BLOCKED: "waits for other tasks; shown as queued",
+    S.QUEUED: "waits for a runner",
+    S.RUNNING: "a runner holds it and works on it",
+    S.WAITING: "a person must answer first",
+    S.COMPLETED: "ended well",
+    S.FAILED: "ended badly; the reason says how",
+    S.CANCELLED: "stopped by a person, or because a task before it failed",
+}
+
+# What a person should do, for every reason a task can end or be parked with.
+ADVICE: dict[Reason, str] = {
+    Reason.DONE: "",
+    Reason.COMMAND_FAILED: "read its output with `delegate logs`, then `delegate retry` it",
+    Reason.AGENT_ERROR: "read what the agent said with `delegate logs`, then `delegate retry` the task",
+    Reason.NOT_INSTALLED: "install the agent on the runner's machine, or submit with another `--agent`",
+    Reason.NOT_LOGGED_IN: "log in to the agent on the runner's machine, then `delegate retry` the task",
+    Reason.UNKNOWN_MODEL: "submit again with a `--model` the agent knows",
+    Reason.RATE_LIMITED: "nothing: the task starts again by itself when the limit is over",
+    Reason.USAGE_LIMIT: "nothing: the task starts again by itself when the subscription's limit resets",
+    Reason.OVERLOADED: "the model's service is overloaded; `delegate retry` the task later",
+    Reason.CONTEXT_TOO_LONG: "split the work into smaller tasks, or shorten the prompt",
+    Reason.MAX_TURNS: "submit again with a higher `--max-turns`, or split the work",
+    Reason.BUDGET: "submit again with a higher `--max-budget-usd`, or split the work",
+    Reason.REFUSED: "the model declined the request; reword it and submit again",
+    Reason.STALLED: "the agent went silent; read `delegate logs`, then `delegate retry` the task",
+    Reason.NO_START: "the agent printed nothing after it was started; run it by hand once, then retry",
+    Reason.TIMEOUT: "submit again with a longer `--timeout`, or split the work",
+    Reason.CANCELLED: "`delegate retry` runs it again",
+    Reason.CRASHED: "the agent ended without a result; read `delegate logs`, then `delegate retry` the task",
+    Reason.LOST_RUNNER: "its runner went away and a command may not be repeatable; check, then `delegate retry` it "
+    "(or submit with `--rerun`)",
+    Reason.POISON: "three runners were lost while working on it; look at `delegate logs` before a `delegate retry`",
+    Reason.SETUP_ERROR: "mend what the message names, then `delegate retry` the task",
+    Reason.DISK_FULL: "free disk space on the runner's machine, then `delegate retry` the task",
+    Reason.HANDED_BACK: "nothing: another runner takes it",
+    Reason.INTERNAL: "this is a defect of Delegate; please report it with the relay's log",
+}
+
+# Reasons after which the task waits for a reset instead of ending.
+PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
+
+
+def may_move(old: TaskState, new: TaskState) -> bool:
+    return new in TASK_MOVES[old]

@@ -1,0 +1,317 @@
+"""What travels over HTTP: parsed and checked once at the relay's edge, and what the runner reads back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from delegate.config import OUTPUT_RANGE, TIMEOUT_RANGE_MS
+from delegate.model import PROMPT_MAX, EventKind, Stream
+from delegate.states import Reason
+
+FENCE_MAX = 2**62
+SEQ_MAX = 2**53
+ITEMS_MAX = 1_000
+CHUNK_MAX = 256 * 1024  # bytes of output in one item
+RECORD_BODY_MAX = 4 * 1024 * 1024
+BODY_MAX = 1024 * 1024 * 2  # a prompt of 250,000 characters may take four bytes each, escaped six
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]
+Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
+Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Count = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, ser_json_inf_nan="null"
+    )
+
+
+class SubmitRequest(Wire):
+    prompt: Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX)]
+    priority: Literal["P0", "P1", "P2"] = "P2"
+    agent: Annotated[str, StringConstraints(min_length=1, max_length=100)] = "claude"
+    model: ModelName | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
+    working_directory: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+    machine: Name
+    timeout: Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])] | None = None
+    max_output_buffer: Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])] | None = None
+    max_budget_usd: Money | None = None
+    max_turns: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
+    rerun: StrictBool = False
+    request_key: Name | None = None  # the same key twice is the same task
+
+
+class CancelRequest(Wire):
+    reason: Text = ""
+
+
+class RetryRequest(Wire):
+    request_key: Name | None = None
+
+
+class MessageRequest(Wire):
+    text: Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX)]
+    request_key: Name | None = None
+
+
+class UsageView(Wire):
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    cache_write_tokens: Count = 0
+    cost_usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    turns: Count = 0
+
+
+class AttemptView(Wire):
+    attempt_id: str
+    number: int
+    runner_id: str
+    state: str
+    reason: Reason | None = None
+    message: str | None = None
+    started_at: datetime
+    finished_at: datetime | None = None
+    exit_code: int | None = None
+    session_id: str | None = None
+    output_bytes: int = 0
+    truncated_bytes: int = 0
+    usage: UsageView
+
+
+class TaskView(Wire):
+    task_id: str
+    status: Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+    priority: Literal["P0", "P1", "P2"]
+    agent: str
+    model: str | None = None
+    effort: str | None = None
+    permission_mode: str | None = None
+    prompt: str
+    working_directory: str | None = None
+    machine: str
+    timeout: int
+    max_output_buffer: int
+    max_budget_usd: float | None = None
+    max_turns: int | None = None
+    rerun: bool
+    exit_code: int | None = None
+    reason: Reason | None = None
+    message: str | None = None
+    advice: str | None = None
+    why: str | None = None  # why a task that could run does not run yet
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    not_before: datetime | None = None
+    retry_of: str | None = None
+    parent_task_id: str | None = None
+    retry_count: int = 0
+    attempt: int
+    session_id: str | None = None
+    usage: UsageView
+
+
+class EventView(Wire):
+    id: int
+    task_id: str
+    attempt_id: str | None = None
+    kind: EventKind
+    at: datetime
+    data: dict[str, object]
+
+
+class TaskDetail(Wire):
+    task: TaskView
+    attempts: list[AttemptView]
+    events: list[EventView]
+
+
+class TaskPage(Wire):
+    tasks: list[TaskView]
+    next: str | None = None
+
+
+class OutputView(Wire):
+    """Output as lines of text; bytes that are not UTF-8 are replaced here and exact in `output/raw`."""
+
+    lines: list[OutputLine]
+    truncated_bytes: int
+
+
+class OutputLine(Wire):
+    at: datetime
+    stream: Stream
+    text: str
+
+
+class RunnerView(Wire):
+    id: str
+    name: str
+    machine: str
+    pid: int
+    version: str
+    agents: list[str]
+    state: Literal["idle", "busy", "draining", "silent"]
+    task_id: str | None = None
+    seen_at: datetime
+
+
+class RelayView(Wire):
+    version: str
+    pid: int
+    database: str
+    started_at: datetime
+    daily_budget_usd: float | None = None
+    spent_today_usd: float
+    tasks: dict[str, int]
+    runners: list[RunnerView]
+
+
+# The runner protocol.
+
+
+class RegisterRequest(Wire):
+    runner_id: Name | None = None  # the identity kept on the runner's disk, if it has one
+    name: Name
+    machine: Name
+    pid: Annotated[StrictInt, Field(ge=1, le=2**31)]
+    version: Name
+    agents: Annotated[list[Name], Field(max_length=20)]
+
+
+class Timings(Wire):
+    """Seconds, decided by the relay so that both sides count the same lease."""
+
+    heartbeat: float
+    lease: float
+    reclaim_after: float
+
+
+class RegisterAnswer(Wire):
+    runner_id: str
+    token: str
+    timings: Timings
+
+
+class ClaimRequest(Wire):
+    claim_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    agents: Annotated[list[Name], Field(max_length=20)]
+    parked: dict[Name, AwareDatetime] = Field(default_factory=dict, max_length=20)
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
+
+
+class Assignment(Wire):
+    """A task in the hands of a runner."""
+
+    attempt_id: str
+    task_id: str
+    fence: int
+    number: int
+    agent: str
+    model: str | None = None
+    effort: str | None = None
+    permission_mode: str | None = None
+    prompt: str
+    working_directory: str | None = None
+    timeout_ms: int
+    max_output: int
+    budget_usd: float | None = None
+    max_turns: int | None = None
+    resume_session: str | None = None  # the agent's session of the attempt before, if it had one
+    next_seq: int = 0
+
+
+class ClaimAnswer(Wire):
+    assignment: Assignment | None = None
+    drain: bool = False
+
+
+class Message(Wire):
+    id: int
+    text: str
+
+
+class Control(Wire):
+    """What every answer about an attempt carries back to its runner."""
+
+    next_seq: int
+    cancel: str | None = None  # the reason, when somebody asked for the end
+    drain: bool = False
+    messages: list[Message] = []
+
+
+class AttemptsAnswer(Wire):
+    assignments: list[Assignment]
+
+
+class RenewRequest(Wire):
+    fence: Fence
+    messages_seen: Count = 0  # the id of the last message handed to the agent
+
+
+class RecordItem(Wire):
+    """One event, one chunk of output, or a stretch that the runner had to skip.
+
+    `kind` output has `stream` and base64 `output`; skipped has `through` (its last sequence number) and `bytes`;
+    every other kind has `data`.
+    """
+
+    seq: Seq
+    at: AwareDatetime
+    kind: EventKind
+    data: dict[str, object] = Field(default_factory=dict)
+    stream: Stream | None = None
+    output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4)] | None = None
+    through: Seq | None = None
+    bytes: Count | None = None
+
+
+class RecordRequest(Wire):
+    fence: Fence
+    items: Annotated[list[RecordItem], Field(min_length=1, max_length=ITEMS_MAX)]
+
+
+class FinishRequest(Wire):
+    fence: Fence
+    next_seq: Seq  # how many items the runner has numbered; the relay must have them all
+    output_incomplete: StrictBool = False
+    outcome: Literal["completed", "failed", "cancelled", "parked"]
+    reason: Reason
+    message: Text = ""
+    exit_code: Annotated[StrictInt, Field(ge=-255, le=255)] | None = None
+    session_id: Name | None = None
+    not_before: AwareDatetime | None = None
+    usage: UsageView = Field(default_factory=UsageView)
+
+
+class ReleaseRequest(Wire):
+    """The runner cannot go on: `handed_back` is not counted as an attempt, `lost_runner` is."""
+
+    fence: Fence
+    reason: Literal[Reason.HANDED_BACK, Reason.LOST_RUNNER]
+    message: Text = ""
+    session_id: Name | None = None
+
+
+class Problem(BaseModel):
+    """application/problem+json"""
+
+    type: str
+    title: str
+    detail: str
+    status: int
+    field: str | None = None
+    hint: str | None = None
+    request_id: str
+    retry_after: float | None = None
