@@ -1,6 +1,7 @@
 """Everything that can go wrong and be told to a person.
 
 DelegateError
+├── Reported                as another process of Delegate told it
 ├── Refused                 the request itself is wrong
 │   ├── InvalidField        one field has a value we cannot take
 │   ├── MalformedBody
@@ -39,24 +40,30 @@ The first line of a class docstring is the message template, the second the hint
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from os import PathLike
+from typing import Any
 
 SHOWN_MAX = 80  # characters of foreign text that a message may repeat
 
 
 def shown(value: object) -> str:
-    """Foreign text as it may stand in a message: one line, escaped, cut."""
+    """Foreign text as it may stand in a message: one line, escaped, cut. A path stays whole: it is there to be used."""
     text = str(value)
-    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: SHOWN_MAX + 1])
-    return escaped if len(text) <= SHOWN_MAX else f"{escaped[:SHOWN_MAX]}…"
+    if len(text) > SHOWN_MAX and not isinstance(value, PathLike):
+        return f"{escaped(text[:SHOWN_MAX])}…"
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class DelegateError(Exception):
     """something went wrong"""
 
-    code: ClassVar[str] = "error"
-    status: ClassVar[int] = 500
-    exit_code: ClassVar[int] = 70
+    code: str = "error"
+    status: int = 500
+    exit_code: int = 70
 
     def __init__(self, **data: Any) -> None:  # Any: each class names its own data in its template
         self.data = data
@@ -74,6 +81,16 @@ class DelegateError(Exception):
     @property
     def retry_after(self) -> float | None:
         return self.data.get("retry_after")
+
+
+class Reported(DelegateError):
+    """an error that another process of Delegate found: its own code, words and exit code, unchanged"""
+
+    def __init__(self, *, code: str, message: str, hint: str = "", exit_code: int) -> None:
+        super().__init__()
+        self.code, self.exit_code = code, exit_code
+        self.message, self.hint = message, hint
+        self.args = (message,)
 
 
 class Refused(DelegateError):

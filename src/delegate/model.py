@@ -153,6 +153,7 @@ class Attempt:
     started_at: datetime
     renewed_at: datetime
     next_seq: int = 0
+    messages_seen: int = 0  # the last message that reached the agent
     budget_usd: float | None = None  # what this attempt may spend, reserved from the daily budget
     reason: Reason | None = None  # set exactly when the state is final
     message: str | None = None
@@ -174,8 +175,15 @@ class Runner:
     agents: tuple[str, ...]
     registered_at: datetime
     seen_at: datetime
-    draining: bool = False
     parked: dict[str, datetime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMessage:
+    """A person's words for an agent that is at work."""
+
+    id: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

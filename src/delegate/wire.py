@@ -25,6 +25,9 @@ Text = Annotated[str, StringConstraints(max_length=10_000)]
 Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]
 Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+PriorityName = Literal["P0", "P1", "P2"]
+TaskStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]  # blocked is shown as queued
+RunnerState = Literal["idle", "busy", "silent"]
 Count = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 
 
@@ -36,7 +39,7 @@ class Wire(BaseModel):
 
 class SubmitRequest(Wire):
     prompt: Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX)]
-    priority: Literal["P0", "P1", "P2"] = "P2"
+    priority: PriorityName = "P2"
     agent: Annotated[str, StringConstraints(min_length=1, max_length=100)] = "claude"
     model: ModelName | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -91,8 +94,8 @@ class AttemptView(Wire):
 
 class TaskView(Wire):
     task_id: str
-    status: Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
-    priority: Literal["P0", "P1", "P2"]
+    status: TaskStatus
+    priority: PriorityName
     agent: str
     model: str | None = None
     effort: str | None = None
@@ -155,6 +158,17 @@ class OutputLine(Wire):
     text: str
 
 
+class OutputChunkView(Wire):
+    """A chunk as followers get it; `output` is base64 of the exact bytes, from byte `offset` of the attempt."""
+
+    attempt_id: str
+    seq: int
+    stream: Stream
+    at: datetime
+    offset: int
+    output: str
+
+
 class RunnerView(Wire):
     id: str
     name: str
@@ -162,7 +176,7 @@ class RunnerView(Wire):
     pid: int
     version: str
     agents: list[str]
-    state: Literal["idle", "busy", "draining", "silent"]
+    state: RunnerState
     task_id: str | None = None
     seen_at: datetime
 
@@ -258,6 +272,7 @@ class AttemptsAnswer(Wire):
 class RenewRequest(Wire):
     fence: Fence
     messages_seen: Count = 0  # the id of the last message handed to the agent
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0  # hold the answer until there is news
 
 
 class RecordItem(Wire):

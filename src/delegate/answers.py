@@ -1,0 +1,120 @@
+"""What a relay answers, as the plain dictionaries a client reads; the same names as in wire.py.
+
+Only for the type checker: pydantic would cost more than the whole of `delegate status`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class UsageData(TypedDict):
+    inputTokens: int
+    outputTokens: int
+    cacheReadTokens: int
+    cacheWriteTokens: int
+    costUsd: float
+    turns: int
+
+
+class TaskData(TypedDict):
+    taskId: str
+    status: str
+    priority: str
+    agent: str
+    model: str | None
+    effort: str | None
+    permissionMode: str | None
+    prompt: str
+    workingDirectory: str | None
+    machine: str
+    timeout: int
+    maxOutputBuffer: int
+    maxBudgetUsd: float | None
+    maxTurns: int | None
+    rerun: bool
+    exitCode: int | None
+    reason: str | None
+    message: str | None
+    advice: str | None
+    why: str | None
+    createdAt: str
+    startedAt: str | None
+    finishedAt: str | None
+    notBefore: str | None
+    retryOf: str | None
+    parentTaskId: str | None
+    retryCount: int
+    attempt: int
+    sessionId: str | None
+    usage: UsageData
+
+
+class AttemptData(TypedDict):
+    attemptId: str
+    number: int
+    runnerId: str
+    state: str
+    reason: str | None
+    message: str | None
+    startedAt: str
+    finishedAt: str | None
+    exitCode: int | None
+    sessionId: str | None
+    outputBytes: int
+    truncatedBytes: int
+    usage: UsageData
+
+
+class EventData(TypedDict):
+    id: int
+    taskId: str
+    attemptId: str | None
+    kind: str
+    at: str
+    data: dict[str, Any]
+
+
+class RunnerData(TypedDict):
+    id: str
+    name: str
+    machine: str
+    pid: int
+    version: str
+    agents: list[str]
+    state: str
+    taskId: str | None
+    seenAt: str
+
+
+class RelayData(TypedDict):
+    version: str
+    pid: int
+    database: str
+    startedAt: str
+    dailyBudgetUsd: float | None
+    spentTodayUsd: float
+    tasks: dict[str, int]
+    runners: list[RunnerData]
+
+
+class OutputLine(TypedDict):
+    at: str
+    stream: str
+    text: str
+
+
+class OutputData(TypedDict):
+    lines: list[OutputLine]
+    truncatedBytes: int
+
+
+class TaskPage(TypedDict):
+    tasks: list[TaskData]
+    next: str | None
+
+
+class TaskDetail(TypedDict):
+    task: TaskData
+    attempts: list[AttemptData]
+    events: list[EventData]

@@ -1,0 +1,309 @@
+"""Speak to a relay: find it, ask it, follow it. Standard library only, so that a command starts quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from delegate import home
+from delegate.config import Home, Settings
+from delegate.errors import BadSetting, DelegateError, RelayUnreachable, Reported, Unauthenticated
+from delegate.exchange import Exchange, NotHttp, Target, request_bytes
+
+if TYPE_CHECKING:
+    from delegate.answers import OutputData, RelayData, TaskData, TaskDetail, TaskPage
+
+PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
+NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
+ANSWER_TIMEOUT = 30.0  # seconds of silence that end one try
+ANSWER_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
+STREAM_SILENCE = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
+STREAM_LINE_MAX = 8 * 1024 * 1024
+BACKOFF_FIRST, BACKOFF_MOST = 0.05, 1.0
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamItem:
+    """One message of a task's stream: kind is `event`, `output` or `end`."""
+
+    id: str
+    kind: str
+    data: Any  # EventData, the piece of output, or TaskData: as the kind says
+
+
+class Busy(Exception):
+    """The relay answers, but cannot do it just now."""
+
+    def __init__(self, problem: DelegateError) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def nobody_starts(settings: Settings) -> None:
+    """What a client does about a missing relay that it must not start."""
+    raise RelayUnreachable(
+        url=settings.home, why="none is running for this DELEGATE_HOME", advice="`delegate up` starts it"
+    )
+
+
+def silent(_: str) -> None:
+    """Tells nobody."""
+
+
+class Client:
+    """Calls to one relay. Each call may be sent twice, so every POST that makes something carries a request key."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        start: Callable[[Settings], None] = nobody_starts,
+        notice: Callable[[str], None] = silent,
+    ) -> None:
+        self._settings = settings
+        self._home = Home(settings.home)
+        self._start = start
+        self._notice = notice
+        self.url = settings.relay_url
+
+    def submit(self, request: Mapping[str, object]) -> TaskData:
+        answer: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
+        return answer
+
+    def tasks(self, *, limit: int, cursor: str | None = None) -> TaskPage:
+        query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
+        answer: TaskPage = self._call("GET", f"/api/tasks?{query}")
+        return answer
+
+    def task(self, task_id: str) -> TaskDetail:
+        answer: TaskDetail = self._call("GET", _task_path(task_id))
+        return answer
+
+    def cancel(self, task_id: str, reason: str) -> TaskData:
+        answer: TaskData = self._call("POST", _task_path(task_id, "/cancel"), {"reason": reason})
+        return answer
+
+    def retry(self, task_id: str) -> TaskData:
+        answer: TaskData = self._call("POST", _task_path(task_id, "/retry"), {"requestKey": new_request_key()})
+        return answer
+
+    def output(self, task_id: str, tail: int | None) -> OutputData:
+        query = f"?tail={tail}" if tail else ""
+        answer: OutputData = self._call("GET", _task_path(task_id, f"/output{query}"))
+        return answer
+
+    def raw_output(self, task_id: str) -> Iterator[bytes]:
+        """The exact bytes of the last attempt, piece by piece."""
+        with self._open(_task_path(task_id, "/output/raw?stream=all")) as answer:
+            while piece := answer.read():
+                yield piece
+
+    def relay(self) -> RelayData:
+        answer: RelayData = self._call("GET", "/api/relay")
+        return answer
+
+    def stream(self, task_id: str, *, idle_after: float = STREAM_SILENCE) -> Iterator[StreamItem | None]:
+        """Everything a task does from its beginning to its end, across relay restarts.
+
+        Yields None whenever nothing came for `idle_after` seconds.
+        """
+        last_id, failing_since = "", 0.0
+        while True:
+            try:
+                for item in self._stream_once(task_id, last_id, idle_after):
+                    failing_since = 0.0
+                    yield item
+                    if item is not None:
+                        last_id = item.id or last_id
+                        if item.kind == "end":
+                            return
+            except (NotHttp, ValueError) as error:
+                raise self._unreachable(error) from error
+            except OSError as error:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > PATIENCE:
+                    raise self._unreachable(error) from error
+            time.sleep(BACKOFF_FIRST)
+
+    def _stream_once(self, task_id: str, last_id: str, idle_after: float) -> Iterator[StreamItem | None]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        with self._open(_task_path(task_id, "/stream"), headers) as answer:
+            answer.set_timeout(idle_after)
+            parser, quiet = StreamParser(), 0.0
+            while quiet < STREAM_SILENCE:
+                try:
+                    piece = answer.read()
+                except TimeoutError:
+                    quiet += idle_after
+                    yield None
+                    continue
+                if not piece:
+                    return
+                quiet = 0.0
+                yield from parser.feed(piece)
+
+    def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
+        def once() -> Any:
+            with self._send(method, path, body) as answer:
+                return json.loads(answer.read_all(ANSWER_MAX))
+
+        return self._persist(once)
+
+    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> Exchange:
+        return self._persist(lambda: self._send("GET", path, headers=headers))
+
+    def _persist(self, once: Callable[[], Answer]) -> Answer:
+        """Try until a relay answers: it may just be restarting."""
+        began, pause, told = time.monotonic(), BACKOFF_FIRST, False
+        while True:
+            try:
+                return once()
+            except (NotHttp, ValueError) as error:
+                raise self._unreachable(error) from error
+            except OSError as error:
+                failure = self._unreachable(error)
+            except Busy as busy:
+                failure = busy.problem
+            waited = time.monotonic() - began
+            if waited > PATIENCE:
+                raise failure
+            if waited > NOTICE_AFTER and not told:
+                told = True
+                self._notice(f"{failure.message}; trying for {PATIENCE:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 2, BACKOFF_MOST)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Exchange:
+        """One try; an answer that is no success is raised as what it says."""
+        target, prefix, token = self._locate()
+        fields = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
+        payload = b""
+        if body is not None:
+            fields["Content-Type"] = "application/json"
+            payload = json.dumps(body).encode()
+        answer = Exchange(target, request_bytes(target, method, prefix + path, fields, payload), ANSWER_TIMEOUT)
+        if answer.status >= 300:
+            raise self._problem(answer)
+        return answer
+
+    def _locate(self) -> tuple[Target, str, str]:
+        """Where the relay is, the path it lives under, and the token for it."""
+        if not self._settings.is_local:
+            return remote_target(self._settings, self._home)
+        address = home.live_address(self._home)
+        if address is None:
+            self._start(self._settings)
+            address = home.live_address(self._home)
+            if address is None:
+                raise ConnectionRefusedError("it ended right after its start")
+        self.url = address.url
+        return Target(host="127.0.0.1", port=address.port), "", home.read_token(self._home)
+
+    def _problem(self, answer: Exchange) -> Exception:
+        with answer:
+            body = answer.read_all(ANSWER_MAX)
+        try:
+            found = json.loads(body)
+            code, message = str(found["type"]), str(found["detail"])
+            hint = str(found.get("hint") or "")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return NotHttp(f"it answered {answer.status}, not as a relay does")
+        problem = Reported(code=code, message=message, hint=hint, exit_code=exit_code_of(code, answer.status))
+        return Busy(problem) if answer.status == 503 else problem
+
+    def _unreachable(self, error: Exception) -> DelegateError:
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else _reason(error)
+        local = f"look into {self._home.logs / 'relay.log'}"
+        advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
+        return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
+
+
+def remote_target(settings: Settings, local: Home) -> tuple[Target, str, str]:
+    parts = urlsplit(settings.relay_url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or not settings.relay_url.isascii():
+        raise _bad_url(settings, "must look like https://relay.example or http://127.0.0.1:4000")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise _bad_url(settings, "must be https: plain http would show the token to everybody on the way")
+    # The token in the home opens the relay of this machine and is sent nowhere else.
+    token = settings.token or (home.read_token(local) if parts.hostname in LOOPBACK else "")
+    if not token.isascii() or not token.isprintable() or not token:
+        raise Unauthenticated()
+    secure = parts.scheme == "https"
+    target = Target(host=parts.hostname, port=port or (443 if secure else 80), secure=secure)
+    return target, parts.path.rstrip("/"), token
+
+
+def _bad_url(settings: Settings, why: str) -> BadSetting:
+    return BadSetting(
+        name="DELEGATE_RELAY_URL", value=settings.relay_url, why=why, advice="unset it to use the relay of this machine"
+    )
+
+
+def new_request_key() -> str:
+    return os.urandom(12).hex()
+
+
+def exit_code_of(code: str, status: int) -> int:
+    """The exit code of an error that was told over HTTP."""
+    kinds = [DelegateError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind.exit_code
+        kinds.extend(kind.__subclasses__())
+    return {401: 4, 403: 4, 404: 5, 409: 5, 429: 6}.get(status, 2 if status < 500 else 6)
+
+
+def _task_path(task_id: str, rest: str = "") -> str:
+    return f"/api/tasks/{quote(task_id, safe='', errors='replace')}{rest}"
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (text or type(error).__name__).rstrip(".").lower()
+
+
+class StreamParser:
+    """Server-sent events from bytes that come in any pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+
+    def feed(self, piece: bytes) -> Iterator[StreamItem]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > STREAM_LINE_MAX:
+            raise ConnectionResetError("its stream has an endless line")
+        for line in lines:
+            yield from self._line(line.rstrip(b"\r").decode("utf-8", "replace"))
+
+    def _line(self, line: str) -> Iterator[StreamItem]:
+        if line.startswith(":"):
+            return
+        if line:
+            name, _, value = line.partition(":")
+            self._fields[name] = (
+                self._fields[name] + "\n" + value[1:] if name == "data" and name in self._fields else value[1:]
+            )
+            return
+        fields, self._fields = self._fields, {}
+        if "data" in fields:
+            yield StreamItem(
+                id=fields.get("id", ""), kind=fields.get("event", "message"), data=json.loads(fields["data"])
+            )

@@ -1,0 +1,231 @@
+"""The files under DELEGATE_HOME that several programs share: who made them, who may read them, who holds them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from delegate.config import Home
+from delegate.errors import DelegateError, DiskFull, HomeNotWritable, LoosePermissions
+
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
+TOKEN_BYTES = 32
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the local relay listens, as its keeper wrote it down."""
+
+    url: str
+    port: int
+    pid: int
+    keeper_pid: int
+    version: str
+    started_at: str
+
+    def as_json(self) -> str:
+        names = {"url": self.url, "port": self.port, "pid": self.pid, "keeperPid": self.keeper_pid}
+        return json.dumps({**names, "version": self.version, "startedAt": self.started_at})
+
+
+def not_writable(path: Path, error: OSError) -> DelegateError:
+    """What a failed write under the home means to a person."""
+    why = (error.strerror or str(error)).lower()
+    if error.errno in DISK_FULL_ERRORS:
+        return DiskFull(why=f"{why} ({path})")
+    return HomeNotWritable(path=path, why=why)
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file as a whole: a reader sees the old text or the new, never half of it."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    try:
+        _write_new(scratch, text)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise not_writable(path, error) from error
+
+
+def keep_once(path: Path, make: Callable[[], str]) -> str:
+    """The text of a file that is written once in its life, whoever comes first."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        pass
+    make_directory(path.parent)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    try:
+        _write_new(scratch, make() + "\n")
+        # A link appears with its whole content and never replaces another's.
+        os.link(scratch, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise not_writable(path, error) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path.read_text().strip()
+
+
+def _write_new(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def machine_id(home: Home) -> str:
+    """The name by which tasks are bound to this machine; stays when the host is renamed."""
+    return keep_once(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
+
+
+def _host_name() -> str:
+    name = "".join(c for c in socket.gethostname().split(".")[0] if c.isascii() and (c.isalnum() or c == "-"))
+    return name[:60] or "machine"
+
+
+def make_token(home: Home) -> str:
+    """The admin token of the local relay, made when the relay is started for the first time."""
+    keep_once(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
+    return read_token(home)
+
+
+def read_token(home: Home) -> str:
+    """The admin token of the local relay; empty when there is none yet."""
+    try:
+        with home.token.open() as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise LoosePermissions(path=home.token, mode="600")
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise not_writable(home.token, error) from error
+
+
+def read_address(home: Home) -> Address | None:
+    try:
+        found = json.loads(home.address.read_text())
+        return Address(
+            url=str(found["url"]),
+            port=int(found["port"]),
+            pid=int(found["pid"]),
+            keeper_pid=int(found["keeperPid"]),
+            version=str(found["version"]),
+            started_at=str(found["startedAt"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def live_address(home: Home) -> Address | None:
+    """Where the relay listens if one is up.
+
+    A file left by a dead keeper names a port that may be somebody else's by now, and the token must not go there:
+    the address counts only while the keeper's lock is held.
+    """
+    return read_address(home) if is_held(home.keeper_lock) else None
+
+
+def is_held(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def hold(lock: Path, patience: float) -> int | None:
+    """Take a lock for the life of the returned descriptor; None when somebody else keeps it all that time.
+
+    Callers need a little patience even for a free lock, because `is_held` takes it for an instant.
+    """
+    make_directory(lock.parent)
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    except OSError as error:
+        raise not_writable(lock, error) from error
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(LOCK_POLL)
+        else:
+            return descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that wrote itself into a lock it holds."""
+
+    pid: int
+    started: str  # when it started, so that another process with the same number is not taken for it
+
+    @property
+    def is_alive(self) -> bool:
+        return process_start(self.pid) == self.started
+
+
+def sign(descriptor: int) -> None:
+    """Write this process into a lock that it holds."""
+    os.ftruncate(descriptor, 0)
+    text = json.dumps({"pid": os.getpid(), "started": process_start(os.getpid())})
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+def holder(lock: Path) -> Holder | None:
+    """Who holds the lock; None when nobody does."""
+    if not is_held(lock):
+        return None
+    try:
+        found = json.loads(lock.read_text())
+        return Holder(pid=int(found["pid"]), started=str(found["started"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def process_start(pid: int) -> str | None:
+    """When a process started, in whatever unit the system keeps; None when it does not run."""
+    try:
+        # The second field is the program's name in parentheses and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return ""
+    return ""

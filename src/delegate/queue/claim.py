@@ -1,0 +1,136 @@
+"""Who gets the next task. Recovery is part of the claim: it first takes back what silent runners hold."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from delegate.model import (
+    ANY_MACHINE,
+    PAID_AGENTS,
+    Attempt,
+    EventKind,
+    Runner,
+    Task,
+    lane,
+    new_attempt_id,
+)
+from delegate.queue.rescue import rescue_expired
+from delegate.queue.rules import Rules, start_of_day
+from delegate.states import AttemptState
+from delegate.store.attempts import attempt_of_claim, insert_attempt, reserved_budget, running_attempts, spent_since
+from delegate.store.database import Connection, Database
+from delegate.store.events import NewEvent, append_events
+from delegate.store.runners import see_runner
+from delegate.store.tasks import get_task, queued_heads, take_queued
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A runner asks for work. The claim id makes asking again after a lost answer harmless."""
+
+    claim_id: str
+    runner: Runner
+    agents: tuple[str, ...]
+    parked: dict[str, datetime]
+
+    @property
+    def lanes(self) -> list[str]:
+        free = [agent for agent in self.agents if agent not in self.parked]
+        return [lane(machine, agent) for agent in free for machine in (self.runner.machine, ANY_MACHINE)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A task in the hands of a runner."""
+
+    task: Task
+    attempt: Attempt
+
+
+async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+    held = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
+    if held is not None:
+        log.info(
+            "task claimed",
+            extra={
+                "task_id": held.task.id,
+                "attempt_id": held.attempt.id,
+                "runner_id": wish.runner.id,
+                "fence": held.attempt.fence,
+            },
+        )
+    return held
+
+
+async def held_by(database: Database, runner: Runner) -> list[Held]:
+    """What a runner holds, for one that has just started and wants to know what it left behind."""
+    return await database.read(lambda connection: _held_by(connection, runner))
+
+
+def _held_by(connection: Connection, runner: Runner) -> list[Held]:
+    pairs = ((get_task(connection, attempt.task_id), attempt) for attempt in running_attempts(connection, runner.id))
+    return [Held(task=task, attempt=attempt) for task, attempt in pairs if task is not None]
+
+
+def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+    see_runner(connection, wish.runner.id, agents=wish.agents, parked=wish.parked, now=now)
+    earlier = attempt_of_claim(connection, wish.claim_id)
+    if earlier is not None:
+        return _same_again(connection, wish, earlier)
+    rescue_expired(connection, rules, now)
+    left = budget_left(connection, rules, now)
+    lanes = [name for name in wish.lanes if left is None or left > 0 or not _is_paid(name)]
+    for name in queued_heads(connection, lanes, now):
+        task = take_queued(connection, name, now)
+        if task is not None:
+            return _begin_attempt(connection, wish, task, _budget_of(task, left), now)
+    return None
+
+
+def _same_again(connection: Connection, wish: Wish, earlier: Attempt) -> Held | None:
+    if earlier.runner_id != wish.runner.id or earlier.state is not AttemptState.RUNNING:
+        return None
+    task = get_task(connection, earlier.task_id)
+    return None if task is None else Held(task=task, attempt=earlier)
+
+
+def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float | None, now: datetime) -> Held:
+    attempt = Attempt(
+        id=new_attempt_id(),
+        task_id=task.id,
+        runner_id=wish.runner.id,
+        claim_id=wish.claim_id,
+        fence=task.fence,
+        number=task.attempts,
+        state=AttemptState.RUNNING,
+        started_at=now,
+        renewed_at=now,
+        budget_usd=budget,
+    )
+    insert_attempt(connection, attempt)
+    data: dict[str, object] = {"runnerId": wish.runner.id, "runner": wish.runner.name, "attempt": task.attempts}
+    claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
+    append_events(connection, [claimed])
+    return Held(task=task, attempt=attempt)
+
+
+def budget_left(connection: Connection, rules: Rules, now: datetime) -> float | None:
+    """What paid agents may still spend today; running ones count with all they may spend. None: no limit."""
+    if rules.daily_budget_usd is None:
+        return None
+    return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved_budget(connection)
+
+
+def _budget_of(task: Task, left: float | None) -> float | None:
+    own = task.limits.max_budget_usd
+    if left is None or task.agent not in PAID_AGENTS:
+        return own
+    return left if own is None else min(own, left)
+
+
+def _is_paid(lane_name: str) -> bool:
+    return lane_name.rsplit("/", 1)[1] in PAID_AGENTS

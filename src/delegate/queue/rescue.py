@@ -1,0 +1,105 @@
+"""What becomes of a task whose runner is gone."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import datetime
+
+from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, EventKind, Outcome, Task
+from delegate.queue.rules import Rules
+from delegate.states import AttemptState, Reason, TaskState
+from delegate.store.attempts import end_attempt_if_held, expired_attempts, renew_all
+from delegate.store.database import Connection, Database
+from delegate.store.events import NewEvent, append_events
+from delegate.store.runners import mark_relay_seen, relay_seen_at
+from delegate.store.tasks import end_task, lanes_due, lock_task, requeue_task
+
+log = logging.getLogger(__name__)
+
+
+async def rescue(database: Database, rules: Rules, now: datetime) -> list[Task]:
+    """Make losses visible without waiting for the next claim; returns the tasks that changed."""
+    return await database.write("rescue", lambda connection: _tick(connection, rules, now))
+
+
+async def lanes_that_came_due(database: Database, after: datetime, now: datetime) -> list[str]:
+    return await database.read(lambda connection: lanes_due(connection, after, now))
+
+
+async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
+    """A restart of the relay costs no runner its lease: what was good when it stopped counts from now."""
+    return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
+
+
+def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Task]:
+    mark_relay_seen(connection, now)
+    return rescue_expired(connection, rules, now)
+
+
+def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
+    seen = relay_seen_at(connection)
+    mark_relay_seen(connection, now)
+    return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
+
+
+def rescue_expired(connection: Connection, rules: Rules, now: datetime) -> list[Task]:
+    changed = []
+    for attempt in expired_attempts(connection, rules.silent_since(now)):
+        task = lock_task(connection, attempt.task_id)
+        if task is not None:
+            changed.append(lose(connection, task, attempt, now))
+    return changed
+
+
+def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
+    """The attempt is over without a result: end the task, or queue it for the next attempt."""
+    lost = Outcome(
+        state=AttemptState.LOST,
+        reason=Reason.LOST_RUNNER,
+        message="its runner went away",
+        session_id=attempt.session_id,
+    )
+    end_attempt_if_held(connection, attempt, lost, now)
+    carried = replace(task, session_id=attempt.session_id or task.session_id)
+    after = after_loss(carried)
+    data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
+    events = [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)]
+    if after.state is TaskState.QUEUED:
+        requeue_task(connection, carried, counted=True)
+    else:
+        end_task(connection, after, was=TaskState.RUNNING, finished_at=now)
+        events.append(finished_event(after, attempt, now))
+    append_events(connection, events)
+    log.warning(
+        "attempt lost",
+        extra={"task_id": task.id, "attempt_id": attempt.id, "runner_id": attempt.runner_id, "state": after.state},
+    )
+    return after
+
+
+def after_loss(task: Task) -> Task:
+    """Pure: where a running task goes when its attempt is lost."""
+    if task.cancel_requested_at is not None:
+        return replace(
+            task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=task.cancel_reason or "cancelled"
+        )
+    if task.attempts >= MAX_ATTEMPTS:
+        message = f"{task.attempts} attempts were lost with their runners"
+        return replace(task, state=TaskState.FAILED, reason=Reason.POISON, message=message)
+    if task.agent is AgentName.SHELL and not task.rerun:
+        message = "its runner went away while the command ran"
+        return replace(task, state=TaskState.FAILED, reason=Reason.LOST_RUNNER, message=message)
+    return replace(task, state=TaskState.QUEUED)
+
+
+def finished_event(task: Task, attempt: Attempt | None, now: datetime) -> NewEvent:
+    data: dict[str, object] = {
+        "state": task.state,
+        "reason": task.reason,
+        "message": task.message,
+        "exitCode": task.exit_code,
+    }
+    return NewEvent(
+        task_id=task.id, attempt_id=attempt.id if attempt else None, kind=EventKind.FINISHED, at=now, data=data
+    )

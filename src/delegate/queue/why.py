@@ -1,0 +1,59 @@
+"""Why a task that could run does not run yet: one sentence from what is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task
+from delegate.states import TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the answer depends on besides the task itself."""
+
+    runners: Sequence[Runner]
+    busy: frozenset[str]  # ids of runners that hold an attempt
+    silent_after: timedelta
+    budget_left: float | None
+    now: datetime
+
+    def alive(self, runner: Runner) -> bool:
+        return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
+
+
+def why(task: Task, around: Surroundings) -> str | None:
+    if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
+        return "is being cancelled"
+    if task.state is not TaskState.QUEUED:
+        return None
+    if task.not_before is not None and task.not_before > around.now:
+        return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: the agent's limit is used up"
+    return _why_no_runner(task, around) or _why_no_budget(task, around) or "next in line for a free runner"
+
+
+def _why_no_runner(task: Task, around: Surroundings) -> str | None:
+    alive = [runner for runner in around.runners if around.alive(runner)]
+    if not alive:
+        return "no runner is connected; `delegate up` starts some"
+    here = [runner for runner in alive if task.machine in (ANY_MACHINE, runner.machine)]
+    if not here:
+        return "no runner of the machine that has its directory is connected"
+    able = [runner for runner in here if task.agent in runner.agents]
+    if not able:
+        return f"no connected runner has {task.agent}; install it where a runner runs"
+    free = [runner for runner in able if runner.parked.get(task.agent, around.now) <= around.now]
+    if not free:
+        until = min(runner.parked[task.agent] for runner in able)
+        return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
+    if all(runner.id in around.busy for runner in free):
+        return "all runners are busy" if len(free) > 1 else "its runner is busy"
+    return None
+
+
+def _why_no_budget(task: Task, around: Surroundings) -> str | None:
+    if task.agent not in PAID_AGENTS or around.budget_left is None or around.budget_left > 0:
+        return None
+    return "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC"

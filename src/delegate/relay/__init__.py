@@ -1,0 +1,1 @@
+"""The server: the only program that opens the database. Doors, no decisions."""

@@ -1,0 +1,111 @@
+"""`python -m delegate.relay`: one relay on a socket that the keeper has opened."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import socket
+import stat
+import sys
+from datetime import UTC, datetime
+
+import anyio
+import uvicorn
+
+from delegate import log as logs
+from delegate.config import Home, Settings, load
+from delegate.errors import DelegateError, Unauthenticated
+from delegate.relay.app import make_app
+from delegate.relay.auth import hash_of
+from delegate.relay.state import Relay
+from delegate.store.database import open_database
+from delegate.store.schema import prepare
+
+log = logging.getLogger(__name__)
+STOP_TIMEOUT = 5  # seconds for requests under way when the relay is asked to stop
+KEEPER_GONE_GRACE = 3.0  # runners use it to hand back what they hold
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="delegate.relay")
+    parser.add_argument("--socket-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    os.umask(0o077)
+    try:
+        settings = load(os.environ)
+        logs.configure(settings.log_level)
+        return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
+    except DelegateError as error:
+        report = {"code": error.code, "message": error.message, "hint": error.hint, "exitCode": error.exit_code}
+        say({"error": report})
+        return error.exit_code
+
+
+def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
+    """Serve until a stop signal, or until the keeper at the other end of stdin is gone."""
+    home = Home(settings.home)
+    prepare(home, url=settings.database_url, now=datetime.now(UTC))
+    token = settings.token or home.token.read_text().strip()
+    if not token:
+        raise Unauthenticated
+    anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})
+    return 0
+
+
+async def _serve(settings: Settings, listening: socket.socket, token: str, keeper: bool) -> None:  # noqa: FBT001
+    async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
+        relay = Relay(settings=settings, database=database, token_hash=hash_of(token), started_at=datetime.now(UTC))
+        config = uvicorn.Config(
+            make_app(relay),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=STOP_TIMEOUT,
+            timeout_keep_alive=75,
+            server_header=False,
+            date_header=False,
+        )
+        server = Server(config, relay)
+        async with anyio.create_task_group() as group:
+            if keeper:
+                group.start_soon(_stop_with_keeper, server)
+            await server.serve(sockets=[listening])
+            group.cancel_scope.cancel()
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but it says when it is ready and lets nobody hang on a stopping relay."""
+
+    def __init__(self, config: uvicorn.Config, relay: Relay) -> None:
+        super().__init__(config)
+        self.relay = relay
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            say({"ready": True})
+            log.info("relay ready", extra={"pid": os.getpid()})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.relay.hub.close()
+        await super().shutdown(sockets)
+
+
+async def _stop_with_keeper(server: Server) -> None:
+    if not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+        return
+    await anyio.wait_readable(sys.stdin.fileno())
+    log.warning("the keeper is gone: stopping")
+    await anyio.sleep(KEEPER_GONE_GRACE)
+    server.should_exit = True
+
+
+def say(message: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

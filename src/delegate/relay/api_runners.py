@@ -1,0 +1,241 @@
+"""The door for runners: register, claim, renew, record, finish, release. docs/protocol.md describes it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from delegate.errors import InvalidField
+from delegate.model import (
+    AttemptId,
+    EventKind,
+    Outcome,
+    Runner,
+    RunnerId,
+    Stream,
+    Task,
+    Usage,
+    new_runner_id,
+)
+from delegate.queue import claim as claims
+from delegate.queue import finish as ends
+from delegate.queue.held import Holder
+from delegate.relay.api_tasks import PROBLEMS
+from delegate.relay.auth import hash_of, new_runner_token, owner, runner
+from delegate.relay.live import Waiter
+from delegate.relay.state import Relay, relay_of
+from delegate.relay.views import answer, assignment, control
+from delegate.report import record as reports
+from delegate.report.record import Item, Standing
+from delegate.states import PARKING_REASONS, AttemptState, Reason, TaskState
+from delegate.store.runners import put_runner
+from delegate.wire import (
+    AttemptsAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Control,
+    FinishRequest,
+    RecordItem,
+    RecordRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    ReleaseRequest,
+    RenewRequest,
+    Timings,
+)
+
+router = APIRouter(prefix="/api/runners", responses=PROBLEMS)
+CurrentRunner = Annotated[Runner, Depends(runner)]
+# A parked claim looks again this often: leases run out and parked tasks come due without anybody ringing.
+LOOK_AGAIN = 5.0
+
+
+@router.post("/register", dependencies=[Depends(owner)], response_model=RegisterAnswer)
+async def register(request: Request, body: RegisterRequest) -> Response:
+    relay = relay_of(request)
+    now = relay.now()
+    known = Runner(
+        id=RunnerId(body.runner_id) if body.runner_id else new_runner_id(),
+        name=body.name,
+        machine=body.machine,
+        pid=body.pid,
+        version=body.version,
+        agents=tuple(body.agents),
+        registered_at=now,
+        seen_at=now,
+    )
+    token = new_runner_token()
+    await relay.database.write("register", lambda connection: put_runner(connection, known, token_hash=hash_of(token)))
+    settings = relay.settings
+    timings = Timings(
+        heartbeat=settings.heartbeat.total_seconds(),
+        lease=settings.lease.total_seconds(),
+        reclaim_after=settings.reclaim_after.total_seconds(),
+    )
+    return answer(RegisterAnswer(runner_id=known.id, token=token, timings=timings))
+
+
+@router.post("/claim", response_model=ClaimAnswer)
+async def claim(request: Request, current: CurrentRunner, body: ClaimRequest) -> Response:
+    relay = relay_of(request)
+    wish = claims.Wish(claim_id=body.claim_id, runner=current, agents=tuple(body.agents), parked=body.parked)
+    held = await _claim_or_wait(request, relay, wish, body.wait)
+    return answer(ClaimAnswer(assignment=assignment(held) if held else None))
+
+
+async def _claim_or_wait(request: Request, relay: Relay, wish: claims.Wish, wait: float) -> claims.Held | None:
+    deadline = anyio.current_time() + wait
+    while True:
+        with relay.hub.waiting(wish.lanes) as waiter:
+            held = await _claim_now(relay, wish)
+            remaining = deadline - anyio.current_time()
+            if held is not None or remaining <= 0 or relay.hub.closing.is_set():
+                _pass_on(relay, waiter)
+                return held
+            with anyio.move_on_after(min(remaining, LOOK_AGAIN)):
+                await waiter.woken.wait()
+        if await request.is_disconnected():
+            _pass_on(relay, waiter)
+            return None
+
+
+def _pass_on(relay: Relay, waiter: Waiter) -> None:
+    """A claim that was woken and leaves gives the wake-up to the next in line, or a task would sit unseen."""
+    if waiter.lane is not None:
+        relay.hub.wake(waiter.lane)
+
+
+async def _claim_now(relay: Relay, wish: claims.Wish) -> claims.Held | None:
+    held = await claims.claim(relay.database, wish, relay.rules, relay.now())
+    if held is not None:
+        relay.hub.ring(held.task.id)
+    return held
+
+
+@router.get("/attempts", response_model=AttemptsAnswer)
+async def attempts(request: Request, current: CurrentRunner) -> Response:
+    held = await claims.held_by(relay_of(request).database, current)
+    return answer(AttemptsAnswer(assignments=[assignment(one) for one in held]))
+
+
+@router.post("/attempts/{attempt_id}/renew", response_model=Control)
+async def renew(request: Request, attempt_id: str, current: CurrentRunner, body: RenewRequest) -> Response:
+    """Renews at once; the answer comes when there is news for the agent, or when `wait` is over."""
+    relay = relay_of(request)
+    holder = _holder(current, attempt_id, body.fence)
+    deadline = anyio.current_time() + body.wait
+    task, standing = await reports.renew(relay.database, holder, body.messages_seen, relay.now())
+    with relay.hub.listening(task.id) as bell:
+        while not (standing.cancel or standing.messages or relay.hub.closing.is_set()):
+            remaining = deadline - anyio.current_time()
+            if remaining <= 0:
+                break
+            if await bell.heard(remaining):
+                standing = await reports.standing(relay.database, holder, body.messages_seen)
+    return answer(control(standing))
+
+
+@router.post("/attempts/{attempt_id}/record", response_model=Control)
+async def record(request: Request, attempt_id: str, current: CurrentRunner, body: RecordRequest) -> Response:
+    relay = relay_of(request)
+    items = [_item(item) for item in body.items]
+    task, standing = await reports.record(relay.database, _holder(current, attempt_id, body.fence), items, relay.now())
+    relay.hub.ring(task.id)
+    return answer(control(standing))
+
+
+@router.post("/attempts/{attempt_id}/finish", response_model=Control)
+async def finish(request: Request, attempt_id: str, current: CurrentRunner, body: FinishRequest) -> Response:
+    relay = relay_of(request)
+    task = await ends.finish(
+        relay.database,
+        _holder(current, attempt_id, body.fence),
+        _outcome(body),
+        next_seq=None if body.output_incomplete else body.next_seq,
+        now=relay.now(),
+    )
+    return _ended(relay, task, body.next_seq)
+
+
+@router.post("/attempts/{attempt_id}/release", response_model=Control)
+async def release(request: Request, attempt_id: str, current: CurrentRunner, body: ReleaseRequest) -> Response:
+    relay = relay_of(request)
+    lost = body.reason is Reason.LOST_RUNNER
+    outcome = Outcome(
+        state=AttemptState.LOST if lost else AttemptState.RELEASED,
+        reason=body.reason,
+        message=body.message,
+        session_id=body.session_id,
+    )
+    task = await ends.release(relay.database, _holder(current, attempt_id, body.fence), outcome, relay.now())
+    return _ended(relay, task, 0)
+
+
+def _ended(relay: Relay, task: Task, next_seq: int) -> Response:
+    if task.state is TaskState.QUEUED and task.not_before is None:
+        relay.hub.wake(task.lane)
+    relay.hub.ring(task.id)
+    return answer(control(Standing(next_seq=next_seq, cancel=None, messages=())))
+
+
+def _holder(current: Runner, attempt_id: str, fence: int) -> Holder:
+    return Holder(runner_id=current.id, attempt_id=AttemptId(attempt_id), fence=fence)
+
+
+def _item(item: RecordItem) -> Item:
+    if item.kind is EventKind.OUTPUT:
+        return Item(
+            seq=item.seq,
+            through=item.seq,
+            at=item.at,
+            kind=item.kind,
+            stream=item.stream or Stream.STDOUT,
+            output=_decoded(item.output or ""),
+        )
+    if item.kind is EventKind.SKIPPED:
+        through = item.seq if item.through is None else item.through
+        if through < item.seq:
+            raise InvalidField(field="items.through", why="must not be below seq")
+        return Item(
+            seq=item.seq, through=through, at=item.at, kind=item.kind, data=item.data, skipped_bytes=item.bytes or 0
+        )
+    return Item(seq=item.seq, through=item.seq, at=item.at, kind=item.kind, data=item.data)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidField(field="items.output", why="is not base64") from error
+
+
+def _outcome(body: FinishRequest) -> Outcome:
+    not_before = _parked_until(body)
+    states = {
+        "completed": AttemptState.COMPLETED,
+        "failed": AttemptState.FAILED,
+        "cancelled": AttemptState.CANCELLED,
+        "parked": AttemptState.RELEASED,
+    }
+    return Outcome(
+        state=states[body.outcome],
+        reason=body.reason,
+        message=body.message,
+        exit_code=body.exit_code,
+        session_id=body.session_id,
+        usage=Usage(**body.usage.model_dump()),
+        not_before=not_before,
+    )
+
+
+def _parked_until(body: FinishRequest) -> datetime | None:
+    parks = body.outcome == "parked"
+    if parks and (body.reason not in PARKING_REASONS or body.not_before is None):
+        raise InvalidField(field="outcome", why="a parked task needs notBefore and a reason that parks")
+    return body.not_before if parks else None

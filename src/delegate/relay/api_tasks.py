@@ -1,0 +1,216 @@
+"""The door for people and their programs: submit, look, cancel, retry, follow."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from delegate import __version__
+from delegate.errors import InvalidField
+from delegate.intake import submit as intake
+from delegate.model import Priority, Task, TaskId
+from delegate.queue import finish
+from delegate.relay import feeds
+from delegate.relay.auth import owner
+from delegate.relay.state import Relay, relay_of
+from delegate.relay.views import answer, attempt_view, event_view, runner_view, task_view
+from delegate.report import follow
+from delegate.states import TaskState
+from delegate.store.database import is_postgres
+from delegate.wire import (
+    CancelRequest,
+    MessageRequest,
+    OutputView,
+    Problem,
+    RelayView,
+    RetryRequest,
+    SubmitRequest,
+    TaskDetail,
+    TaskPage,
+    TaskStatus,
+    TaskView,
+)
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (400, 401, 403, 404, 409, 413, 415, 422, 503, 507)
+}
+router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+
+
+@router.post("/tasks", status_code=201, response_model=TaskView)
+async def submit_task(request: Request, body: SubmitRequest) -> Response:
+    relay = relay_of(request)
+    wanted = intake.Request(
+        prompt=body.prompt,
+        agent=body.agent,
+        working_directory=body.working_directory,
+        machine=body.machine,
+        priority=Priority[body.priority],
+        model=body.model,
+        effort=body.effort,
+        permission_mode=body.permission_mode,
+        timeout=None if body.timeout is None else timedelta(milliseconds=body.timeout),
+        max_output=body.max_output_buffer,
+        max_budget_usd=body.max_budget_usd,
+        max_turns=body.max_turns,
+        rerun=body.rerun,
+        request_key=body.request_key,
+    )
+    submitted = await intake.submit(relay.database, wanted, relay.settings, relay.now())
+    return _submitted(relay, submitted)
+
+
+@router.get("/tasks", response_model=TaskPage)
+async def list_tasks(
+    request: Request,
+    status: Annotated[TaskStatus | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    cursor: Annotated[str | None, Query(max_length=40)] = None,
+) -> Response:
+    relay = relay_of(request)
+    rows = await follow.page(relay.database, states=_states(status), before=_place(cursor), limit=limit)
+    around = await follow.surroundings(relay.database, relay.rules, relay.now())
+    following = _cursor(rows[-1][0]) if len(rows) == limit else None
+    return answer(TaskPage(tasks=[task_view(task, around) for _, task in rows], next=following))
+
+
+@router.get("/tasks/{task_id}", response_model=TaskDetail)
+async def show_task(request: Request, task_id: str) -> Response:
+    relay = relay_of(request)
+    full = await follow.task_in_full(relay.database, TaskId(task_id), relay.rules, relay.now())
+    return answer(
+        TaskDetail(
+            task=task_view(full.task, full.around),
+            attempts=[attempt_view(attempt) for attempt in full.attempts],
+            events=[event_view(event) for event in full.events],
+        )
+    )
+
+
+@router.post("/tasks/{task_id}/cancel", response_model=TaskView)
+async def cancel_task(request: Request, task_id: str, body: CancelRequest) -> Response:
+    relay = relay_of(request)
+    task = await finish.cancel(relay.database, TaskId(task_id), body.reason, relay.now())
+    relay.hub.ring(task.id)
+    return await _task_answer(relay, task)
+
+
+@router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView)
+async def retry_task(request: Request, task_id: str, body: RetryRequest) -> Response:
+    relay = relay_of(request)
+    return _submitted(relay, await intake.retry(relay.database, TaskId(task_id), body.request_key, relay.now()))
+
+
+@router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
+async def message_task(request: Request, task_id: str, body: MessageRequest) -> Response:
+    relay = relay_of(request)
+    task = await intake.send_message(
+        relay.database, TaskId(task_id), body.text, request_key=body.request_key, now=relay.now()
+    )
+    relay.hub.ring(task.id)
+    return await _task_answer(relay, task, status=202)
+
+
+@router.get("/tasks/{task_id}/output", response_model=OutputView)
+async def show_output(
+    request: Request, task_id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 10_000
+) -> Response:
+    return answer(await feeds.last_lines(relay_of(request).database, TaskId(task_id), tail))
+
+
+@router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse)
+async def show_raw_output(
+    request: Request, task_id: str, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
+) -> Response:
+    """The exact bytes of the last attempt; where the limit cut some out, a line says how many."""
+    chunks = await feeds.raw_output(relay_of(request).database, TaskId(task_id), stream)
+    return StreamingResponse(chunks, media_type="application/octet-stream")
+
+
+@router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse)
+async def follow_task(
+    request: Request, task_id: str, start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning"
+) -> Response:
+    relay = relay_of(request)
+    cursor = feeds.parse_cursor(request.headers.get("last-event-id"))
+    if cursor is None and start == "now":
+        cursor = await follow.end_of_task_feed(relay.database, TaskId(task_id))
+    first = await follow.news_of_task(relay.database, TaskId(task_id), cursor or follow.Cursor())
+    return _events(feeds.task_feed(relay, first.task.id, cursor or follow.Cursor()))
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def follow_all(
+    request: Request, start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning"
+) -> Response:
+    relay = relay_of(request)
+    after = feeds.parse_event_id(request.headers.get("last-event-id"))
+    if after is None:
+        after = await follow.end_of_feed(relay.database) if start == "now" else 0
+    return _events(feeds.feed_of_all(relay, after))
+
+
+@router.get("/relay", response_model=RelayView)
+async def show_relay(request: Request) -> Response:
+    relay = relay_of(request)
+    now = relay.now()
+    state = await follow.relay_state(relay.database, now)
+    around = await follow.surroundings(relay.database, relay.rules, now)
+    working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
+    return answer(
+        RelayView(
+            version=__version__,
+            pid=os.getpid(),
+            database="postgresql" if is_postgres(relay.settings.database_url) else "sqlite",
+            started_at=relay.started_at,
+            daily_budget_usd=relay.settings.daily_budget_usd,
+            spent_today_usd=state.spent_today_usd,
+            tasks={name.value: count for name, count in state.counts.items()},
+            runners=[runner_view(runner, around, working.get(runner.id)) for runner in state.runners],
+        )
+    )
+
+
+def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:
+    return EventSourceResponse(feed, ping=feeds.PING_SECONDS)
+
+
+def _submitted(relay: Relay, submitted: intake.Submitted) -> Response:
+    relay.hub.wake(submitted.task.lane)
+    relay.hub.ring(submitted.task.id)
+    return answer(task_view(submitted.task), 201 if submitted.is_new else 200)
+
+
+async def _task_answer(relay: Relay, task: Task, status: int = 200) -> Response:
+    around = await follow.surroundings(relay.database, relay.rules, relay.now())
+    return answer(task_view(task, around), status)
+
+
+def _states(status: TaskStatus | None) -> list[TaskState]:
+    if status is None:
+        return []
+    return [TaskState.QUEUED, TaskState.BLOCKED] if status == "queued" else [TaskState(status)]
+
+
+def _cursor(place: int) -> str:
+    return base64.urlsafe_b64encode(f"t{place}".encode()).decode()
+
+
+def _place(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode()).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        text = ""
+    if not (text.startswith("t") and text[1:].isascii() and text[1:].isdigit()):
+        raise InvalidField(field="cursor", why="was not made by this relay; start again without it")
+    return int(text[1:])

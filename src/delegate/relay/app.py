@@ -1,0 +1,54 @@
+"""The relay as one ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from delegate import __version__
+from delegate.queue.rescue import welcome_back
+from delegate.relay import api_runners, api_tasks, problems
+from delegate.relay.guard import Guard
+from delegate.relay.housekeeping import keep_house
+from delegate.relay.state import Relay, relay_of
+from delegate.store.runners import relay_seen_at
+
+
+def make_app(relay: Relay) -> FastAPI:
+    @asynccontextmanager
+    async def living(_app: FastAPI) -> AsyncIterator[None]:
+        await welcome_back(relay.database, relay.rules, relay.now())
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep_house, relay)
+            yield
+            relay.hub.close()
+            group.cancel_scope.cancel()
+
+    app = FastAPI(
+        title="Delegate relay",
+        version=__version__,
+        lifespan=living,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.relay = relay
+    app.add_middleware(Guard)
+    problems.install(app)
+    app.include_router(api_tasks.router)
+    app.include_router(api_runners.router)
+
+    @app.get("/healthz", include_in_schema=False)
+    async def alive() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", include_in_schema=False)
+    async def ready(request: Request) -> Response:
+        await relay_of(request).database.read(relay_seen_at)
+        return JSONResponse({"status": "ok"})
+
+    return app

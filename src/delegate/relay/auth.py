@@ -1,0 +1,61 @@
+"""Who speaks: the owner of the relay with the token of its home, or a runner with a token of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+from fastapi import Request
+
+from delegate.errors import Forbidden, Unauthenticated
+from delegate.model import Runner
+from delegate.relay.state import Relay, relay_of
+from delegate.store.runners import runner_of_token
+
+RUNNER_PREFIX = "drs_"
+TOKEN_MAX = 200
+
+
+def hash_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_runner_token() -> str:
+    return RUNNER_PREFIX + secrets.token_urlsafe(32)
+
+
+def bearer(request: Request) -> str:
+    headers = request.headers.getlist("authorization")
+    if len(headers) != 1 or len(headers[0]) > TOKEN_MAX:
+        raise Unauthenticated
+    scheme, _, token = headers[0].partition(" ")
+    if scheme.lower() != "bearer" or not token or token != token.strip() or not token.isascii():
+        raise Unauthenticated
+    return token
+
+
+async def owner(request: Request) -> None:
+    token = bearer(request)
+    relay = relay_of(request)
+    if hmac.compare_digest(hash_of(token), relay.token_hash):
+        return
+    if token.startswith(RUNNER_PREFIX) and await _runner(relay, token) is not None:
+        raise Forbidden(what="this address; it is for the relay's owner")
+    raise Unauthenticated
+
+
+async def runner(request: Request) -> Runner:
+    """The runner whose token this is, read anew for every request so that a revoked one ends at once."""
+    token = bearer(request)
+    relay = relay_of(request)
+    if hmac.compare_digest(hash_of(token), relay.token_hash):
+        raise Forbidden(what="this address; it is for runners")
+    found = await _runner(relay, token)
+    if found is None:
+        raise Unauthenticated
+    return found
+
+
+async def _runner(relay: Relay, token: str) -> Runner | None:
+    return await relay.database.read(lambda connection: runner_of_token(connection, hash_of(token)))

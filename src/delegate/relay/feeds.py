@@ -1,0 +1,152 @@
+"""Live feeds over SSE, and output as lines or bytes."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import AsyncIterator
+from itertools import chain
+
+from sse_starlette import ServerSentEvent
+
+from delegate.errors import InvalidField
+from delegate.model import Attempt, Event, OutputChunk, Stream, TaskId
+from delegate.relay.live import ALL_TASKS
+from delegate.relay.state import Relay
+from delegate.relay.views import event_view, task_view
+from delegate.report import follow
+from delegate.report.follow import Cursor, News
+from delegate.states import FINAL_TASK_STATES
+from delegate.store.database import Database
+from delegate.wire import OutputChunkView, OutputLine, OutputView
+
+PING_SECONDS = 15
+LOOK_SECONDS = 2.0  # another relay on the same database does not ring our bells
+LINE_MAX = 64 * 1024  # a longer line is shown in pieces
+CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
+
+
+def parse_cursor(text: str | None) -> Cursor | None:
+    if not text:
+        return None
+    match = CURSOR.fullmatch(text)
+    if match is None:
+        raise InvalidField(field="Last-Event-ID", why="was not made by this relay; start again without it")
+    return Cursor(event=int(match[1]), output=int(match[2]))
+
+
+def parse_event_id(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidField(field="Last-Event-ID", why="was not made by this relay; start again without it")
+    return int(text)
+
+
+async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
+    """Everything about one task from the cursor on; closes after its end."""
+    with relay.hub.listening(task_id) as bell:
+        while not relay.hub.closing.is_set():
+            news = await follow.news_of_task(relay.database, task_id, cursor)
+            for event in in_order(news):
+                cursor = advanced(cursor, event)
+                yield told(event, cursor)
+            if news.events or news.chunks:
+                continue
+            if news.task.state in FINAL_TASK_STATES:
+                data = task_view(news.task).model_dump_json(by_alias=True)
+                yield ServerSentEvent(data, event="end", id=_id(cursor))
+                return
+            await bell.heard(LOOK_SECONDS)
+
+
+async def feed_of_all(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent]:
+    with relay.hub.listening(ALL_TASKS) as bell:
+        while not relay.hub.closing.is_set():
+            events = await follow.news_of_all(relay.database, after, relay.now())
+            for event in events:
+                after = event.id
+                data = event_view(event).model_dump_json(by_alias=True)
+                yield ServerSentEvent(data, event="event", id=str(after))
+            if not events:
+                await bell.heard(LOOK_SECONDS)
+
+
+def in_order(news: News) -> list[Event | OutputChunk]:
+    merged: list[Event | OutputChunk] = sorted(chain(news.events, news.chunks), key=lambda entry: entry.at)
+    return merged
+
+
+def advanced(cursor: Cursor, entry: Event | OutputChunk) -> Cursor:
+    if isinstance(entry, Event):
+        return Cursor(event=max(cursor.event, entry.id), output=cursor.output)
+    return Cursor(event=cursor.event, output=max(cursor.output, entry.id))
+
+
+def told(entry: Event | OutputChunk, cursor: Cursor) -> ServerSentEvent:
+    if isinstance(entry, Event):
+        return ServerSentEvent(event_view(entry).model_dump_json(by_alias=True), event="event", id=_id(cursor))
+    view = OutputChunkView(
+        attempt_id=entry.attempt_id,
+        seq=entry.seq,
+        stream=entry.stream,
+        at=entry.at,
+        offset=entry.offset,
+        output=base64.b64encode(entry.data).decode(),
+    )
+    return ServerSentEvent(view.model_dump_json(by_alias=True), event="output", id=_id(cursor))
+
+
+def _id(cursor: Cursor) -> str:
+    return f"e{cursor.event}-o{cursor.output}"
+
+
+async def raw_output(database: Database, task_id: TaskId, stream: str) -> AsyncIterator[bytes]:
+    attempts = await follow.attempts_of(database, task_id)
+    return _bytes_of(database, attempts[-1:], stream)
+
+
+async def _bytes_of(database: Database, attempts: list[Attempt], stream: str) -> AsyncIterator[bytes]:
+    for attempt in attempts:
+        async for missing, chunk in _chunks(database, attempt):
+            if missing:
+                yield marker(missing)
+            if stream in ("all", chunk.stream):
+                yield chunk.data
+
+
+async def _chunks(database: Database, attempt: Attempt) -> AsyncIterator[tuple[int, OutputChunk]]:
+    end = 0
+    while chunks := await follow.output_chunks(database, attempt.id, end):
+        for missing, chunk in follow.with_gaps(chunks, end):
+            yield missing, chunk
+        end = chunks[-1].offset + len(chunks[-1].data)
+
+
+def marker(missing: int) -> bytes:
+    return f"\n[… {missing} bytes left out …]\n".encode()
+
+
+async def last_lines(database: Database, task_id: TaskId, tail: int) -> OutputView:
+    """The end of the output of all attempts, as lines."""
+    attempts = await follow.attempts_of(database, task_id)
+    lines: list[OutputLine] = []
+    for attempt in attempts:
+        open_lines: dict[Stream, tuple[OutputChunk, bytes]] = {}
+        async for missing, chunk in _chunks(database, attempt):
+            if missing:
+                lines.append(OutputLine(at=chunk.at, stream=chunk.stream, text=marker(missing).decode().strip()))
+            _, rest = open_lines.pop(chunk.stream, (chunk, b""))
+            *whole, rest = (rest + chunk.data).split(b"\n")
+            lines += [_line(chunk, line) for line in whole]
+            if len(rest) > LINE_MAX:
+                lines.append(_line(chunk, rest))
+            elif rest:
+                open_lines[chunk.stream] = (chunk, rest)
+            lines = lines[-tail:]
+        lines += [_line(chunk, rest) for chunk, rest in open_lines.values()]
+    return OutputView(lines=lines[-tail:], truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
+
+
+def _line(chunk: OutputChunk, line: bytes) -> OutputLine:
+    return OutputLine(at=chunk.at, stream=chunk.stream, text=line.removesuffix(b"\r").decode(errors="replace"))

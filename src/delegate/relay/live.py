@@ -1,0 +1,88 @@
+"""Who waits for what inside this relay: runners for tasks, followers for news."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+ALL_TASKS = "*"
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A parked claim. Woken once; whoever cannot use the wake-up must pass it on."""
+
+    lanes: tuple[str, ...]
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    lane: str | None = None  # the lane it was woken for
+
+
+class Hub:
+    def __init__(self) -> None:
+        self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
+        self._bells: dict[str, set[Bell]] = defaultdict(set)
+        self.closing = anyio.Event()
+
+    @contextmanager
+    def waiting(self, lanes: Iterable[str]) -> Iterator[Waiter]:
+        waiter = Waiter(tuple(lanes))
+        for lane in waiter.lanes:
+            self._waiters[lane].append(waiter)
+        try:
+            yield waiter
+        finally:
+            for lane in waiter.lanes:
+                if waiter in self._waiters[lane]:
+                    self._waiters[lane].remove(waiter)
+                if not self._waiters[lane]:
+                    del self._waiters[lane]
+
+    def wake(self, lane: str) -> None:
+        """One task became claimable: wake one runner, never all of them."""
+        for waiter in self._waiters.get(lane, ()):
+            if not waiter.woken.is_set():
+                waiter.lane = lane
+                waiter.woken.set()
+                return
+
+    @contextmanager
+    def listening(self, task_id: str) -> Iterator[Bell]:
+        bell = Bell()
+        self._bells[task_id].add(bell)
+        try:
+            yield bell
+        finally:
+            self._bells[task_id].discard(bell)
+            if not self._bells[task_id]:
+                del self._bells[task_id]
+
+    def ring(self, task_id: str) -> None:
+        """Something happened to a task: its followers should look."""
+        for bell in (*self._bells.get(task_id, ()), *self._bells.get(ALL_TASKS, ())):
+            bell.rung.set()
+
+    def close(self) -> None:
+        """The relay stops: nobody should wait any longer."""
+        self.closing.set()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.woken.set()
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.rung.set()
+
+
+class Bell:
+    def __init__(self) -> None:
+        self.rung = anyio.Event()
+
+    async def heard(self, seconds: float) -> bool:
+        """Wait for the next ring; False when there was none in time. Rings before the wait are not lost."""
+        with anyio.move_on_after(seconds) as scope:
+            await self.rung.wait()
+        self.rung = anyio.Event()
+        return not scope.cancelled_caught

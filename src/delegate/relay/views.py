@@ -1,0 +1,151 @@
+"""Our things as they look over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+
+from fastapi.responses import Response
+
+from delegate.model import Attempt, Event, Priority, Runner, Task, Usage
+from delegate.queue.claim import Held
+from delegate.queue.why import Surroundings, why
+from delegate.report.record import Standing
+from delegate.states import ADVICE, TaskState
+from delegate.wire import (
+    Assignment,
+    AttemptView,
+    Control,
+    EventView,
+    Message,
+    PriorityName,
+    RunnerState,
+    RunnerView,
+    TaskStatus,
+    TaskView,
+    UsageView,
+    Wire,
+)
+
+SHOWN: dict[TaskState, TaskStatus] = {
+    TaskState.BLOCKED: "queued",
+    TaskState.QUEUED: "queued",
+    TaskState.RUNNING: "running",
+    TaskState.WAITING: "waiting",
+    TaskState.COMPLETED: "completed",
+    TaskState.FAILED: "failed",
+    TaskState.CANCELLED: "cancelled",
+}
+PRIORITIES: dict[Priority, PriorityName] = {Priority.P0: "P0", Priority.P1: "P1", Priority.P2: "P2"}
+
+
+def answer(view: Wire, status: int = 200) -> Response:
+    return Response(view.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
+def usage_view(usage: Usage) -> UsageView:
+    return UsageView(**asdict(usage))
+
+
+def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
+    return TaskView(
+        task_id=task.id,
+        status=SHOWN[task.state],
+        priority=PRIORITIES[task.priority],
+        agent=task.agent,
+        model=task.model,
+        effort=task.effort,
+        permission_mode=task.permission_mode,
+        prompt=task.prompt,
+        working_directory=task.working_directory,
+        machine=task.machine,
+        timeout=task.limits.timeout // timedelta(milliseconds=1),
+        max_output_buffer=task.limits.max_output,
+        max_budget_usd=task.limits.max_budget_usd,
+        max_turns=task.limits.max_turns,
+        rerun=task.rerun,
+        exit_code=task.exit_code,
+        reason=task.reason,
+        message=task.message,
+        advice=ADVICE[task.reason] if task.reason else None,
+        why=None if around is None else why(task, around),
+        created_at=task.created_at,
+        started_at=task.started_at,
+        finished_at=task.finished_at,
+        not_before=task.not_before,
+        retry_of=task.retry_of,
+        parent_task_id=task.parent_task_id,
+        retry_count=task.retry_count,
+        attempt=task.attempts,
+        session_id=task.session_id,
+        usage=usage_view(task.usage),
+    )
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        attempt_id=attempt.id,
+        number=attempt.number,
+        runner_id=attempt.runner_id,
+        state=attempt.state,
+        reason=attempt.reason,
+        message=attempt.message,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        exit_code=attempt.exit_code,
+        session_id=attempt.session_id,
+        output_bytes=attempt.output_bytes,
+        truncated_bytes=attempt.truncated_bytes,
+        usage=usage_view(attempt.usage),
+    )
+
+
+def event_view(event: Event) -> EventView:
+    return EventView(
+        id=event.id, task_id=event.task_id, attempt_id=event.attempt_id, kind=event.kind, at=event.at, data=event.data
+    )
+
+
+def runner_view(runner: Runner, around: Surroundings, task_id: str | None) -> RunnerView:
+    state: RunnerState = "busy" if task_id is not None else "idle" if around.alive(runner) else "silent"
+    return RunnerView(
+        id=runner.id,
+        name=runner.name,
+        machine=runner.machine,
+        pid=runner.pid,
+        version=runner.version,
+        agents=list(runner.agents),
+        state=state,
+        task_id=task_id,
+        seen_at=runner.seen_at,
+    )
+
+
+def assignment(held: Held) -> Assignment:
+    task, attempt = held.task, held.attempt
+    return Assignment(
+        attempt_id=attempt.id,
+        task_id=task.id,
+        fence=attempt.fence,
+        number=attempt.number,
+        agent=task.agent,
+        model=task.model,
+        effort=task.effort,
+        permission_mode=task.permission_mode,
+        prompt=task.prompt,
+        working_directory=task.working_directory,
+        timeout_ms=task.limits.timeout // timedelta(milliseconds=1),
+        max_output=task.limits.max_output,
+        budget_usd=attempt.budget_usd,
+        max_turns=task.limits.max_turns,
+        resume_session=task.session_id,
+        next_seq=attempt.next_seq,
+    )
+
+
+def control(standing: Standing) -> Control:
+    return Control(
+        next_seq=standing.next_seq,
+        cancel=standing.cancel,
+        messages=[Message(id=message.id, text=message.text) for message in standing.messages],
+    )

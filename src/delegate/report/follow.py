@@ -1,0 +1,177 @@
+"""Reading what happened: pages of tasks, one task in full, its output, and the feeds that followers hold open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delegate.errors import NoSuchTask
+from delegate.model import Attempt, AttemptId, Event, OutputChunk, Runner, Task, TaskId
+from delegate.queue.claim import budget_left
+from delegate.queue.rules import Rules, start_of_day
+from delegate.queue.why import Surroundings
+from delegate.states import TaskState
+from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
+from delegate.store.database import Connection, Database
+from delegate.store.events import (
+    events_after,
+    events_of_task,
+    last_event_id,
+    last_output_id,
+    output_of_attempt,
+    output_of_task,
+)
+from delegate.store.runners import all_runners
+from delegate.store.tasks import count_by_state, get_task, page_of_tasks
+
+EVENTS_PER_READ = 1_000
+CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
+TIMELINE_MAX = 10_000
+# PostgreSQL hands out event ids before their transactions commit. A hole in the ids is waited for this long, as no
+# transaction of ours takes longer; after that it is the trace of one that was rolled back.
+HOLE_PATIENCE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a follower of one task has read: the last event and the last chunk of output."""
+
+    event: int = 0
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    events: list[Event]
+    chunks: list[OutputChunk]
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullTask:
+    task: Task
+    attempts: list[Attempt]
+    events: list[Event]
+    around: Surroundings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayState:
+    counts: dict[TaskState, int]
+    runners: list[Runner]
+    attempts: list[Attempt]
+    spent_today_usd: float
+
+
+async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> FullTask:
+    def read(connection: Connection) -> FullTask:
+        return FullTask(
+            task=_existing(connection, task_id),
+            attempts=attempts_of_task(connection, task_id),
+            events=events_of_task(connection, task_id, after=0, limit=TIMELINE_MAX),
+            around=_surroundings(connection, rules, now),
+        )
+
+    return await database.read(read)
+
+
+async def surroundings(database: Database, rules: Rules, now: datetime) -> Surroundings:
+    return await database.read(lambda connection: _surroundings(connection, rules, now))
+
+
+async def page(
+    database: Database, *, states: Sequence[TaskState], before: int | None, limit: int
+) -> list[tuple[int, Task]]:
+    return await database.read(lambda connection: page_of_tasks(connection, states=states, before=before, limit=limit))
+
+
+async def relay_state(database: Database, now: datetime) -> RelayState:
+    def read(connection: Connection) -> RelayState:
+        return RelayState(
+            counts=count_by_state(connection),
+            runners=all_runners(connection),
+            attempts=running_attempts(connection),
+            spent_today_usd=spent_since(connection, start_of_day(now)),
+        )
+
+    return await database.read(read)
+
+
+async def news_of_task(database: Database, task_id: TaskId, cursor: Cursor) -> News:
+    """What came after the cursor. The task is read first: if it has ended then, nothing can come after these."""
+
+    def read(connection: Connection) -> News:
+        return News(
+            task=_existing(connection, task_id),
+            events=events_of_task(connection, task_id, after=cursor.event, limit=EVENTS_PER_READ),
+            chunks=output_of_task(connection, task_id, after=cursor.output, limit=CHUNKS_PER_READ),
+        )
+
+    return await database.read(read)
+
+
+async def end_of_task_feed(database: Database, task_id: TaskId) -> Cursor:
+    def read(connection: Connection) -> Cursor:
+        newest = events_of_task(connection, task_id, after=0, limit=TIMELINE_MAX)
+        return Cursor(event=newest[-1].id if newest else 0, output=last_output_id(connection, task_id))
+
+    return await database.read(read)
+
+
+async def news_of_all(database: Database, after: int, now: datetime) -> list[Event]:
+    events = await database.read(lambda connection: events_after(connection, after, EVENTS_PER_READ))
+    return without_holes(events, after, now)
+
+
+async def end_of_feed(database: Database) -> int:
+    return await database.read(last_event_id)
+
+
+def without_holes(events: Sequence[Event], after: int, now: datetime) -> list[Event]:
+    """Pure: the events up to the first hole in their numbers that may still be filled."""
+    settled: list[Event] = []
+    expected = after + 1
+    for event in events:
+        if event.id != expected and now - event.at < HOLE_PATIENCE:
+            break
+        settled.append(event)
+        expected = event.id + 1
+    return settled
+
+
+async def attempts_of(database: Database, task_id: TaskId) -> list[Attempt]:
+    def read(connection: Connection) -> list[Attempt]:
+        return attempts_of_task(connection, _existing(connection, task_id).id)
+
+    return await database.read(read)
+
+
+async def output_chunks(database: Database, attempt: AttemptId, offset: int) -> list[OutputChunk]:
+    return await database.read(
+        lambda connection: output_of_attempt(connection, attempt, offset=offset, limit=CHUNKS_PER_READ)
+    )
+
+
+def with_gaps(chunks: Sequence[OutputChunk], expected: int) -> Iterator[tuple[int, OutputChunk]]:
+    """Each chunk with the number of bytes that are missing before it."""
+    for chunk in chunks:
+        yield chunk.offset - expected, chunk
+        expected = chunk.offset + len(chunk.data)
+
+
+def _existing(connection: Connection, task_id: TaskId) -> Task:
+    task = get_task(connection, task_id)
+    if task is None:
+        raise NoSuchTask(task_id=task_id)
+    return task
+
+
+def _surroundings(connection: Connection, rules: Rules, now: datetime) -> Surroundings:
+    return Surroundings(
+        runners=all_runners(connection),
+        busy=frozenset(attempt.runner_id for attempt in running_attempts(connection)),
+        silent_after=rules.lease,
+        budget_left=budget_left(connection, rules, now),
+        now=now,
+    )

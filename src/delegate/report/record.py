@@ -1,0 +1,188 @@
+"""What a runner reports while it works: events and output, in sequence, each exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from delegate.errors import EventConflict, SequenceGap, StaleFence
+from delegate.model import AgentMessage, Attempt, EventKind, Stream, Task
+from delegate.queue.held import Holder, held_attempt, task_held_by
+from delegate.store.attempts import advance_attempt, keep_session, renew_attempt
+from delegate.store.database import Connection, Database
+from delegate.store.events import (
+    NewEvent,
+    NewOutput,
+    append_events,
+    append_output,
+    cut_output,
+    event_at,
+    output_at,
+)
+from delegate.store.runners import messages_after
+
+HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One numbered entry of a runner's report; `through` is its last number when it stands for several."""
+
+    seq: int
+    through: int
+    at: datetime
+    kind: EventKind
+    data: dict[str, object] = field(default_factory=dict)
+    stream: Stream = Stream.STDOUT
+    output: bytes = b""
+    skipped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a runner must know about an attempt it holds."""
+
+    next_seq: int
+    cancel: str | None
+    messages: tuple[AgentMessage, ...]
+
+
+async def record(database: Database, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
+    return await database.write("record", lambda connection: _record(connection, holder, items, now))
+
+
+async def renew(database: Database, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
+    return await database.write("renew", lambda connection: _renew(connection, holder, messages_seen, now))
+
+
+async def standing(database: Database, holder: Holder, messages_seen: int) -> Standing:
+    def read(connection: Connection) -> Standing:
+        attempt = held_attempt(connection, holder)
+        seen = max(attempt.messages_seen, messages_seen)
+        return _standing(connection, task_held_by(connection, attempt), attempt.next_seq, seen)
+
+    return await database.read(read)
+
+
+def _renew(connection: Connection, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
+    attempt = held_attempt(connection, holder)
+    task = task_held_by(connection, attempt)
+    if not renew_attempt(connection, attempt, messages_seen=messages_seen, now=now):
+        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    return task, _standing(connection, task, attempt.next_seq, max(attempt.messages_seen, messages_seen))
+
+
+def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
+    attempt = held_attempt(connection, holder)
+    task = task_held_by(connection, attempt)
+    fresh = _fresh(connection, attempt, items)
+    events, chunks, end = placed(task, attempt, fresh)
+    append_events(connection, events)
+    append_output(connection, chunks)
+    for item in fresh:
+        if item.kind is EventKind.SESSION and isinstance(session_id := item.data.get("sessionId"), str):
+            keep_session(connection, attempt, session_id)
+    lost = sum(item.skipped_bytes for item in fresh) + _trim(connection, task, attempt, end)
+    next_seq = fresh[-1].through + 1 if fresh else attempt.next_seq
+    if not advance_attempt(
+        connection,
+        attempt,
+        next_seq=next_seq,
+        output_bytes=end,
+        truncated_bytes=attempt.truncated_bytes + lost,
+        now=now,
+    ):
+        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    return task, _standing(connection, task, next_seq, attempt.messages_seen)
+
+
+def _fresh(connection: Connection, attempt: Attempt, items: Sequence[Item]) -> list[Item]:
+    """The items not stored yet. One that is stored must be the same; one that leaves a gap is refused."""
+    expected = attempt.next_seq
+    fresh: list[Item] = []
+    for item in items:
+        if item.seq < expected and not fresh:
+            _check_same(connection, attempt, item)
+        elif item.seq != expected:
+            raise SequenceGap(attempt_id=attempt.id, expected=expected, given=item.seq)
+        else:
+            fresh.append(item)
+            expected = item.through + 1
+    return fresh
+
+
+def _check_same(connection: Connection, attempt: Attempt, item: Item) -> None:
+    if item.kind is EventKind.OUTPUT:
+        stored = b"".join(chunk.data for chunk in output_at(connection, attempt.id, item.seq))
+        same = not stored or item.output.endswith(stored)  # what lies beyond the limit was cut off at its front
+    else:
+        event = event_at(connection, attempt.id, item.seq)
+        same = event is None or (event.kind, event.data) == (item.kind, _event_data(item))
+    if not same:
+        raise EventConflict(attempt_id=attempt.id, seq=item.seq)
+
+
+def placed(task: Task, attempt: Attempt, items: Sequence[Item]) -> tuple[list[NewEvent], list[NewOutput], int]:
+    """Pure: the rows of these items, and where the output ends after them."""
+    head = head_limit(task)
+    events: list[NewEvent] = []
+    chunks: list[NewOutput] = []
+    end = attempt.output_bytes
+    for item in items:
+        if item.kind is not EventKind.OUTPUT:
+            events.append(
+                NewEvent(
+                    task_id=task.id,
+                    attempt_id=attempt.id,
+                    seq=item.seq,
+                    kind=item.kind,
+                    at=item.at,
+                    data=_event_data(item),
+                )
+            )
+            end += item.skipped_bytes
+            continue
+        for piece in split_at(item.output, head - end):
+            chunks.append(
+                NewOutput(
+                    task_id=task.id,
+                    attempt_id=attempt.id,
+                    seq=item.seq,
+                    stream=item.stream,
+                    at=item.at,
+                    offset=end,
+                    data=piece,
+                )
+            )
+            end += len(piece)
+    return events, chunks, end
+
+
+def _event_data(item: Item) -> dict[str, object]:
+    return item.data | {"bytes": item.skipped_bytes} if item.kind is EventKind.SKIPPED else item.data
+
+
+def split_at(data: bytes, place: int) -> list[bytes]:
+    """In two where the kept beginning ends, so that the cut later falls between rows."""
+    if 0 < place < len(data):
+        return [data[:place], data[place:]]
+    return [data] if data else []
+
+
+def head_limit(task: Task) -> int:
+    return max(1, task.limits.max_output // HEAD_SHARE)
+
+
+def _trim(connection: Connection, task: Task, attempt: Attempt, end: int) -> int:
+    """Forget what lies between the kept beginning and the kept end; returns the bytes forgotten."""
+    head = head_limit(task)
+    tail_start = end - (task.limits.max_output - head)
+    return cut_output(connection, attempt.id, start=head, end=tail_start) if tail_start > head else 0
+
+
+def _standing(connection: Connection, task: Task, next_seq: int, messages_seen: int) -> Standing:
+    cancel = (task.cancel_reason or "cancelled") if task.cancel_requested_at is not None else None
+    return Standing(
+        next_seq=next_seq, cancel=cancel, messages=tuple(messages_after(connection, task.id, messages_seen))
+    )

@@ -1,0 +1,35 @@
+"""How long the past is kept."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from delegate.config import Settings
+from delegate.store.database import Database
+from delegate.store.retention import drop_ended_before, drop_oldest_output, output_total
+from delegate.store.runners import forget_runners
+
+log = logging.getLogger(__name__)
+RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
+TASKS_PER_STEP = 200  # a step is one transaction; others must get their turn in between
+
+
+async def retain(database: Database, settings: Settings, now: datetime) -> int:
+    """Drop what is too old, then the oldest output while there is too much; returns the number of tasks touched."""
+    oldest_kept = now - timedelta(days=settings.retention_days)
+    touched = 0
+    while count := await database.write(
+        "retain.age", lambda connection: drop_ended_before(connection, oldest_kept, TASKS_PER_STEP)
+    ):
+        touched += count
+    while await database.read(output_total) > settings.retention_bytes:
+        count = await database.write("retain.size", lambda connection: drop_oldest_output(connection, TASKS_PER_STEP))
+        if count == 0:
+            break
+        touched += count
+    silent_since = now - RUNNER_FORGOTTEN_AFTER
+    await database.write("retain.runners", lambda connection: forget_runners(connection, silent_since=silent_since))
+    if touched:
+        log.info("old tasks dropped", extra={"count": touched})
+    return touched

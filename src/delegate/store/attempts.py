@@ -1,0 +1,165 @@
+"""Verbs on attempts: who holds which task, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from delegate.model import Attempt, AttemptId, Outcome, RunnerId, TaskId, Usage
+from delegate.states import AttemptState, Reason
+from delegate.store.tables import attempt
+
+
+def insert_attempt(connection: Connection, new: Attempt) -> None:
+    connection.execute(
+        insert(attempt).values(
+            id=new.id,
+            task_id=new.task_id,
+            runner_id=new.runner_id,
+            claim_id=new.claim_id,
+            fence=new.fence,
+            number=new.number,
+            state=new.state,
+            started_at=new.started_at,
+            renewed_at=new.renewed_at,
+            budget_usd=new.budget_usd,
+        )
+    )
+
+
+def get_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | None:
+    row = connection.execute(select(attempt).where(attempt.c.id == attempt_id)).one_or_none()
+    return None if row is None else to_attempt(row)
+
+
+def lock_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | None:
+    row = connection.execute(select(attempt).where(attempt.c.id == attempt_id).with_for_update()).one_or_none()
+    return None if row is None else to_attempt(row)
+
+
+def attempt_of_claim(connection: Connection, claim_id: str) -> Attempt | None:
+    row = connection.execute(select(attempt).where(attempt.c.claim_id == claim_id)).one_or_none()
+    return None if row is None else to_attempt(row)
+
+
+def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
+    rows = connection.execute(select(attempt).where(attempt.c.task_id == task_id).order_by(attempt.c.fence))
+    return [to_attempt(row) for row in rows]
+
+
+def running_attempt(connection: Connection, task_id: TaskId) -> Attempt | None:
+    query = select(attempt).where(attempt.c.task_id == task_id, attempt.c.state == AttemptState.RUNNING)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else to_attempt(row)
+
+
+def running_attempts(connection: Connection, runner_id: RunnerId | None = None) -> list[Attempt]:
+    query = select(attempt).where(attempt.c.state == AttemptState.RUNNING)
+    if runner_id is not None:
+        query = query.where(attempt.c.runner_id == runner_id)
+    return [to_attempt(row) for row in connection.execute(query.order_by(attempt.c.started_at))]
+
+
+def expired_attempts(connection: Connection, silent_since: datetime) -> list[Attempt]:
+    """Held by a runner not heard of since `silent_since`; rows that another relay rescues are passed over."""
+    query = (
+        select(attempt)
+        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at <= silent_since)
+        .order_by(attempt.c.renewed_at)
+        .with_for_update(skip_locked=True)
+    )
+    return [to_attempt(row) for row in connection.execute(query)]
+
+
+def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, now: datetime) -> bool:
+    result = connection.execute(
+        update(attempt)
+        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .values(renewed_at=now, messages_seen=max(held.messages_seen, messages_seen))
+    )
+    return result.rowcount == 1
+
+
+def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> int:
+    """After a restart: a lease that was good when the relay was last alive is good again from now on."""
+    result = connection.execute(
+        update(attempt)
+        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at >= good_at)
+        .values(renewed_at=now)
+    )
+    return result.rowcount
+
+
+def advance_attempt(
+    connection: Connection, held: Attempt, *, next_seq: int, output_bytes: int, truncated_bytes: int, now: datetime
+) -> bool:
+    result = connection.execute(
+        update(attempt)
+        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .values(next_seq=next_seq, output_bytes=output_bytes, truncated_bytes=truncated_bytes, renewed_at=now)
+    )
+    return result.rowcount == 1
+
+
+def keep_session(connection: Connection, held: Attempt, session_id: str) -> None:
+    connection.execute(
+        update(attempt)
+        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .values(session_id=session_id)
+    )
+
+
+def end_attempt_if_held(connection: Connection, held: Attempt, outcome: Outcome, now: datetime) -> bool:
+    result = connection.execute(
+        update(attempt)
+        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .values(
+            state=outcome.state,
+            reason=outcome.reason,
+            message=outcome.message,
+            exit_code=outcome.exit_code,
+            session_id=outcome.session_id or held.session_id,
+            usage=asdict(outcome.usage),
+            cost_usd=outcome.usage.cost_usd,
+            finished_at=now,
+        )
+    )
+    return result.rowcount == 1
+
+
+def spent_since(connection: Connection, since: datetime) -> float:
+    ended = select(func.coalesce(func.sum(attempt.c.cost_usd), 0.0)).where(attempt.c.finished_at >= since)
+    return float(connection.execute(ended).scalar_one())
+
+
+def reserved_budget(connection: Connection) -> float:
+    query = select(func.coalesce(func.sum(attempt.c.budget_usd), 0.0)).where(attempt.c.state == AttemptState.RUNNING)
+    return float(connection.execute(query).scalar_one())
+
+
+def to_attempt(row: Row[Any]) -> Attempt:
+    return Attempt(
+        id=AttemptId(row.id),
+        task_id=TaskId(row.task_id),
+        runner_id=RunnerId(row.runner_id),
+        claim_id=row.claim_id,
+        fence=row.fence,
+        number=row.number,
+        state=AttemptState(row.state),
+        started_at=row.started_at,
+        renewed_at=row.renewed_at,
+        next_seq=row.next_seq,
+        messages_seen=row.messages_seen,
+        budget_usd=row.budget_usd,
+        reason=None if row.reason is None else Reason(row.reason),
+        message=row.message,
+        finished_at=row.finished_at,
+        exit_code=row.exit_code,
+        session_id=row.session_id,
+        output_bytes=row.output_bytes,
+        truncated_bytes=row.truncated_bytes,
+        usage=Usage(**row.usage),
+    )

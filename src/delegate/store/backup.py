@@ -1,0 +1,115 @@
+"""Copies of the SQLite database: made while it is in use, opened once before they count, put back on request."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from delegate.config import Home, Settings
+from delegate.errors import DamagedDatabase, Refused
+from delegate.store.database import is_postgres
+
+log = logging.getLogger(__name__)
+KEPT = 12  # automatic backups; at one every six hours, three days
+COMPANIONS = ("-wal", "-shm")
+
+
+def backup(settings: Settings, target: Path | None) -> Path:
+    """A verified copy at `target`, or among the automatic ones."""
+    if is_postgres(settings.database_url):
+        raise Refused(why="the relay uses PostgreSQL; make backups with pg_dump")
+    home = Home(settings.home)
+    if not home.database.exists():
+        raise Refused(why=f"there is no database at {home.database} yet")
+    chosen = target or home.backups / f"delegate-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.db"
+    if chosen.exists():
+        raise Refused(why=f"{chosen} exists already")
+    save_copy(home.database, chosen)
+    if target is None:
+        prune(home)
+    return chosen
+
+
+def restore(settings: Settings, source: Path | None) -> Path:
+    """Put a backup in the place of the database; what was there is kept beside it. Only while no relay runs."""
+    if is_postgres(settings.database_url):
+        raise Refused(why="the relay uses PostgreSQL; restore with pg_restore")
+    home = Home(settings.home)
+    chosen = source or newest_backup(home)
+    if chosen is None:
+        raise Refused(why=f"there is no backup in {home.backups}")
+    if not chosen.is_file():
+        raise Refused(why=f"there is no backup {chosen}")
+    verify(chosen)
+    incoming = home.database.with_suffix(".incoming")
+    shutil.copyfile(chosen, incoming)
+    incoming.chmod(0o600)
+    flush(incoming)
+    aside = home.database.with_name(f"{home.database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+    for suffix in ("", *COMPANIONS):
+        old = home.database.with_name(home.database.name + suffix)
+        if old.exists():
+            old.rename(aside.with_name(aside.name + suffix))
+    incoming.rename(home.database)
+    flush(home.root)
+    return chosen
+
+
+def save_copy(database: Path, target: Path) -> None:
+    """Copy a database that may be in use; the target appears only when it is whole."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_CREAT | os.O_WRONLY, 0o600))
+    try:
+        with (
+            closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(partial)) as copy,
+        ):
+            source.backup(copy, pages=1000)
+        verify(partial)
+        flush(partial)
+        partial.rename(target)
+        flush(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def verify(path: Path) -> None:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise DamagedDatabase(path=path, why=error, backup="choose another one") from error
+    if verdict != "ok":
+        raise DamagedDatabase(path=path, why=verdict, backup="choose another one")
+
+
+def flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def backups(home: Home) -> list[Path]:
+    """Newest first."""
+    found = home.backups.glob("*.db") if home.backups.is_dir() else iter(())
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def newest_backup(home: Home) -> Path | None:
+    return next(iter(backups(home)), None)
+
+
+def prune(home: Home) -> None:
+    automatic = [path for path in backups(home) if path.name.startswith("delegate-")]
+    for old in automatic[KEPT:]:
+        old.unlink()

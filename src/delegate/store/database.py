@@ -1,0 +1,205 @@
+"""The database behind the relay: who may write when, and what its failures are called.
+
+SQLite has one writer. Jobs that wait while a commit is under way are committed together, each in a savepoint of its
+own: connections that meet at BEGIN IMMEDIATE would sleep instead. PostgreSQL takes a connection and a transaction per
+job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+from sqlalchemy import Connection as Connection  # the type of what `read` and `write` hand to their work
+from sqlalchemy import Engine, create_engine, event, exc
+
+from delegate.errors import DamagedDatabase, DelegateError, DiskFull, StoreBusy
+from delegate.failpoints import failpoint
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of them
+READERS = 8
+POSTGRES_WRITERS = 8
+BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
+RETRIED_STATES = {"40001", "40P01"}  # serialization failure, deadlock: the same job again is the cure
+JOB_TRIES = 5
+
+
+@dataclass(slots=True)
+class Job(Generic[T]):
+    name: str
+    work: Callable[[Connection], T]
+    done: anyio.Event = field(default_factory=anyio.Event)
+    result: T | None = None
+    error: BaseException | None = None
+
+
+class Database:
+    """Opened with `open_database`; `read` and `write` run a function with a connection, off the event loop."""
+
+    def __init__(self, engine: Engine, writer: Engine | None) -> None:
+        self.engine = engine
+        self._writer = writer
+        self._jobs: list[Job[Any]] = []
+        self._arrived = anyio.Event()
+        self._readers = CapacityLimiter(READERS)
+        self._writers = CapacityLimiter(POSTGRES_WRITERS)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._writer is not None
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await to_thread.run_sync(self._read, work, limiter=self._readers)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self.engine.connect() as connection:
+                return work(connection)
+        except exc.DBAPIError as error:
+            raise translated(error) from error
+
+    async def write(self, name: str, work: Callable[[Connection], T]) -> T:
+        """Commit `work`; when this returns, the change is on disk. `name` is the failpoint around the commit."""
+        if self._writer is None:
+            return await to_thread.run_sync(self._write_alone, name, work, limiter=self._writers)
+        job = Job(name=name, work=work)
+        self._jobs.append(job)
+        self._arrived.set()
+        await job.done.wait()
+        if job.error is not None:
+            raise job.error
+        return job.result  # type: ignore[return-value]  # set whenever there is no error
+
+    def _write_alone(self, name: str, work: Callable[[Connection], T]) -> T:
+        for remaining in reversed(range(JOB_TRIES)):
+            try:
+                with self.engine.begin() as connection:
+                    result = work(connection)
+                    failpoint(f"{name}.before")
+                failpoint(f"{name}.after")
+                return result
+            except exc.DBAPIError as error:
+                if remaining and getattr(error.orig, "sqlstate", None) in RETRIED_STATES:
+                    continue
+                raise translated(error) from error
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def commit_forever(self) -> None:
+        """The one writer of SQLite: takes all jobs that wait, commits them together, tells each."""
+        assert self._writer is not None
+        writer = self._writer
+        with writer.connect() as connection:
+            while True:
+                await self._arrived.wait()
+                batch, self._jobs = self._jobs[:BATCH_MAX], self._jobs[BATCH_MAX:]
+                if not self._jobs:
+                    self._arrived = anyio.Event()
+                with anyio.CancelScope(shield=True):  # a batch that has begun is finished and answered
+                    await to_thread.run_sync(commit_batch, connection, batch)
+                for job in batch:
+                    job.done.set()
+
+
+def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
+    try:
+        with connection.begin():
+            for job in batch:
+                _run_in_savepoint(connection, job)
+            for job in batch:
+                failpoint(f"{job.name}.before")
+    except (exc.DBAPIError, OSError) as error:
+        # The commit itself failed: nothing of the batch is on disk.
+        failure = translated(error) if isinstance(error, exc.DBAPIError) else DiskFull(why=error)
+        for job in batch:
+            job.error = job.error or failure
+        return
+    for job in batch:
+        failpoint(f"{job.name}.after")
+
+
+def _run_in_savepoint(connection: Connection, job: Job[Any]) -> None:
+    try:
+        with connection.begin_nested():
+            job.result = job.work(connection)
+    except DelegateError as error:
+        job.error = error
+    except exc.DBAPIError as error:
+        job.error = translated(error)
+        if not connection.in_transaction():
+            raise  # SQLite rolled everything back by itself (full disk); the whole batch is gone
+    except Exception as error:  # noqa: BLE001  # a defect in one job must not fail its neighbours; its caller gets it
+        job.error = error
+
+
+def translated(error: exc.DBAPIError) -> Exception:
+    """What a database failure is called in our own words."""
+    text = str(error.orig)
+    lowered = text.lower()
+    if "disk is full" in lowered or "no space left" in lowered:
+        return DiskFull(why=text)
+    if "malformed" in lowered or "not a database" in lowered:
+        return DamagedDatabase(path="of the relay", why=text, backup="see `delegate restore --help`")
+    if isinstance(error, exc.OperationalError | exc.InterfaceError):
+        return StoreBusy(why=text.splitlines()[0] if text else "no answer", retry_after=1)
+    return error
+
+
+def sqlite_engine(path: Path, *, begin: str) -> Engine:
+    engine = create_engine(f"sqlite+pysqlite:///{path}", connect_args={"check_same_thread": False}, pool_size=READERS)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver must not open transactions of its own
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def postgres_engine(url: str) -> Engine:
+    name = url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+psycopg://", 1)
+    return create_engine(
+        name, pool_size=READERS + POSTGRES_WRITERS, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+    )
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+@asynccontextmanager
+async def open_database(*, path: Path, url: str = "") -> AsyncIterator[Database]:
+    """The database at `url`, or the SQLite file at `path`; it must have been prepared (see `schema.prepare`)."""
+    if is_postgres(url):
+        database = Database(postgres_engine(url), None)
+        yield database
+        database.engine.dispose()
+        return
+    writer = sqlite_engine(path, begin="BEGIN IMMEDIATE")
+    database = Database(sqlite_engine(path, begin="BEGIN"), writer)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(database.commit_forever)
+            try:
+                yield database
+            finally:
+                group.cancel_scope.cancel()
+    finally:
+        database.engine.dispose()
+        writer.dispose()

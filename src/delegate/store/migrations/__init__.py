@@ -1,0 +1,1 @@
+"""The steps that build the schema, forward only."""

@@ -1,0 +1,24 @@
+"""The triggers that keep final rows as they are, in both dialects."""
+
+from __future__ import annotations
+
+FINAL_TASKS = "'cancelled', 'completed', 'failed'"
+# Each statement apart: a driver sends one at a time.
+SQLITE = (
+    f"""CREATE TRIGGER task_final BEFORE UPDATE ON task WHEN old.state IN ({FINAL_TASKS})
+BEGIN SELECT RAISE(ABORT, 'final task rows never change'); END""",
+    """CREATE TRIGGER attempt_final BEFORE UPDATE ON attempt WHEN old.state <> 'running'
+BEGIN SELECT RAISE(ABORT, 'final attempt rows never change'); END""",
+)
+POSTGRESQL = (
+    """CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'final rows of % never change', TG_TABLE_NAME; END $$""",
+    f"""CREATE TRIGGER task_final BEFORE UPDATE ON task FOR EACH ROW
+WHEN (old.state IN ({FINAL_TASKS})) EXECUTE FUNCTION refuse_change()""",
+    """CREATE TRIGGER attempt_final BEFORE UPDATE ON attempt FOR EACH ROW
+WHEN (old.state <> 'running') EXECUTE FUNCTION refuse_change()""",
+)
+
+
+def final_rows_never_change(dialect: str) -> tuple[str, ...]:
+    return SQLITE if dialect == "sqlite" else POSTGRESQL

@@ -1,0 +1,103 @@
+"""Verbs on runners, on the messages for their agents, and on the relay's own sign of life."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from delegate.model import AgentMessage, Runner, RunnerId, TaskId
+from delegate.store.tables import message, relay, runner
+
+RELAY = "relay"
+
+
+def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
+    """Register, or register again: the token before becomes void."""
+    values: dict[str, Any] = {
+        "token_hash": token_hash,
+        "name": new.name,
+        "machine": new.machine,
+        "pid": new.pid,
+        "version": new.version,
+        "agents": list(new.agents),
+        "parked": {},
+        "registered_at": new.registered_at,
+        "seen_at": new.seen_at,
+    }
+    changed = connection.execute(update(runner).where(runner.c.id == new.id).values(**values))
+    if changed.rowcount == 0:
+        connection.execute(insert(runner).values(id=new.id, **values))
+
+
+def runner_of_token(connection: Connection, token_hash: str) -> Runner | None:
+    row = connection.execute(select(runner).where(runner.c.token_hash == token_hash)).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def get_runner(connection: Connection, runner_id: RunnerId) -> Runner | None:
+    row = connection.execute(select(runner).where(runner.c.id == runner_id)).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def all_runners(connection: Connection) -> list[Runner]:
+    return [to_runner(row) for row in connection.execute(select(runner).order_by(runner.c.name, runner.c.id))]
+
+
+def see_runner(
+    connection: Connection,
+    runner_id: RunnerId,
+    *,
+    agents: tuple[str, ...],
+    parked: dict[str, datetime],
+    now: datetime,
+) -> None:
+    connection.execute(
+        update(runner)
+        .where(runner.c.id == runner_id)
+        .values(agents=list(agents), parked={name: until.isoformat() for name, until in parked.items()}, seen_at=now)
+    )
+
+
+def forget_runners(connection: Connection, *, silent_since: datetime) -> int:
+    return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
+
+
+def insert_message(
+    connection: Connection, task_id: TaskId, text: str, *, trigger_key: str | None, now: datetime
+) -> None:
+    if trigger_key is not None:
+        seen = connection.execute(select(message.c.id).where(message.c.trigger_key == trigger_key)).one_or_none()
+        if seen is not None:
+            return
+    connection.execute(insert(message).values(task_id=task_id, trigger_key=trigger_key, text=text, at=now))
+
+
+def messages_after(connection: Connection, task_id: TaskId, after: int) -> list[AgentMessage]:
+    query = select(message).where(message.c.task_id == task_id, message.c.id > after).order_by(message.c.id)
+    return [AgentMessage(id=row.id, text=row.text) for row in connection.execute(query)]
+
+
+def relay_seen_at(connection: Connection) -> datetime | None:
+    return connection.execute(select(relay.c.seen_at).where(relay.c.name == RELAY)).scalar_one_or_none()
+
+
+def mark_relay_seen(connection: Connection, now: datetime) -> None:
+    changed = connection.execute(update(relay).where(relay.c.name == RELAY).values(seen_at=now))
+    if changed.rowcount == 0:
+        connection.execute(insert(relay).values(name=RELAY, seen_at=now))
+
+
+def to_runner(row: Row[Any]) -> Runner:
+    return Runner(
+        id=RunnerId(row.id),
+        name=row.name,
+        machine=row.machine,
+        pid=row.pid,
+        version=row.version,
+        agents=tuple(row.agents),
+        registered_at=row.registered_at,
+        seen_at=row.seen_at,
+        parked={name: datetime.fromisoformat(until) for name, until in row.parked.items()},
+    )

@@ -1,0 +1,150 @@
+"""Before the relay opens its database: is it whole, is it ours, is it of this version; then bring it up to date."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, exc, inspect, text
+
+from delegate.config import Home
+from delegate.errors import DamagedDatabase, NewerDatabase, StoreBusy
+from delegate.store.backup import newest_backup, save_copy
+from delegate.store.database import is_postgres, postgres_engine, sqlite_engine
+
+log = logging.getLogger(__name__)
+SQLITE_HEADER = b"SQLite format 3\x00"
+MIGRATIONS = Path(__file__).parent / "migrations"
+# A checkpoint of these can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
+FIRST_SOUND_SQLITE = (3, 51, 3)
+PATCHED_SQLITE = {(3, 44): 6, (3, 50): 7}
+NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afpfs"})
+
+
+def revisions() -> list[str]:
+    """All steps this version knows, oldest first."""
+    return sorted(path.name.split("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+
+
+def prepare(home: Home, *, url: str, now: datetime) -> None:
+    """Make the database fit for use, or refuse it and leave it as it is."""
+    if is_postgres(url):
+        _prepare_postgres(url)
+        return
+    found = check_sqlite(home)
+    warn_of_risks(home.database)
+    if found == revisions()[-1]:
+        return
+    if found is not None:
+        save_copy(home.database, home.backups / f"before-{revisions()[-1]}-{now:%Y%m%dT%H%M%SZ}.db")
+    engine = sqlite_engine(home.database, begin="BEGIN IMMEDIATE")
+    try:
+        with engine.begin() as connection:
+            upgrade(connection)
+    finally:
+        engine.dispose()
+
+
+def check_sqlite(home: Home) -> str | None:
+    """The revision of the file, or None when there is none yet. Reads only: a damaged file is not made worse."""
+    path = home.database
+    if not path.exists():
+        return None
+    with _damage_named(home):
+        with path.open("rb") as file:
+            if file.read(len(SQLITE_HEADER)) != SQLITE_HEADER:
+                raise sqlite3.DatabaseError("it is empty or not an SQLite file")
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict.splitlines()[-1])
+            found = revision_of(connection)
+    if found not in revisions():
+        raise NewerDatabase(path=path, found=found, known=revisions()[-1])
+    return found
+
+
+def revision_of(connection: sqlite3.Connection) -> str:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "alembic_version" not in names:
+        raise sqlite3.DatabaseError("it belongs to another program")
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("it has no schema version")
+    return str(row[0])
+
+
+@contextmanager
+def _damage_named(home: Home) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError) as error:
+        backup = newest_backup(home)
+        raise DamagedDatabase(path=home.database, why=error, backup=backup or "there is none yet") from error
+
+
+def _prepare_postgres(url: str) -> None:
+    engine = postgres_engine(url)
+    try:
+        with engine.begin() as connection:
+            # Two relays may start at once; the second waits here and finds the work done.
+            connection.execute(text("SELECT pg_advisory_xact_lock(814250)"))
+            found = _postgres_revision(connection)
+            if found is not None and found not in revisions():
+                raise NewerDatabase(path=engine.url.render_as_string(), found=found, known=revisions()[-1])
+            for name in ("fsync", "synchronous_commit"):
+                if connection.execute(text(f"SHOW {name}")).scalar_one() == "off":
+                    log.warning("the database may forget commits at a power cut", extra={"setting": f"{name}=off"})
+            if found != revisions()[-1]:
+                upgrade(connection)
+    except exc.OperationalError as error:
+        raise StoreBusy(why=str(error.orig).splitlines()[0]) from error
+    finally:
+        engine.dispose()
+
+
+def _postgres_revision(connection: Connection) -> str | None:
+    names = set(inspect(connection).get_table_names())
+    if "alembic_version" in names:
+        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+    if names:
+        raise DamagedDatabase(
+            path=connection.engine.url.render_as_string(),
+            why="it has tables of another program",
+            backup="make a database for Delegate alone",
+        )
+    return None
+
+
+def upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def warn_of_risks(path: Path) -> None:
+    version = sqlite3.sqlite_version_info
+    if version < FIRST_SOUND_SQLITE and version[2] < PATCHED_SQLITE.get(version[:2], 1000):
+        log.warning("this SQLite has the WAL-reset defect", extra={"version": sqlite3.sqlite_version})
+    if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
+        log.warning("the database is on a network file system: locks may not hold", extra={"filesystem": kind})
+
+
+def filesystem_of(path: Path) -> str | None:
+    """The type of the file system below `path`, where the system tells (Linux)."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return None
+    entries = [line.split(" ")[1:3] for line in mounts.read_text(errors="replace").splitlines()]
+    real = os.path.realpath(path)
+    below = [(len(point), kind) for point, kind in entries if real.startswith(point.rstrip("/") + "/") or point == "/"]
+    return max(below)[1] if below else None

@@ -1,0 +1,213 @@
+"""The schema. `migrations/` builds it step by step; a test proves that both are the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+from delegate.states import AttemptState, TaskState
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """A moment as microseconds since 1970: the same order and the same precision in both databases."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        return None if value is None else (value - EPOCH) // MICROSECOND
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else EPOCH + value * MICROSECOND
+
+
+# SQLite makes rowids only for INTEGER, PostgreSQL needs the eight bytes.
+Serial = BigInteger().with_variant(Integer, "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def one_of(column: str, values: type[TaskState] | type[AttemptState]) -> CheckConstraint:
+    allowed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({allowed})", name=column)
+
+
+task = Table(
+    "task",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("trigger_key", Text, unique=True),
+    Column("state", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("model", Text),
+    Column("effort", Text),
+    Column("permission_mode", Text),
+    Column("prompt", Text, nullable=False),
+    Column("working_directory", Text),
+    Column("machine", Text, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("max_output", BigInteger, nullable=False),
+    Column("max_budget_usd", Float),
+    Column("max_turns", Integer),
+    Column("rerun", Boolean, nullable=False),
+    Column("reason", Text),
+    Column("message", Text),
+    Column("exit_code", Integer),
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("created_at", Instant, nullable=False),
+    Column("not_before", Instant),
+    Column("started_at", Instant),
+    Column("finished_at", Instant),
+    Column("cancel_requested_at", Instant),
+    Column("cancel_reason", Text),
+    Column("retry_of", Text),
+    Column("parent_task_id", Text),
+    Column("retry_count", Integer, nullable=False, server_default="0"),
+    Column("session_id", Text),
+    Column("usage", JSON, nullable=False, server_default="{}"),
+    one_of("state", TaskState),
+    sqlite_autoincrement=True,
+)
+# The claim reads the head of each lane; its cost must not grow with the queue.
+Index(
+    "ix_task_queued",
+    task.c.lane,
+    task.c.priority,
+    task.c.seq,
+    sqlite_where=task.c.state == TaskState.QUEUED,
+    postgresql_where=task.c.state == TaskState.QUEUED,
+)
+Index("ix_task_state", task.c.state, task.c.seq)
+Index("ix_task_finished_at", task.c.finished_at)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("runner_id", Text, nullable=False),
+    Column("claim_id", Text, nullable=False, unique=True),
+    Column("fence", BigInteger, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("renewed_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Column("next_seq", BigInteger, nullable=False, server_default="0"),
+    Column("messages_seen", BigInteger, nullable=False, server_default="0"),
+    Column("budget_usd", Float),
+    Column("cost_usd", Float, nullable=False, server_default="0"),
+    Column("reason", Text),
+    Column("message", Text),
+    Column("exit_code", Integer),
+    Column("session_id", Text),
+    Column("output_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("truncated_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("usage", JSON, nullable=False, server_default="{}"),
+    one_of("state", AttemptState),
+    UniqueConstraint("task_id", "fence"),
+)
+RUNNING_ATTEMPT = attempt.c.state == AttemptState.RUNNING
+# One holder per task is not only a rule of the code.
+Index(
+    "uq_attempt_holder", attempt.c.task_id, unique=True, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT
+)
+Index("ix_attempt_lease", attempt.c.renewed_at, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
+Index("ix_attempt_runner", attempt.c.runner_id, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
+Index("ix_attempt_finished_at", attempt.c.finished_at)
+
+event_table = Table(
+    "event",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", Text),
+    Column("seq", BigInteger),  # the runner's own number; the relay's events have none
+    Column("kind", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("data", JSON, nullable=False),
+    UniqueConstraint("attempt_id", "seq"),
+    sqlite_autoincrement=True,
+)
+Index("ix_event_task", event_table.c.task_id, event_table.c.id)
+
+output = Table(
+    "output",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("stream", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    UniqueConstraint("attempt_id", "offset"),
+    sqlite_autoincrement=True,
+)
+Index("ix_output_task", output.c.task_id, output.c.id)
+
+runner = Table(
+    "runner",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("agents", JSON, nullable=False),
+    Column("parked", JSON, nullable=False, server_default="{}"),
+    Column("registered_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+)
+
+message = Table(
+    "message",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("trigger_key", Text, unique=True),
+    Column("text", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_message_task", message.c.task_id, message.c.id)
+
+# When a relay was last alive: leases that were good then are good after a restart.
+relay = Table("relay", metadata, Column("name", Text, primary_key=True), Column("seen_at", Instant, nullable=False))

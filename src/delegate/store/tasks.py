@@ -1,0 +1,204 @@
+"""Verbs on tasks. Each takes an open connection; the caller owns the transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
+
+from delegate.model import AgentName, Limits, Priority, Task, TaskId, Usage
+from delegate.states import Reason, TaskState
+from delegate.store.tables import task
+
+
+def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -> None:
+    connection.execute(
+        insert(task).values(
+            id=new.id,
+            trigger_key=trigger_key,
+            state=new.state,
+            lane=new.lane,
+            priority=new.priority,
+            agent=new.agent,
+            model=new.model,
+            effort=new.effort,
+            permission_mode=new.permission_mode,
+            prompt=new.prompt,
+            working_directory=new.working_directory,
+            machine=new.machine,
+            timeout_ms=new.limits.timeout // timedelta(milliseconds=1),
+            max_output=new.limits.max_output,
+            max_budget_usd=new.limits.max_budget_usd,
+            max_turns=new.limits.max_turns,
+            rerun=new.rerun,
+            created_at=new.created_at,
+            retry_of=new.retry_of,
+            parent_task_id=new.parent_task_id,
+            retry_count=new.retry_count,
+        )
+    )
+
+
+def get_task(connection: Connection, task_id: TaskId) -> Task | None:
+    row = connection.execute(select(task).where(task.c.id == task_id)).one_or_none()
+    return None if row is None else to_task(row)
+
+
+def lock_task(connection: Connection, task_id: TaskId) -> Task | None:
+    """The task, held until the transaction ends, so that what is decided from it is still true when written."""
+    row = connection.execute(select(task).where(task.c.id == task_id).with_for_update()).one_or_none()
+    return None if row is None else to_task(row)
+
+
+def task_of_trigger(connection: Connection, trigger_key: str) -> Task | None:
+    row = connection.execute(select(task).where(task.c.trigger_key == trigger_key)).one_or_none()
+    return None if row is None else to_task(row)
+
+
+def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[str]:
+    """The lanes that have something to run, the one whose head is most urgent first."""
+    heads = []
+    for lane in lanes:
+        row = connection.execute(
+            select(task.c.priority, task.c.seq).where(*_claimable(lane, now)).order_by(*_ORDER).limit(1)
+        ).one_or_none()
+        if row is not None:
+            heads.append((row.priority, row.seq, lane))
+    return [lane for _, _, lane in sorted(heads)]
+
+
+def take_queued(connection: Connection, lane: str, now: datetime) -> Task | None:
+    """Move the head of a lane to running under a new fence, passing over rows that another relay is taking."""
+    head = select(task.c.seq).where(*_claimable(lane, now)).order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
+    row = connection.execute(
+        update(task)
+        .where(task.c.seq == head.scalar_subquery(), task.c.state == TaskState.QUEUED)
+        .values(
+            state=TaskState.RUNNING,
+            fence=task.c.fence + 1,
+            attempts=task.c.attempts + 1,
+            started_at=func.coalesce(task.c.started_at, bindparam("started", now, type_=task.c.started_at.type)),
+            not_before=None,
+        )
+        .returning(task)
+    ).one_or_none()
+    return None if row is None else to_task(row)
+
+
+def requeue_task(connection: Connection, held: Task, *, counted: bool, not_before: datetime | None = None) -> bool:
+    """Back to the queue from a runner; an attempt that is not counted is taken off the budget."""
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == held.id, task.c.state == TaskState.RUNNING, task.c.fence == held.fence)
+        .values(
+            state=TaskState.QUEUED,
+            attempts=task.c.attempts if counted else task.c.attempts - 1,
+            not_before=not_before,
+            session_id=held.session_id,
+            usage=asdict(held.usage),
+        )
+    )
+    return result.rowcount == 1
+
+
+def end_task(connection: Connection, ended: Task, *, was: TaskState, finished_at: datetime) -> bool:
+    """Write the end of a task that is still in state `was` under the fence it was read with."""
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == ended.id, task.c.state == was, task.c.fence == ended.fence)
+        .values(
+            state=ended.state,
+            reason=ended.reason,
+            message=ended.message,
+            exit_code=ended.exit_code,
+            session_id=ended.session_id,
+            usage=asdict(ended.usage),
+            finished_at=finished_at,
+            not_before=None,
+        )
+    )
+    return result.rowcount == 1
+
+
+def request_cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> bool:
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == task_id, task.c.state == TaskState.RUNNING, task.c.cancel_requested_at.is_(None))
+        .values(cancel_requested_at=now, cancel_reason=reason)
+    )
+    return result.rowcount == 1
+
+
+def page_of_tasks(
+    connection: Connection, *, states: Sequence[TaskState], before: int | None, limit: int
+) -> list[tuple[int, Task]]:
+    """Newest first, each with its place in the order, which is the cursor of the next page."""
+    query = select(task).order_by(task.c.seq.desc()).limit(limit)
+    if states:
+        query = query.where(task.c.state.in_(states))
+    if before is not None:
+        query = query.where(task.c.seq < before)
+    return [(row.seq, to_task(row)) for row in connection.execute(query)]
+
+
+def count_by_state(connection: Connection) -> dict[TaskState, int]:
+    rows = connection.execute(select(task.c.state, func.count()).group_by(task.c.state))
+    return {TaskState(state): count for state, count in rows}
+
+
+def lanes_due(connection: Connection, after: datetime, now: datetime) -> list[str]:
+    """Lanes in which a parked task became claimable since `after`."""
+    due = and_(task.c.state == TaskState.QUEUED, task.c.not_before > after, task.c.not_before <= now)
+    return list(connection.execute(select(task.c.lane).where(due).distinct()).scalars())
+
+
+_ORDER = (task.c.priority, task.c.seq)
+
+
+def _claimable(lane: str, now: datetime) -> tuple[Any, ...]:
+    return (
+        task.c.state == TaskState.QUEUED,
+        task.c.lane == lane,
+        or_(task.c.not_before.is_(None), task.c.not_before <= now),
+    )
+
+
+def to_task(row: Row[Any]) -> Task:
+    return Task(
+        id=TaskId(row.id),
+        state=TaskState(row.state),
+        prompt=row.prompt,
+        agent=AgentName(row.agent),
+        limits=Limits(
+            timeout=timedelta(milliseconds=row.timeout_ms),
+            max_output=row.max_output,
+            max_budget_usd=row.max_budget_usd,
+            max_turns=row.max_turns,
+        ),
+        created_at=row.created_at,
+        priority=Priority(row.priority),
+        model=row.model,
+        effort=row.effort,
+        permission_mode=row.permission_mode,
+        working_directory=row.working_directory,
+        machine=row.machine,
+        rerun=row.rerun,
+        reason=None if row.reason is None else Reason(row.reason),
+        message=row.message,
+        exit_code=row.exit_code,
+        fence=row.fence,
+        attempts=row.attempts,
+        not_before=row.not_before,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        cancel_requested_at=row.cancel_requested_at,
+        cancel_reason=row.cancel_reason,
+        retry_of=row.retry_of,
+        parent_task_id=row.parent_task_id,
+        retry_count=row.retry_count,
+        session_id=row.session_id,
+        usage=Usage(**row.usage),
+    )
