@@ -1,0 +1,1 @@
+"""Claims tasks from a relay and runs them on this machine, one at a time."""

@@ -1,0 +1,51 @@
+"""`python -m delegate.runner --slot K --relay-url URL`: one runner, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+
+import anyio
+import stamina.instrumentation
+
+from delegate.config import Home, Settings, load
+from delegate.errors import DelegateError
+from delegate.log import configure
+from delegate.runner.bench import furnish
+from delegate.runner.loop import live
+from delegate.runner.process import become_subreaper
+from delegate.runner.slot import FILE_NAME, Slot
+
+
+def slot_name(text: str) -> str:
+    if not FILE_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError("a slot is named by letters, digits and -")
+    return text
+
+
+async def run(settings: Settings, slot: Slot, name: str, url: str) -> None:
+    await live(furnish(settings, os.environ, slot=slot, name=name, url=url))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="delegate-runner", description=__doc__)
+    parser.add_argument("--slot", required=True, type=slot_name, help="the directory of this runner under the home")
+    parser.add_argument("--relay-url", required=True, help="where its relay listens")
+    arguments = parser.parse_args()
+    stamina.instrumentation.set_on_retry_hooks(())  # the link says once that the relay is away, not at every try
+    try:
+        settings = load(os.environ)
+        configure(settings.log_level)
+        become_subreaper()
+        with closing(Slot(Home(settings.home).runners / arguments.slot)) as slot:
+            anyio.run(run, settings, slot, arguments.slot, arguments.relay_url)
+    except DelegateError as problem:
+        sys.stderr.write(f"delegate: {problem.message}\n")
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""What every agent program is to the runner: how it is started, what its output means, how its run ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from delegate.model import AgentName, EventKind, Outcome, Stream, Usage
+from delegate.runner.process import Exit
+from delegate.states import AttemptState, Reason
+from delegate.wire import Assignment
+
+# Delegate's own secrets and switches: no agent needs them, and everything an agent sees it may print.
+OWN_SECRETS = frozenset({"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS"})
+# What Claude Code tells the commands of a session. A relay started from inside such a session must not pass it on: the
+# agent would take itself for a part of that session (and keep no transcript, so that it could not be resumed).
+OUTER_SESSION = frozenset(
+    {
+        "AI_AGENT",
+        "CLAUDECODE",
+        "CLAUDE_CODE_CHILD_SESSION",
+        "CLAUDE_CODE_ENTRYPOINT",
+        "CLAUDE_CODE_EXECPATH",
+        "CLAUDE_CODE_SESSION_ID",
+        "CLAUDE_CODE_SSE_PORT",
+        "CLAUDE_EFFORT",
+    }
+)
+SIGNALLED = 128  # a shell's exit code for a program that a signal ended is this plus the signal
+
+
+class Ending(StrEnum):
+    """Why the runner ended the agent; EXITED: it ended by itself."""
+
+    EXITED = "exited"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    STALLED = "stalled"
+    NO_START = "no_start"
+    LINGERED = "lingered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    argv: tuple[str, ...]
+    env: dict[str, str]  # the whole environment
+    opening: bytes  # written to its stdin first
+    keep_input_open: bool  # so that messages can reach it; otherwise stdin is closed after the opening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something the agent's output told, as it will stand in the task's timeline."""
+
+    kind: EventKind
+    data: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    available: bool
+    version: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    state: AttemptState
+    reason: Reason
+    message: str
+    not_before: datetime | None = None
+
+
+class Reading(Protocol):
+    """One run's output, read as it comes."""
+
+    @property
+    def result_seen(self) -> bool:
+        """The agent has said its last word, so its input may be closed. A message or a new turn takes it back."""
+        ...
+
+    @property
+    def session_missing(self) -> bool:
+        """The session to resume is not there: start again without it."""
+        ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def usage(self) -> Usage: ...
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:
+        """Takes any bytes in any pieces; what cannot be understood is passed over."""
+        ...
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome: ...
+
+    def message(self, text: str) -> bytes | None:
+        """What to write to its stdin to hand it a message; None when it takes none."""
+        ...
+
+
+class Agent(Protocol):
+    @property
+    def name(self) -> AgentName: ...
+
+    def probe(self, environ: Mapping[str, str]) -> Probe: ...
+
+    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation: ...
+
+    def reading(self, assignment: Assignment) -> Reading: ...
+
+
+def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
+    """The user's own environment and logins, without what belongs to Delegate or to a session around it."""
+    kept = {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION}
+    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
+
+
+def exit_code(exit: Exit) -> int | None:
+    """The exit code as a shell would tell it."""
+    return SIGNALLED + exit.signal if exit.signal is not None else exit.code
+
+
+def how_it_ended(exit: Exit) -> str:
+    if exit.signal is None:
+        return f"ended with exit code {exit.code}"
+    try:
+        return f"was killed by {signal.Signals(exit.signal).name}"
+    except ValueError:
+        return f"was killed by signal {exit.signal}"
+
+
+def stopped_by_runner(ending: Ending, timeout: timedelta) -> Verdict | None:
+    """The verdict when the runner ended the agent for a reason that no result can outweigh."""
+    match ending:
+        case Ending.TIMEOUT:
+            message = f"it was stopped because its time of {_spoken(timeout)} was over"
+            return Verdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
+        case Ending.CANCELLED:
+            return Verdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled")
+        case Ending.STALLED:
+            message = "it was stopped because the agent had been silent for too long"
+            return Verdict(state=AttemptState.FAILED, reason=Reason.STALLED, message=message)
+        case Ending.NO_START:
+            message = "it was stopped because the agent had printed nothing since its start"
+            return Verdict(state=AttemptState.FAILED, reason=Reason.NO_START, message=message)
+        case Ending.EXITED | Ending.LINGERED:
+            return None
+
+
+def _spoken(duration: timedelta) -> str:
+    seconds = duration.total_seconds()
+    for name, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {name if seconds > size else name[:-1]}"
+    return f"{seconds:g} seconds"

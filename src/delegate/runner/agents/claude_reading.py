@@ -1,0 +1,315 @@
+"""What Claude Code prints with `--output-format stream-json`, read as it comes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+from delegate.errors import shown
+from delegate.model import EventKind, Outcome, Stream, Usage
+from delegate.runner.agents.base import Ending, Fact, exit_code
+from delegate.runner.agents.claude_verdict import Limit, Result, Run, verdict
+from delegate.runner.agents.lines import (
+    JsonLines,
+    as_amount,
+    as_count,
+    as_list,
+    as_object,
+    as_text,
+    one_line,
+    storable,
+)
+from delegate.runner.agents.todo import TodoList
+from delegate.runner.process import Exit
+from delegate.states import AttemptState
+from delegate.wire import SEQ_MAX, Assignment, UsageView
+
+TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
+SUMMARY_MAX = 200
+ID_MAX = 200
+STDERR_KEPT = 4096  # bytes of its end: the last words of a program that could not start
+COST_MAX = 1e6
+BACKGROUND_MAX = 1_000
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # it becomes an argument of the next run
+NO_SUCH_SESSION = ("No conversation found with session ID", "--resume requires a valid session ID")
+# The field of a tool's input that tells most about the call, the best one first.
+TELLING = (
+    "command",
+    "file_path",
+    "notebook_path",
+    "path",
+    "pattern",
+    "url",
+    "query",
+    "subject",
+    "description",
+    "prompt",
+    "skill",
+)
+TASK_REPORTED = frozenset({"completed", "failed"})  # the agent is told, and speaks again
+TASK_OVER = TASK_REPORTED | {"killed", "stopped"}
+
+
+def user_message(text: str) -> bytes:
+    message = {"role": "user", "content": [{"type": "text", "text": text}]}
+    event = {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}
+    return json.dumps(event).encode() + b"\n"
+
+
+class ClaudeReading:
+    def __init__(self, assignment: Assignment) -> None:
+        self._lines = JsonLines()
+        self._stderr = b""
+        self._timeout = timedelta(milliseconds=assignment.timeout_ms)
+        self._resumed = assignment.resume_session
+        self._session: str | None = None
+        self._todo = TodoList()
+        self._error = ""  # the kind of error that the turn met
+        self._result: Result | None = None
+        self._turn_open = True
+        # Commands and agents it has left running: when one ends, a new turn begins, even after a result. With its
+        # input closed, Claude Code would wait 5 seconds for them, kill them, and call it success.
+        self._background: set[str] = set()
+        self._turn_due = False
+        self._limit: Limit | None = None
+        self._summed = Usage()  # over the results of this process
+        self.usage = Usage()
+
+    @property
+    def parse_errors(self) -> int:
+        return self._lines.parse_errors
+
+    @property
+    def session_id(self) -> str | None:
+        if self._session is None and not self.session_missing:
+            return self._resumed
+        return self._session
+
+    @property
+    def session_missing(self) -> bool:
+        result = self._result
+        if self._resumed is None or self._session is not None or result is None:
+            return False
+        return any(words in result.text for words in NO_SUCH_SESSION)
+
+    @property
+    def result_seen(self) -> bool:
+        if self._result is None or self._turn_open:
+            return False
+        return not self._result.is_good or not (self._background or self._turn_due)
+
+    def message(self, text: str) -> bytes:
+        self._turn_open = True
+        return user_message(text)
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:
+        if stream is Stream.STDERR:
+            self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
+            return []
+        return [fact for event in self._lines.feed(data) for fact in self._read(event)]
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
+        for event in self._lines.finish():
+            self._read(event)
+        run = Run(
+            result=self._result,
+            is_idle=not self._turn_open,
+            limit=self._limit,
+            stderr=self._stderr.decode("utf-8", "replace"),
+            timeout=self._timeout,
+        )
+        judged = verdict(run, exit, ending, now)
+        return Outcome(
+            state=judged.state,
+            reason=judged.reason,
+            message=judged.message,
+            # The runner's own signal that ended a lingering process is no part of a good end.
+            exit_code=0 if judged.state is AttemptState.COMPLETED else exit_code(exit),
+            session_id=self.session_id,
+            usage=self.usage,
+            not_before=judged.not_before,
+        )
+
+    def _read(self, event: dict[str, object]) -> list[Fact]:
+        match event.get("type"):
+            case "system":
+                return self._told(event)
+            case "rate_limit_event":
+                return self._limited(as_object(event.get("rate_limit_info")))
+            case "assistant":
+                return self._said(event)
+            case "user":
+                return self._answered(event)
+            case "result":
+                return self._ended(event)
+        return []
+
+    def _told(self, event: dict[str, object]) -> list[Fact]:
+        match event.get("subtype"):
+            case "init":
+                return self._opened(event)
+            case "api_retry":
+                return [_warning(_retry_words(event))]
+            case "model_fallback":
+                old, new, why = (_word(event.get(key)) for key in ("original_model", "fallback_model", "trigger"))
+                return [_warning(f"the model {old} was replaced by {new}: {why}")]
+            case "task_started" | "task_updated" | "task_notification":
+                self._follow_background(event)
+        return []
+
+    def _opened(self, event: dict[str, object]) -> list[Fact]:
+        """A turn begins; a run has several when messages or background commands come in."""
+        self._turn_open = True
+        self._error = ""
+        if not self._takes_session(event):
+            return []
+        model = one_line(as_text(event.get("model")), SUMMARY_MAX)
+        return [Fact(kind=EventKind.SESSION, data={"sessionId": self._session, "model": model})]
+
+    def _takes_session(self, event: dict[str, object]) -> bool:
+        session = as_text(event.get("session_id"))
+        if session == self._session or not SESSION_ID.fullmatch(session):
+            return False
+        self._session = session
+        return True
+
+    def _follow_background(self, event: dict[str, object]) -> None:
+        task = as_text(event.get("task_id"))[:ID_MAX]
+        status = event.get("status") or as_object(event.get("patch")).get("status")
+        if event.get("subtype") == "task_started" and len(self._background) < BACKGROUND_MAX:
+            self._background.add(task)
+        elif isinstance(status, str) and status in TASK_OVER:
+            self._background.discard(task)
+            self._turn_due = self._turn_due or status in TASK_REPORTED
+
+    def _limited(self, info: dict[str, object]) -> list[Fact]:
+        name = _word(info.get("rateLimitType"))
+        match info.get("status"):
+            case "rejected":
+                self._limit = Limit(resets_at=as_amount(info.get("resetsAt")))
+                return [_warning(f"the subscription's limit {name} is used up")]
+            case "allowed_warning":
+                used = as_amount(info.get("utilization"))
+                return [_warning(f"the subscription's limit {name} is nearly used up ({used:.0%})")]
+        return []
+
+    def _said(self, event: dict[str, object]) -> list[Fact]:
+        # A sub-agent speaks to the agent, not to the user; its to-do list, its errors and its turns are its own.
+        is_main = event.get("parent_tool_use_id") is None
+        if is_main:
+            self._turn_open = True
+            self._error = as_text(event.get("error"))
+        if event.get("error") is not None:
+            return []  # the text of an error comes again with the result
+        blocks = as_list(as_object(event.get("message")).get("content"))
+        return [fact for block in blocks for fact in self._block(as_object(block), is_main=is_main)]
+
+    def _block(self, block: dict[str, object], *, is_main: bool) -> list[Fact]:
+        match block.get("type"):
+            case "text" if is_main and (text := as_text(block.get("text")).strip()):
+                return [Fact(kind=EventKind.MESSAGE, data={"text": storable(text, TEXT_MAX)})]
+            case "tool_use":
+                name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
+                given = as_object(block.get("input"))
+                facts = [_tool(name, call_id, given)]
+                if is_main and self._todo.called(name, call_id, given):
+                    facts.append(self._todo_fact())
+                return facts
+        return []
+
+    def _answered(self, event: dict[str, object]) -> list[Fact]:
+        answer = as_object(event.get("tool_use_result"))
+        blocks = as_list(as_object(event.get("message")).get("content"))
+        if answer and any(self._todo.answered(as_text(as_object(b).get("tool_use_id")), answer) for b in blocks):
+            return [self._todo_fact()]
+        return []
+
+    def _todo_fact(self) -> Fact:
+        return Fact(kind=EventKind.TODO, data={"items": self._todo.items()})
+
+    def _ended(self, event: dict[str, object]) -> list[Fact]:
+        errors = " ".join(as_text(error) for error in as_list(event.get("errors")))
+        self._result = Result(
+            subtype=as_text(event.get("subtype")),
+            is_error=event.get("is_error") is not False,
+            text=as_text(event.get("result")) or errors,
+            error=self._error,
+            status=event.get("api_error_status"),
+            stop_reason=as_text(event.get("stop_reason")),
+            terminal_reason=as_text(event.get("terminal_reason")),
+        )
+        if self._result.is_good and self._session is None:
+            self._takes_session(event)
+        self._turn_open = self._turn_due = False
+        self._error = ""
+        self._count(event)
+        facts = [Fact(kind=EventKind.USAGE, data=UsageView(**asdict(self.usage)).model_dump(by_alias=True))]
+        denials = [as_text(as_object(denial).get("tool_name")) for denial in as_list(event.get("permission_denials"))]
+        if denials:
+            tools = one_line(", ".join(sorted(set(denials))), SUMMARY_MAX)
+            facts.append(_warning(f"tool calls that were not permitted: {len(denials)} ({tools})"))
+        return facts
+
+    def _count(self, event: dict[str, object]) -> None:
+        """Within one process cost and `modelUsage` run on, `usage` and turns are of one result. `modelUsage` is what
+        was paid: it also counts sub-agents and answers that were cut off."""
+        self._summed = self._summed.plus(_usage(as_object(event.get("usage")), as_count(event.get("num_turns"))))
+        paid = Usage()
+        for model in as_object(event.get("modelUsage")).values():
+            paid = paid.plus(_model_usage(as_object(model)))
+        tokens = paid if paid != Usage() else self._summed
+        self.usage = Usage(
+            input_tokens=min(tokens.input_tokens, SEQ_MAX),
+            output_tokens=min(tokens.output_tokens, SEQ_MAX),
+            cache_read_tokens=min(tokens.cache_read_tokens, SEQ_MAX),
+            cache_write_tokens=min(tokens.cache_write_tokens, SEQ_MAX),
+            cost_usd=min(max(self.usage.cost_usd, as_amount(event.get("total_cost_usd"))), COST_MAX),
+            turns=min(self._summed.turns, SEQ_MAX),
+        )
+
+
+def _usage(usage: dict[str, object], turns: int) -> Usage:
+    return Usage(
+        input_tokens=as_count(usage.get("input_tokens")),
+        output_tokens=as_count(usage.get("output_tokens")),
+        cache_read_tokens=as_count(usage.get("cache_read_input_tokens")),
+        cache_write_tokens=as_count(usage.get("cache_creation_input_tokens")),
+        turns=turns,
+    )
+
+
+def _model_usage(usage: dict[str, object]) -> Usage:
+    return Usage(
+        input_tokens=as_count(usage.get("inputTokens")),
+        output_tokens=as_count(usage.get("outputTokens")),
+        cache_read_tokens=as_count(usage.get("cacheReadInputTokens")),
+        cache_write_tokens=as_count(usage.get("cacheCreationInputTokens")),
+    )
+
+
+def _tool(name: str, call_id: str, given: dict[str, object]) -> Fact:
+    told = next((text for field in TELLING if (text := as_text(given.get(field)).strip())), "")
+    data: dict[str, object] = {
+        "name": one_line(name, SUMMARY_MAX),
+        "summary": one_line(told, SUMMARY_MAX),
+        "id": one_line(call_id, ID_MAX),
+    }
+    return Fact(kind=EventKind.TOOL, data=data)
+
+
+def _word(value: object) -> str:
+    return shown(as_text(value))
+
+
+def _warning(text: str) -> Fact:
+    return Fact(kind=EventKind.WARNING, data={"text": text})
+
+
+def _retry_words(event: dict[str, object]) -> str:
+    status = as_count(event.get("error_status"))
+    trouble = f"answered {status} ({_word(event.get('error'))})" if status else "could not be reached"
+    delay = as_amount(event.get("retry_delay_ms")) / 1000
+    tries = f"{as_count(event.get('attempt'))} of {as_count(event.get('max_retries'))}"
+    return f"the model's service {trouble}; retry {tries} in {delay:.1f} s"

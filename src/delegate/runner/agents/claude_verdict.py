@@ -1,0 +1,161 @@
+"""How a run of Claude Code ended, from its last result event and its exit together: neither alone tells success."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delegate.errors import shown
+from delegate.runner.agents.base import Ending, Verdict, exit_code, how_it_ended, stopped_by_runner
+from delegate.runner.process import Exit
+from delegate.states import AttemptState, Reason
+
+# The service does not say when a plain rate limit is over. Claude Code has by then retried for minutes by itself, and
+# such limits are counted per minute.
+UNKNOWN_RESET = timedelta(minutes=5)
+RESET_MAX = timedelta(days=35)  # the longest limit is a month; a time beyond it is no reset time
+NOT_FOUND = 127  # what a shell or `env` answers when the program, or its interpreter, is not there
+
+BY_SUBTYPE = {"error_max_turns": Reason.MAX_TURNS, "error_max_budget_usd": Reason.BUDGET}
+BY_ERROR = {
+    "authentication_failed": Reason.NOT_LOGGED_IN,
+    "model_not_found": Reason.UNKNOWN_MODEL,
+    "rate_limit": Reason.RATE_LIMITED,
+    "server_error": Reason.OVERLOADED,
+}
+BY_STATUS = {
+    401: Reason.NOT_LOGGED_IN,
+    403: Reason.NOT_LOGGED_IN,
+    404: Reason.UNKNOWN_MODEL,
+    413: Reason.CONTEXT_TOO_LONG,
+    429: Reason.RATE_LIMITED,
+    500: Reason.OVERLOADED,
+    502: Reason.OVERLOADED,
+    503: Reason.OVERLOADED,
+    504: Reason.OVERLOADED,
+    529: Reason.OVERLOADED,
+}
+SENTENCES = {
+    Reason.NOT_LOGGED_IN: "claude is not logged in",
+    Reason.UNKNOWN_MODEL: "claude does not know the model, or may not use it",
+    Reason.OVERLOADED: "the model's service failed or is overloaded",
+    Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
+    Reason.MAX_TURNS: "claude has used up its turns",
+    Reason.BUDGET: "claude has used up its budget",
+    Reason.REFUSED: "the model declined the request",
+    Reason.AGENT_ERROR: "claude ended with an error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A result event, with what was said about the error just before it."""
+
+    subtype: str
+    is_error: bool
+    text: str
+    error: str
+    status: object
+    stop_reason: str
+    terminal_reason: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.subtype == "success" and not self.is_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A subscription's limit that has been reached."""
+
+    resets_at: float  # seconds since 1970, as the service said; 0 when it did not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that is known about a run when it is over."""
+
+    result: Result | None
+    is_idle: bool  # nothing was asked of it after that result
+    limit: Limit | None
+    stderr: str
+    timeout: timedelta
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_idle and self.result is not None and self.result.is_good
+
+
+def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
+    stopped = stopped_by_runner(ending, run.timeout)
+    if stopped is not None and not (ending is Ending.STALLED and run.is_finished):
+        return stopped
+    if run.result is None:
+        return _without_result(run.stderr, exit)
+    if not run.result.is_good:
+        return _failure(run.result, run.limit, now)
+    return _success(run.result, exit, ending)
+
+
+def _success(result: Result, exit: Exit, ending: Ending) -> Verdict:
+    sentence = "claude finished"
+    if ending is Ending.STALLED:
+        sentence = "claude finished, and was ended because a command it had left running did not end"
+    elif ending is Ending.LINGERED:
+        sentence = "claude finished, and was ended because it did not exit by itself"
+    elif exit_code(exit) != 0:
+        return _failed(Reason.CRASHED, f"claude reported success but then {how_it_ended(exit)}")
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, result.text))
+
+
+def _failed(reason: Reason, message: str) -> Verdict:
+    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
+
+
+def _without_result(stderr: str, exit: Exit) -> Verdict:
+    last_words = next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
+    reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
+    return _failed(reason, _quoting(f"claude {how_it_ended(exit)}, without a result", last_words))
+
+
+def _failure(result: Result, limit: Limit | None, now: datetime) -> Verdict:
+    reason = _reason(result)
+    if reason is Reason.RATE_LIMITED:
+        return _parked(result, limit, now)
+    sentence = SENTENCES[reason]
+    if result.error == "billing_error":
+        # No reset will mend it, so it must not wait for one; and it is not the task's own budget.
+        sentence = "the account that claude uses has no credit left"
+    elif result.terminal_reason.startswith("aborted"):
+        return _failed(reason, "claude was interrupted before it had finished")
+    return _failed(reason, _quoting(sentence, result.text))
+
+
+def _reason(result: Result) -> Reason:
+    if result.subtype in BY_SUBTYPE:
+        return BY_SUBTYPE[result.subtype]
+    if result.stop_reason == "refusal":
+        return Reason.REFUSED
+    if result.terminal_reason == "prompt_too_long":
+        return Reason.CONTEXT_TOO_LONG
+    if result.error in BY_ERROR:
+        return BY_ERROR[result.error]
+    status = result.status
+    return BY_STATUS.get(status, Reason.AGENT_ERROR) if isinstance(status, int) else Reason.AGENT_ERROR
+
+
+def _parked(result: Result, limit: Limit | None, now: datetime) -> Verdict:
+    reason, sentence = Reason.RATE_LIMITED, "the model's service limits the rate of requests"
+    not_before = now + UNKNOWN_RESET
+    if limit is not None:
+        reason, sentence = Reason.USAGE_LIMIT, "the subscription's limit is used up"
+        # Compared as numbers first: a nonsense time may not even be a date.
+        if now.timestamp() < limit.resets_at <= (now + RESET_MAX).timestamp():
+            not_before = datetime.fromtimestamp(limit.resets_at, UTC)
+    return Verdict(
+        state=AttemptState.RELEASED, reason=reason, message=_quoting(sentence, result.text), not_before=not_before
+    )
+
+
+def _quoting(sentence: str, words: str) -> str:
+    return f"{sentence}: {shown(words)}" if words.strip() else sentence

@@ -1,0 +1,103 @@
+"""Objects out of a stream of JSON lines, and foreign values made safe to hold."""
+
+from __future__ import annotations
+
+import json
+
+from delegate.wire import SEQ_MAX
+
+LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but nothing is read from them
+AMOUNT_MAX = 1e15  # beyond it a foreign number is nonsense, and not even a time
+
+
+class JsonLines:
+    """Feed it bytes in any pieces. It holds at most one line, and passes over what is not a JSON object."""
+
+    def __init__(self) -> None:
+        self.parse_errors = 0
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[dict[str, object]]:
+        *whole, rest = data.split(b"\n")
+        found: list[dict[str, object]] = []
+        for piece in whole:
+            self._hold(piece)
+            found += self.finish()
+        self._hold(rest)
+        return found
+
+    def finish(self) -> list[dict[str, object]]:
+        """The object on the line held so far, which is over."""
+        line = b"".join(self._pieces).strip()
+        self._pieces.clear()
+        self._held = 0
+        self._skipping = False
+        if not line:
+            return []
+        value = _parsed(line)
+        if isinstance(value, dict):
+            return [value]
+        self.parse_errors += 1
+        return []
+
+    def _hold(self, piece: bytes) -> None:
+        if self._skipping or not piece:
+            return
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held > LINE_MAX:
+            self._pieces.clear()
+            self._skipping = True
+            self.parse_errors += 1
+
+
+def _parsed(line: bytes) -> object:
+    if not line.startswith(b"{"):
+        return None  # a flood of plain text must cost little
+    # Bytes that are not UTF-8 spoil their characters, not the line.
+    text = line.decode("utf-8", "replace")
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def as_object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return min(max(value, 0), SEQ_MAX)
+
+
+def as_amount(value: object) -> float:
+    """Dollars, seconds or parts of a whole: never negative, never without end."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= AMOUNT_MAX:
+        return 0.0
+    return float(value)
+
+
+def storable(text: str, limit: int) -> str:
+    """Text that every database and JSON writer takes: no NUL, no half characters, cut visibly at the limit."""
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return cut.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def one_line(text: str, limit: int) -> str:
+    words = " ".join(text[: limit * 4].split())
+    if not words.isprintable():
+        words = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    return storable(words, limit)

@@ -1,0 +1,83 @@
+"""The agent without a model: the prompt is a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delegate.model import AgentName, Outcome, Stream, Usage
+from delegate.runner.agents.base import (
+    Ending,
+    Fact,
+    Invocation,
+    Probe,
+    Verdict,
+    agent_environment,
+    exit_code,
+    how_it_ended,
+    stopped_by_runner,
+)
+from delegate.runner.process import Exit
+from delegate.states import AttemptState, Reason
+from delegate.wire import Assignment
+
+SHELL = "/bin/sh"
+# The command line comes through stdin: an argument holds at most 128 KiB, may turn into an option and is seen by every
+# user of the machine. It is read whole before its first word runs, so the command finds stdin empty, and it must end
+# with the attempt's id, so that a command cut short by a dying runner (`rm -rf /tmp/x` cut to `rm -rf /`) never runs.
+# All on one line, and what is added before the command too, so that the shell's error messages count lines right.
+BOOTSTRAP = (
+    'delegate_command=$(command -p cat); case $delegate_command in *"#$DELEGATE_ATTEMPT_ID") '
+    'eval "unset delegate_command; ${delegate_command%"#$DELEGATE_ATTEMPT_ID"}" ;; '
+    '*) echo "delegate: the command did not arrive whole and was not run" >&2; exit 125 ;; esac'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    name: AgentName = AgentName.SHELL
+
+    def probe(self, environ: Mapping[str, str]) -> Probe:  # noqa: ARG002 - every POSIX system has a shell there
+        return Probe(available=True)
+
+    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
+        return Invocation(
+            argv=(SHELL, "-c", BOOTSTRAP, "sh"),
+            env=agent_environment(environ, assignment),
+            opening=f"{assignment.prompt}#{assignment.attempt_id}".encode("utf-8", "surrogatepass"),
+            keep_input_open=False,
+        )
+
+    def reading(self, assignment: Assignment) -> ShellReading:
+        return ShellReading(timeout=timedelta(milliseconds=assignment.timeout_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellReading:
+    """A command's output is its own affair: only its end tells something."""
+
+    timeout: timedelta
+    result_seen: bool = False
+    session_missing: bool = False
+    session_id: str | None = None
+    usage: Usage = Usage()
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
+        return []
+
+    def message(self, text: str) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
+        verdict = stopped_by_runner(ending, self.timeout) or _verdict(exit)
+        return Outcome(state=verdict.state, reason=verdict.reason, message=verdict.message, exit_code=exit_code(exit))
+
+
+def _verdict(exit: Exit) -> Verdict:
+    message = f"the command {how_it_ended(exit)}"
+    if exit.signal is not None:
+        return Verdict(state=AttemptState.FAILED, reason=Reason.CRASHED, message=message)
+    if exit.code == 0:
+        return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
+    return Verdict(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message=message)

@@ -1,0 +1,64 @@
+"""The agent's to-do list, followed through the tools it is kept with."""
+
+from __future__ import annotations
+
+from delegate.runner.agents.lines import as_list, as_object, as_text, one_line
+
+ITEMS_MAX = 200
+TITLE_MAX = 200
+ID_MAX = 200
+STATES = frozenset({"pending", "in_progress", "completed"})
+
+
+class TodoList:
+    """Claude Code has two ways to keep it: `TodoWrite` sends the whole list; the `Task…` tools change one item, and
+    only their answers tell an item's id."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, tuple[str, str]] = {}  # title and state by id
+        self._unanswered: set[str] = set()
+
+    def items(self) -> list[dict[str, str]]:
+        return [{"title": title, "state": state} for title, state in self._items.values()]
+
+    def called(self, tool: str, call_id: str, given: dict[str, object]) -> bool:
+        """Take in a tool call; true when it changed the list."""
+        before = dict(self._items)
+        match tool:
+            case "TodoWrite":
+                self._items.clear()
+                for number, entry in enumerate(as_list(given.get("todos"))):
+                    todo = as_object(entry)
+                    self._put(str(number), todo.get("content"), todo.get("status"))
+            case "TaskUpdate":
+                self._update(as_text(given.get("taskId")), given)
+            case "TaskCreate" | "TaskList" if len(self._unanswered) < ITEMS_MAX:
+                self._unanswered.add(call_id)
+        return self._items != before
+
+    def answered(self, call_id: str, answer: dict[str, object]) -> bool:
+        """Take in what a tool gave back; true when it changed the list."""
+        if call_id not in self._unanswered:
+            return False
+        self._unanswered.discard(call_id)
+        before = dict(self._items)
+        if "tasks" in answer:
+            self._items.clear()
+        for entry in [answer.get("task"), *as_list(answer.get("tasks"))]:
+            task = as_object(entry)
+            self._put(as_text(task.get("id")), task.get("subject"), task.get("status"))
+        return self._items != before
+
+    def _update(self, number: str, given: dict[str, object]) -> None:
+        if number not in self._items:
+            return
+        title, state = self._items[number]
+        if given.get("status") == "deleted":
+            del self._items[number]
+        else:
+            self._put(number, given.get("subject", title), given.get("status", state))
+
+    def _put(self, number: str, title: object, state: object) -> None:
+        words = one_line(as_text(title), TITLE_MAX)
+        if 0 < len(number) <= ID_MAX and words and (number in self._items or len(self._items) < ITEMS_MAX):
+            self._items[number] = (words, state if isinstance(state, str) and state in STATES else "pending")

@@ -1,0 +1,64 @@
+"""What a runner works with."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from delegate import __version__
+from delegate.config import Home, Settings
+from delegate.home import machine_id, read_token
+from delegate.runner.agents import Agent, agents
+from delegate.runner.relay import RelayLink
+from delegate.runner.shutdown import Shutdown
+from delegate.runner.slot import Slot
+from delegate.runner.spares import Spares
+from delegate.wire import RegisterRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    settings: Settings
+    environ: Mapping[str, str]
+    slot: Slot
+    link: RelayLink
+    agents: Mapping[str, Agent]
+    spares: Spares
+    shutdown: Shutdown
+
+    def available(self) -> list[str]:
+        """Agents that can be started now; asked before each claim, so that one installed later is noticed."""
+        return available(self.agents, self.environ)
+
+
+def available(known: Mapping[str, Agent], environ: Mapping[str, str]) -> list[str]:
+    return [name for name, agent in known.items() if agent.probe(environ).available]
+
+
+def furnish(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str) -> Bench:
+    """A bench for the runner of this slot, with a link to the relay at `url`."""
+    home = Home(settings.home)
+    machine = machine_id(home)
+    known = agents(settings)
+
+    def who() -> RegisterRequest:
+        return RegisterRequest(
+            runner_id=slot.runner_id,
+            name=f"{socket.gethostname().split('.')[0]}-{name}",
+            machine=machine,
+            pid=os.getpid(),
+            version=__version__,
+            agents=available(known, environ),
+        )
+
+    return Bench(
+        settings=settings,
+        environ=environ,
+        slot=slot,
+        link=RelayLink(url, who, lambda: settings.token or read_token(home)),
+        agents=known,
+        spares=Spares(),
+        shutdown=Shutdown(),
+    )

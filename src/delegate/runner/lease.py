@@ -1,0 +1,118 @@
+"""The right to work on one attempt: renewed in the background, and the ear for what the relay wants of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+import anyio
+
+from delegate.runner.bell import Bell
+from delegate.runner.relay import RelayLink
+from delegate.wire import Assignment, Control, Message, RenewRequest
+
+log = logging.getLogger(__name__)
+
+WAKE_TICK = 1.0  # seconds between two looks at the clock that counts sleep
+ASLEEP = 2.0  # a look that comes this much too late means that we, or the machine, were stopped
+FIRST_BEAT = 0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
+SPREAD = 0.1  # heartbeats of many runners must not fall together
+# Counts the time the machine sleeps, unlike the clock that timeouts run on.
+SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+
+
+def sleep_counting_clock() -> float:
+    return time.clock_gettime(SLEEP_COUNTING)
+
+
+class Lease:
+    """Renewing raises StaleFence when the attempt is somebody else's; no answer is no news, and the agent goes on."""
+
+    def __init__(self, link: RelayLink, attempt: Assignment, attention: Bell) -> None:
+        self._link = link
+        self._attempt = attempt
+        self._attention = attention
+        self._renewed = Bell()
+        self._seen = Bell()
+        self._renewed_at = sleep_counting_clock()  # when the renewal that was answered had been sent
+        self._asking = anyio.CancelScope()
+        self._is_urgent = False
+        self._messages: list[Message] = []
+        self._last_message = 0
+        self._messages_seen = 0
+        self.cancel_reason: str | None = None
+        self.is_draining = False
+        self.answers = 0
+
+    async def keep(self) -> None:
+        """Renew until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat)
+            group.start_soon(self._notice_sleep)
+
+    async def fresh(self) -> None:
+        """Returns when a renewal younger than the lease is known: nothing is sent on an old one."""
+        while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease:
+            self._hurry()
+            await self._renewed.heard()
+
+    def heed(self, control: Control) -> None:
+        """Take in what came with an answer about this attempt."""
+        new = [message for message in control.messages if message.id > self._last_message]
+        if new:
+            self._last_message = new[-1].id
+            self._messages += new
+        if control.cancel is not None and self.cancel_reason is None:
+            self.cancel_reason = control.cancel
+        self.is_draining |= control.drain
+        self._attention.ring()
+
+    def take_messages(self) -> list[Message]:
+        taken, self._messages = self._messages, []
+        return taken
+
+    def mark_seen(self, message: Message) -> None:
+        """The agent has the message; the next renewal says so."""
+        self._messages_seen = message.id
+        self._seen.ring()
+
+    async def _beat(self) -> None:
+        await anyio.sleep(FIRST_BEAT)
+        while True:
+            beat = self._link.timings.heartbeat * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311
+            next_beat = anyio.current_time() + beat
+            is_urgent, self._is_urgent = self._is_urgent, False
+            is_answered = await self._renew(0.0 if is_urgent or self.cancel_reason is not None else beat)
+            if is_answered and not is_urgent:
+                # Answered early means that there is news: ask again when it is dealt with, not at once for the same.
+                with anyio.move_on_after(next_beat - anyio.current_time()):
+                    await self._seen.heard()
+
+    async def _renew(self, wait: float) -> bool:
+        """One renewal, which the relay may hold for `wait` seconds until it has news; False: broken off."""
+        request = RenewRequest(fence=self._attempt.fence, messages_seen=self._messages_seen, wait=wait)
+        sent_at = sleep_counting_clock()
+        with anyio.CancelScope() as self._asking:
+            control = await self._link.renew(self._attempt, request)
+        if self._asking.cancelled_caught:
+            return False
+        self._renewed_at = sent_at
+        self.answers += 1
+        self.heed(control)
+        self._renewed.ring()
+        return True
+
+    async def _notice_sleep(self) -> None:
+        """A connection may be dead after a sleep and the attempt somebody else's: ask before anything is sent."""
+        while True:
+            before = sleep_counting_clock()
+            await anyio.sleep(WAKE_TICK)
+            missed = sleep_counting_clock() - before - WAKE_TICK
+            if missed > ASLEEP:
+                log.info("woke up", extra={"attempt_id": self._attempt.attempt_id, "seconds": round(missed, 1)})
+                self._hurry()
+
+    def _hurry(self) -> None:
+        self._is_urgent = True
+        self._asking.cancel()

@@ -1,0 +1,155 @@
+"""The life of a runner: settle what an earlier life left, then claim and carry out one task after the other."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import anyio
+
+from delegate.errors import DelegateError, StaleFence
+from delegate.failpoints import failpoint
+from delegate.runner import ends
+from delegate.runner.attempt import carry_out
+from delegate.runner.bench import Bench
+from delegate.runner.ends import End
+from delegate.runner.holding import Holding
+from delegate.runner.process import end_strays
+from delegate.wire import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
+
+log = logging.getLogger(__name__)
+
+CLAIM_WAIT = timedelta(seconds=25)  # the relay holds a claim so long; proxies cut quiet connections after 30 or 60
+LEAVE_TIME = 5.0  # seconds to make sure that no claim was answered while we broke it off
+EARLY_PAUSE = 0.2
+PAUSE = 5.0  # seconds after something that trying again at once would only meet again
+
+
+async def live(bench: Bench) -> None:
+    """Work until asked to go."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(bench.shutdown.heed_signals)
+        group.start_soon(bench.shutdown.heed_keeper)
+        await Runner(bench).work()
+        group.cancel_scope.cancel()
+
+
+class Runner:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._parked: dict[str, datetime] = {}
+        self._is_settled = False
+
+    async def work(self) -> None:
+        shutdown = self._bench.shutdown
+        try:
+            with shutdown.ends_idling():
+                await self._bench.link.register()
+            while not shutdown.is_draining:
+                await self._turn()
+        finally:
+            with anyio.move_on_after(LEAVE_TIME, shield=True):
+                await self._leave()
+
+    async def _turn(self) -> None:
+        """Settle what is left, claim, carry out. What goes wrong here must not end the runner."""
+        try:
+            if not self._is_settled:
+                await self._settle()
+            answer = None
+            with self._bench.shutdown.ends_idling():
+                await self._bench.spares.refill()
+                answer = await self._claim()
+            if answer is None:
+                return
+            if answer.drain:
+                self._bench.shutdown.drain()
+            if answer.assignment is not None:
+                await self._carry_out(answer.assignment)
+        except DelegateError as problem:
+            log.warning("runner pauses", extra={"runner_id": self._bench.link.runner_id, "why": problem.message})
+            await self._pause()
+        except Exception:
+            log.exception("runner met a defect", extra={"runner_id": self._bench.link.runner_id})
+            self._is_settled = False
+            await self._pause()
+
+    async def _pause(self) -> None:
+        with self._bench.shutdown.ends_idling():
+            await anyio.sleep(PAUSE)
+
+    async def _claim(self) -> ClaimAnswer:
+        self._bench.slot.remember(self._bench.link.runner_id)
+        now = datetime.now(UTC)
+        self._parked = {agent: until for agent, until in self._parked.items() if until > now}
+        wait = min([CLAIM_WAIT, *(until - now for until in self._parked.values())])
+        request = ClaimRequest(
+            claim_id=self._bench.slot.claim_id(),
+            agents=[name for name in self._bench.available() if name not in self._parked],
+            parked=self._parked,
+            wait=wait.total_seconds(),
+        )
+        asked_at = anyio.current_time()
+        answer = await self._bench.link.claim(request)
+        if answer.assignment is not None:
+            failpoint("runner.claimed")
+        self._bench.slot.forget_claim()
+        if answer.assignment is None and anyio.current_time() - asked_at < request.wait / 2:
+            await anyio.sleep(EARLY_PAUSE)  # a relay that is stopping sends everybody away at once
+        return answer
+
+    async def _carry_out(self, assignment: Assignment) -> None:
+        marks = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
+        log.info("task claimed", extra={**marks, "runner_id": self._bench.link.runner_id, "agent": assignment.agent})
+        end = await carry_out(self._bench, assignment)
+        if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
+            self._parked[assignment.agent] = end.not_before
+
+    async def _settle(self) -> None:
+        """Bring attempts of an earlier life to their end: their processes first, so that nobody works twice."""
+        slot = self._bench.slot
+        found: list[Assignment] | None = None
+        with self._bench.shutdown.ends_idling():
+            found = await self._bench.link.attempts()
+        if found is None:
+            return
+        held = {assignment.attempt_id: assignment for assignment in found}
+        for attempt_id in sorted({*held, *slot.spooled()}):
+            strays = end_strays(attempt_id)
+            if strays:
+                log.warning("stray processes ended", extra={"attempt_id": attempt_id, "count": len(strays)})
+        if held:
+            slot.forget_claim()  # it was answered, even if we did not hear it
+        for assignment in found:
+            await self._settle_attempt(assignment)
+        for attempt_id in set(slot.spooled()) - set(held):
+            slot.remove_spool(attempt_id)
+        self._is_settled = True
+
+    async def _settle_attempt(self, assignment: Assignment) -> None:
+        spool = self._bench.slot.spool(assignment.attempt_id)
+        if not spool.exists():
+            with self._bench.shutdown.ends_idling():
+                await self._hand_back(assignment, "the runner was stopped before it began")
+            return
+
+        async def decide() -> End:
+            return ends.noted(spool) or ends.loss(assignment, "the runner was restarted while it worked")
+
+        await Holding(self._bench, assignment).until(decide)
+
+    async def _hand_back(self, assignment: Assignment, message: str) -> None:
+        try:
+            await self._bench.link.release(assignment, ends.hand_back(assignment, message))
+        except StaleFence:
+            return
+        log.info("attempt handed back", extra={"task_id": assignment.task_id, "attempt_id": assignment.attempt_id})
+
+    async def _leave(self) -> None:
+        await self._bench.spares.discard()
+        if self._bench.slot.has_claim():
+            # The relay may have answered the claim in the moment we broke it off.
+            for assignment in await self._bench.link.attempts():
+                await self._hand_back(assignment, "the runner was stopped before it began")
+            self._bench.slot.forget_claim()
+        await self._bench.link.aclose()

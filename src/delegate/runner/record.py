@@ -1,0 +1,115 @@
+"""An attempt's output and facts on their way to the relay: gathered for a moment, spooled, uploaded in sequence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import anyio
+
+from delegate.errors import Refused, SequenceGap
+from delegate.failpoints import failpoint
+from delegate.model import EventKind, Stream
+from delegate.runner.bell import Bell
+from delegate.runner.spool import Batch, Spool
+from delegate.wire import CHUNK_MAX, Control
+
+log = logging.getLogger(__name__)
+GATHER = 0.01  # seconds that small pieces of output wait for each other; a person must not notice
+
+Upload = Callable[[Batch], Awaitable[Control]]
+
+
+class Record:
+    """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
+
+    def __init__(self, spool: Spool, attention: Bell) -> None:
+        self._spool = spool
+        self._attention = attention
+        self._pieces: list[bytes] = []
+        self._gathered = 0
+        self._stream = Stream.STDOUT
+        self._arrived = Bell()
+        self._spooled = Bell()
+        self._progress = Bell()
+        self.failure: OSError | None = None
+        self.is_refused = False
+
+    @property
+    def next_seq(self) -> int:
+        return self._spool.next_seq
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything was spooled and can still be sent."""
+        return self.failure is None and not self.is_refused
+
+    @property
+    def is_uploaded(self) -> bool:
+        """The relay has everything, or will never have it."""
+        return self._spool.is_empty or self.is_refused
+
+    def open(self) -> None:
+        """Make the place on disk; from here on the attempt counts as begun."""
+        self._write(lambda _: self._spool.create())
+
+    def close(self) -> None:
+        self._spool.close()
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        if stream is not self._stream or self._gathered + len(data) > CHUNK_MAX:
+            self.flush()
+            self._stream = stream
+        self._pieces.append(data)
+        self._gathered += len(data)
+        self._arrived.ring()
+
+    def fact(self, kind: EventKind, data: dict[str, object]) -> None:
+        self._write(lambda at: self._spool.fact(kind, data, at))
+
+    def flush(self) -> None:
+        if self._pieces:
+            data, stream = b"".join(self._pieces), self._stream
+            self._pieces, self._gathered = [], 0
+            self._write(lambda at: self._spool.output(stream, data, at))
+
+    async def gather(self) -> None:
+        """Spool what has arrived, a moment after its first piece."""
+        while True:
+            if not self._pieces:
+                await self._arrived.heard()
+            await anyio.sleep(GATHER)
+            self.flush()
+
+    async def upload(self, send: Upload) -> None:
+        """Send what is spooled, for as long as the attempt lasts or until trying again is of no use."""
+        while True:
+            try:
+                batch = self._spool.batch()
+                if batch is None:
+                    await self._spooled.heard()
+                    continue
+                control = await send(batch)
+                self._spool.acknowledge(control.next_seq, batch)
+            except (Refused, SequenceGap, OSError) as failure:
+                log.error("output cannot be sent", extra={"why": str(failure)})  # noqa: TRY400  what to know is in why
+                self.is_refused = True
+            self._progress.ring()
+            if self.is_refused:
+                return
+
+    async def progress(self) -> None:
+        await self._progress.heard()
+
+    def _write(self, write: Callable[[datetime], None]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            write(datetime.now(UTC))
+            failpoint("runner.spooled")
+        except OSError as failure:
+            self.failure = failure
+            self._attention.ring()
+            return
+        self._spooled.ring()

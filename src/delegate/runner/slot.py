@@ -1,0 +1,86 @@
+"""A runner's own directory: who it is, what it has asked for, and the spools of its attempts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+
+from delegate.errors import AlreadyRunning, InvalidField
+from delegate.home import hold, make_directory, write_private
+from delegate.model import RunnerId
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE = 15.0  # seconds; a predecessor that hands back its task needs up to ten
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+class Slot:
+    """Held by one process at a time, until it is closed or that process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._claim = directory / "claim"
+        self._identity = directory / "identity.json"
+        self._spools = directory / "spool"
+        lock = hold(directory / "lock", LOCK_PATIENCE)
+        if lock is None:
+            raise AlreadyRunning(home=directory, pid="unknown")
+        self._lock = lock
+        make_directory(self._spools)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    @property
+    def runner_id(self) -> RunnerId | None:
+        """The identity the relay gave this slot; None before the first time, and when the file is damaged."""
+        try:
+            return RunnerId(json.loads(self._identity.read_text())["runnerId"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember(self, runner_id: str) -> None:
+        if self.runner_id != runner_id:
+            write_private(self._identity, json.dumps({"runnerId": runner_id}))
+
+    def claim_id(self) -> str:
+        """The claim that was not answered yet, or a new one: asked again with the same id it is the same claim."""
+        try:
+            kept = self._claim.read_text()
+        except (OSError, ValueError):
+            kept = ""
+        if not FILE_NAME.fullmatch(kept):
+            kept = f"claim-{secrets.token_hex(12)}"
+            write_private(self._claim, kept)
+        return kept
+
+    def has_claim(self) -> bool:
+        """A claim was sent, or is about to be, whose answer is not known."""
+        return self._claim.exists()
+
+    def forget_claim(self) -> None:
+        self._claim.unlink(missing_ok=True)
+
+    def spool(self, attempt_id: str) -> Path:
+        """It exists from just before an agent is launched until the relay has the attempt's end."""
+        if not FILE_NAME.fullmatch(attempt_id):
+            raise InvalidField(field="attemptId", why="cannot be the name of a directory")
+        return self._spools / attempt_id
+
+    def spooled(self) -> list[str]:
+        """The attempts that have a spool."""
+        return sorted(path.name for path in self._spools.iterdir() if FILE_NAME.fullmatch(path.name))
+
+    def remove_spool(self, attempt_id: str) -> None:
+        try:
+            shutil.rmtree(self.spool(attempt_id))
+        except FileNotFoundError:
+            return
+        except OSError as error:  # the next start tries again
+            log.warning("spool not removed", extra={"attempt_id": attempt_id, "why": error.strerror})

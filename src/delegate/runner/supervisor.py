@@ -1,0 +1,385 @@
+"""Owns one agent's process tree: starts it, reports its end, and leaves nothing of it alive.
+
+Run as `python -I -S supervisor.py` with the agent's pipes as 0, 1, 2 and the control socket as 3. It takes one line
+`{"argv", "cwd", "env"}`, answers `{"started": pid}` or `{"failed": errno, "why": sentence}`, later sends
+`{"exited": code, "signal": number}` and, when nothing is left, `{"gone": true}`. Orders: `{"stop": grace_seconds}`,
+`{"interrupt": true}`. End of the orders means that the runner died: everything is killed at once.
+"""
+
+# A spare supervisor waits in every runner: what it imports is paid for in memory and in the start of a runner, so no
+# pathlib, typing or dataclasses here.
+# ruff: noqa: PTH110, PTH113, PTH118, PTH123, PTH208
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+CONTROL = 3
+IS_LINUX = sys.platform == "linux"
+PR_SET_CHILD_SUBREAPER = 36
+LEFTOVER_GRACE = 2.0  # a leader that ended by itself is done; what it left may flush a file, no more
+TERM_TICK = 0.1  # how soon a process born during the grace hears of it
+KILL_TICK = 0.01
+SNAPSHOT_TICK = 2.0  # without a subreaper, a daemon must be seen before it detaches; `ps` is too dear to ask more often
+READ_SIZE = 65536
+PS_COMMAND = ("/bin/ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart=")
+ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+# A supervisor must outlive Ctrl-C, a closed terminal and a TERM to the runner's group: only its control socket ends it.
+DEAF_TO = ALL_SIGNALS - {signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
+
+class Process:
+    """One line of the process table; `start` tells a process from a later one with the same pid."""
+
+    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+
+    def __init__(self, pid: int, parent: int, group: int, session: int, state: str, start: str) -> None:
+        self.pid, self.parent, self.group, self.session = pid, parent, group, session
+        self.state, self.start = state, start
+
+    @property
+    def is_zombie(self) -> bool:
+        return self.state.startswith("Z")
+
+
+Table = dict[int, Process]
+
+
+def become_subreaper() -> None:
+    """Let orphans of our descendants become our children, however they detached (Linux; elsewhere nothing happens)."""
+    if IS_LINUX:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+# The process table.
+
+
+def read_process(pid: int) -> Process | None:
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        line = os.read(fd, 4096)
+    except OSError:  # it ended between open and read
+        return None
+    finally:
+        os.close(fd)
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = line[line.rindex(b")") + 2 :].decode("ascii", "replace").split()
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], fields[19])
+
+
+def read_proc() -> Table:
+    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process}
+
+
+def parse_ps(text: str) -> Table:
+    table: Table = {}
+    for line in text.splitlines():
+        fields = line.split(None, 4)
+        if len(fields) == 5:
+            pid, parent, group = (int(field) for field in fields[:3])
+            table[pid] = Process(pid, parent, group, 0, fields[3], fields[4])
+    return table
+
+
+def read_ps() -> Table:
+    """The table where there is no /proc; `ps` itself is left out."""
+    reading, writing = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
+    pid = os.posix_spawn(PS_COMMAND[0], PS_COMMAND, {"LC_ALL": "C"}, file_actions=actions, setsigmask=())
+    os.close(writing)
+    with open(reading, encoding="ascii", errors="replace") as output:
+        table = parse_ps(output.read())
+    with suppress(ChildProcessError):  # reaped with the others
+        os.waitpid(pid, 0)
+    table.pop(pid, None)
+    return table
+
+
+def read_table() -> Table:
+    return read_proc() if IS_LINUX else read_ps()
+
+
+def descendants(table: Table, root: int) -> Table:
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    found: Table = {}
+    pending = [root]
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child.pid != root and child.pid not in found:
+                found[child.pid] = child
+                pending.append(child.pid)
+    return found
+
+
+def family(table: Table, root: int, *, group: int | None = None, seen: Table | None = None) -> Table:
+    """What lives under `root`: descendants, members of the group, and what was seen under it before it detached."""
+    known = seen or {}
+    found = descendants(table, root)
+    for process in table.values():
+        once = known.get(process.pid)
+        if process.pid != root and (process.group == group or (once and once.start == process.start)):
+            found[process.pid] = process
+            found.update(descendants(table, process.pid))
+    return {pid: process for pid, process in found.items() if pid != root and not process.is_zombie}
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Signal exactly this process; False when it belongs to somebody else and we may not."""
+    if IS_LINUX:
+        now = read_process(process.pid)
+        if now is None or now.start != process.start:
+            return True
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
+
+
+# The start.
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def find_program(name: str, search: str) -> str:
+    """The file to execute; the agent's PATH counts, not ours."""
+    if "/" in name:
+        return name
+    denied = None
+    for directory in search.split(":"):
+        candidate = os.path.join(directory or ".", name)
+        if os.path.isfile(encoded(candidate)):
+            if os.access(encoded(candidate), os.X_OK):
+                return candidate
+            denied = candidate
+    if denied:
+        raise PermissionError(errno.EACCES, f"{denied} is not executable")
+    raise FileNotFoundError(errno.ENOENT, f"there is no program {name} on PATH")
+
+
+def enter_directory(path: str) -> None:
+    sentences = {
+        errno.ENOENT: f"the directory {path} does not exist",
+        errno.ENOTDIR: f"{path} is not a directory",
+        errno.EACCES: f"the directory {path} may not be entered",
+    }
+    try:
+        os.chdir(encoded(path))
+    except OSError as error:
+        number = error.errno or errno.EIO
+        why = sentences.get(number, f"the directory {path} cannot be entered: {os.strerror(number)}")
+        raise OSError(number, why) from error
+
+
+def why_not(path: str, number: int) -> str:
+    if number == errno.ENOENT:
+        missing = "names an interpreter that does not exist" if os.path.exists(encoded(path)) else "does not exist"
+        return f"the program {path} {missing}"
+    if number == errno.EACCES:
+        return f"{path} is not executable"
+    return f"{path} cannot be started: {os.strerror(number)}"
+
+
+def spawn(argv: list[str], cwd: str, env: dict[str, str]) -> int:
+    enter_directory(cwd)
+    path = find_program(argv[0], env.get("PATH", os.defpath))
+    environment = {encoded(name): encoded(value) for name, value in env.items()}
+    arguments = [encoded(argument) for argument in argv]
+    try:
+        return os.posix_spawn(
+            encoded(path), arguments, environment, setsid=True, setsigmask=(), setsigdef=tuple(ALL_SIGNALS)
+        )
+    except OSError as error:
+        number = error.errno or errno.EIO
+        raise OSError(number, why_not(path, number)) from error
+
+
+def let_go_of_agent_files() -> None:
+    """Our copies of the agent's pipes would keep their end of file away, and our directory keeps a disk mounted."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    os.chdir("/")
+
+
+# The life.
+
+
+class Supervisor:
+    def __init__(self, leader: int, orders: bytes) -> None:
+        self.leader: int | None = leader  # None once it is reaped: its pid may then be anybody's
+        self.group = None if IS_LINUX else leader  # a subreaper finds them without
+        self.orders = orders
+        self.deadline: float | None = None  # of the grace; set when the tree must end
+        self.told: set[tuple[int, str]] = set()
+        self.seen: Table = {}
+
+    def run(self, wake: int) -> None:
+        poller = select.poll()
+        poller.register(CONTROL, select.POLLIN)
+        poller.register(wake, select.POLLIN)
+        self.obey(b"")
+        while not self.is_over():
+            for fd, _ in poller.poll(self.patience()):
+                if fd == wake:
+                    os.read(wake, READ_SIZE)
+                elif not self.listen():
+                    poller.unregister(CONTROL)
+        tell({"gone": True})
+
+    def patience(self) -> float | None:
+        """Milliseconds until there is something to do that nobody wakes us for."""
+        if self.deadline is not None:
+            left = self.deadline - time.monotonic()
+            return 1000 * (min(TERM_TICK, left) if left > 0 else KILL_TICK)
+        return None if IS_LINUX else 1000 * SNAPSHOT_TICK
+
+    def listen(self) -> bool:
+        try:
+            data = os.read(CONTROL, READ_SIZE)
+        except ConnectionResetError:
+            data = b""
+        if data:
+            self.obey(data)
+        else:
+            self.end_within(0)
+        return bool(data)
+
+    def obey(self, data: bytes) -> None:
+        *lines, self.orders = (self.orders + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if "stop" in order:
+                self.end_within(order["stop"])
+            elif "interrupt" in order and self.leader is not None:
+                with suppress(PermissionError):  # it runs as somebody else (sudo)
+                    os.kill(self.leader, signal.SIGINT)
+
+    def end_within(self, grace: float) -> None:
+        deadline = time.monotonic() + grace
+        self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
+
+    def is_over(self) -> bool:
+        has_children = self.reap()
+        if IS_LINUX and not has_children:
+            return True  # a subreaper without children has no descendants
+        if IS_LINUX and self.deadline is None:
+            return False
+        living = self.living()
+        if self.deadline is not None and living:
+            return self.end(living)
+        return not IS_LINUX and self.leader is None and not living
+
+    def reap(self) -> bool:
+        """Collect the dead; False when there is no child left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.leader:
+                self.leader = None
+                code = os.waitstatus_to_exitcode(status)
+                tell({"exited": code if code >= 0 else None, "signal": -code if code < 0 else None})
+                if self.deadline is None:
+                    self.end_within(LEFTOVER_GRACE)
+
+    def living(self) -> list[Process]:
+        table = family(read_table(), os.getpid(), group=self.group, seen=self.seen)
+        if not IS_LINUX:
+            self.seen = table
+        return list(table.values())
+
+    def end(self, living: list[Process]) -> bool:
+        """Ask, and after the grace force, everything to end; True when all that is left is out of our reach."""
+        if self.deadline is None or time.monotonic() < self.deadline:
+            for process in living:
+                if (process.pid, process.start) not in self.told:
+                    self.told.add((process.pid, process.start))
+                    send_signal(process, signal.SIGTERM)
+                    send_signal(process, signal.SIGCONT)  # a stopped process hears nothing else
+            return False
+        # A program that runs as somebody else (sudo) cannot be killed by us, and must not hold the runner for ever.
+        return not [process for process in living if send_signal(process, signal.SIGKILL)]
+
+
+def tell(message: dict[str, object]) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the runner died, as `listen` will find
+        os.write(CONTROL, json.dumps(message).encode() + b"\n")
+
+
+def read_request() -> tuple[bytes, bytes] | None:
+    """The first line of the orders and what came after it; None when the runner had no use for us."""
+    data = b""
+    while b"\n" not in data:
+        chunk = os.read(CONTROL, READ_SIZE)
+        if not chunk:
+            return None
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return line, rest
+
+
+def open_wake() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    return reading
+
+
+def shut_foreign_files() -> None:
+    """The agent gets its three pipes and nothing else, whatever was open in the shell that started the runner."""
+    os.set_inheritable(CONTROL, False)  # noqa: FBT003
+    for name in os.listdir("/dev/fd"):
+        if int(name) > CONTROL:
+            with suppress(OSError):  # the listing itself
+                os.close(int(name))
+
+
+def main() -> None:
+    shut_foreign_files()
+    become_subreaper()
+    wake = open_wake()
+    request = read_request()
+    if request is None:
+        return
+    try:
+        leader = spawn(**json.loads(request[0]))
+    except OSError as error:
+        tell({"failed": error.errno, "why": error.strerror})
+        return
+    except ValueError:
+        tell({"failed": errno.EINVAL, "why": "the command holds a NUL byte or a variable without a name"})
+        return
+    let_go_of_agent_files()
+    tell({"started": leader})
+    Supervisor(leader, request[1]).run(wake)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A whole Delegate in a temporary home: its own relay and runners, driven through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.audit import database_faults, strays
+
+QUICK = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_AFTER": "5", "DELEGATE_GRACE": "1"}
+PATIENCE = 60.0
+
+
+class World:
+    def __init__(self, home: Path, **environment: str) -> None:
+        self.home = home
+        self.work = home.parent / f"{home.name}-work"
+        self.work.mkdir(exist_ok=True)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DELEGATE_", "CLAUDE"))}
+        self.environment = {**inherited, **QUICK, "DELEGATE_HOME": str(home), **environment}
+
+    def popen(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("stdin", subprocess.DEVNULL)
+        command = [sys.executable, "-m", "delegate", *words]
+        return subprocess.Popen(command, env=self.environment, cwd=self.work, text=True, **options)
+
+    def run(self, *words: str, stdin: str | None = None, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "delegate", *words]
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        return subprocess.run(
+            command, env=self.environment, cwd=self.work, text=True, capture_output=True, timeout=timeout, **given
+        )
+
+    def ok(self, *words: str, **options: Any) -> str:
+        done = self.run(*words, **options)
+        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def submit(self, prompt: str, *options: str, agent: str = "shell") -> str:
+        answer = json.loads(self.ok("delegate", "-a", agent, "--json", *options, "--", prompt))
+        return str(answer["taskId"])
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        return dict(json.loads(self.ok("status", task_id, "--json")))
+
+    def tasks(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.ok("status", "--json").splitlines()]
+
+    def info(self) -> dict[str, Any]:
+        return dict(json.loads(self.ok("info", "--json")))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        address = json.loads((self.home / "relay.json").read_text())["url"]
+        token = (self.home / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(address + path, json.dumps(body).encode(), headers, method="POST")
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return dict(json.load(answer))
+
+    def wait_for(self, task_id: str, *states: str, patience: float = PATIENCE) -> dict[str, Any]:
+        wanted = states or ("completed", "failed", "cancelled")
+        return wait_until(lambda: (task := self.task(task_id))["status"] in wanted and task, patience)
+
+    def relay_pid(self) -> int:
+        return int(json.loads((self.home / "relay.json").read_text())["pid"])
+
+    def keeper_pid(self) -> int:
+        return int(json.loads((self.home / "relay.json").read_text())["keeperPid"])
+
+    def down(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.run("down", "--now", timeout=30)
+        for line in strays(self.home):
+            with suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+
+    def audit(self, url: str | None = None) -> None:
+        """The invariants hold, and nothing of this home is alive any more."""
+        wait_until(lambda: not strays(self.home), 20)
+        assert database_faults(url or f"sqlite:///{self.home / 'delegate.db'}") == []
+
+
+def wait_until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Poll a condition of other processes; there is no event to wait on between them and us."""
+    deadline = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience} s: {condition}")
+        time.sleep(0.05)
+
+
+@contextmanager
+def living(home: Path, **environment: str) -> Iterator[World]:
+    world = World(home, **environment)
+    try:
+        yield world
+    finally:
+        world.down()
+
+
+def children_of(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def tree_of(pid: int) -> list[int]:
+    found = [pid]
+    for child in children_of(pid):
+        found += tree_of(child)
+    return found
+
+
+def command_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio.abc import Process
+
+from delegate.config import Home
+from delegate.model import Outcome
+from delegate.runner import ends
+from delegate.runner.attempt import carry_out
+from delegate.runner.bench import Bench
+from delegate.runner.loop import Runner
+from delegate.runner.slot import Slot
+from delegate.states import AttemptState, Reason
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import Stage
+
+pytestmark = pytest.mark.anyio
+
+DONE = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="it was done before the crash", exit_code=0)
+
+
+async def test_a_runner_drains_the_queue(stage: Stage) -> None:
+    tasks = [await stage.submit(f"echo {number}") for number in range(3)]
+    bench = stage.bench()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(bench).work)
+        with anyio.fail_after(5):
+            ended = [(await stage.ended(task)).task.status for task in tasks]
+        bench.shutdown.drain()
+
+    assert ended == ["completed"] * 3
+    stage.benches.remove(bench)
+
+
+async def test_a_draining_runner_finishes_what_it_has_and_claims_nothing(stage: Stage) -> None:
+    go = stage.work / "go"
+    first = await stage.submit(f"echo up; until [ -e {go} ]; do sleep 0.01; done")
+    second = await stage.submit("exit 0")
+    bench = stage.bench()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(bench).work)
+        await stage.news(first, "event: output")
+        bench.shutdown.drain()
+        go.touch()
+
+    assert (await stage.detail(first)).task.status == "completed"
+    assert (await stage.detail(second)).task.status == "queued"
+
+
+async def test_an_idle_runner_leaves_at_once_and_strands_no_task(stage: Stage) -> None:
+    bench = stage.bench()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Runner(bench).work)
+            await has_asked(bench.slot)
+            bench.shutdown.drain()
+
+    assert not bench.slot.has_claim()
+
+
+async def test_a_runner_waits_for_a_relay_that_is_not_there_until_it_is_asked_to_go(stage: Stage) -> None:
+    bench = replace(stage.bench(), link=furnished_link(stage, "http://127.0.0.1:9"))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Runner(bench).work)
+            await anyio.wait_all_tasks_blocked()
+            bench.shutdown.drain()
+
+
+def furnished_link(stage: Stage, url: str) -> Any:
+    other = replace(stage, url=url).bench("other")
+    return other.link
+
+
+async def test_a_parked_agent_gets_nothing_until_its_limit_is_over(stage: Stage) -> None:
+    bench = stage.bench()
+    runner = Runner(bench)
+    runner._parked = {"shell": datetime.now(UTC) + timedelta(seconds=0.5)}
+    task = await stage.submit("exit 0")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(runner.work)
+        with anyio.fail_after(5):
+            detail = await stage.ended(task)
+        bench.shutdown.drain()
+
+    claimed = next(event for event in detail.events if event.kind == "claimed")
+    assert claimed.at - detail.task.created_at > timedelta(seconds=0.3)
+
+
+@pytest.mark.promise("P1")
+async def test_a_claim_whose_answer_was_not_heard_is_handed_back_uncounted(stage: Stage) -> None:
+    bench, assignment = await stage.take("exit 0")
+    await stage.leave(bench)
+
+    await one_turn(stage, assignment.task_id)
+
+    detail = await stage.detail(assignment.task_id)
+    assert [attempt.state for attempt in detail.attempts] == [AttemptState.RELEASED, AttemptState.COMPLETED]
+    assert detail.task.attempt == 1
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize(("rerun", "status"), [(False, "failed"), (True, "completed")])
+async def test_what_a_dead_runner_was_at_is_lost_and_its_output_is_not(stage: Stage, rerun: bool, status: str) -> None:
+    mark = stage.work / "mark"
+    command = f"[ -e {mark} ] && exit 0; touch {mark}; echo first; sleep 60"
+    bench, assignment = await stage.take(command, rerun=rerun)
+    await die_at_work(stage, bench, assignment)
+
+    await one_turn(stage, assignment.task_id)
+
+    detail = await stage.detail(assignment.task_id)
+    assert detail.task.status == status
+    assert detail.attempts[0].state == AttemptState.LOST
+    assert detail.attempts[0].output_bytes == len("first\n")
+
+
+async def die_at_work(stage: Stage, bench: Bench, assignment: Any) -> None:
+    """The runner stops in the middle of everything, and says nothing to anybody."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(carry_out, bench, assignment)
+        await stage.news(assignment.task_id, "event: output")
+        group.cancel_scope.cancel()
+    await stage.leave(bench)
+
+
+@pytest.mark.promise("P1")
+async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) -> None:
+    bench, assignment = await stage.take("exit 0")
+    spool = bench.slot.spool(assignment.attempt_id)
+    spool.mkdir()
+    ends.note(spool, ends.finish(assignment, DONE))
+    await stage.leave(bench)
+
+    await one_turn(stage, assignment.task_id)
+
+    detail = await stage.detail(assignment.task_id)
+    assert (detail.task.status, detail.task.message) == ("completed", DONE.message)
+    assert [attempt.state for attempt in detail.attempts] == [AttemptState.COMPLETED]
+
+
+async def test_spools_of_attempts_that_are_over_are_removed(stage: Stage) -> None:
+    bench = stage.bench()
+    bench.slot.spool("att-0123").mkdir()
+    await stage.leave(bench)
+
+    successor = await one_turn(stage)
+
+    assert successor.slot.spooled() == []
+
+
+async def one_turn(stage: Stage, *task_ids: str) -> Bench:
+    """The next process in the same slot, until these tasks have ended and it asks for more."""
+    bench = stage.bench()
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(bench).work)
+        with anyio.fail_after(5):
+            for task_id in task_ids:
+                await stage.ended(task_id)
+            await has_asked(bench.slot)
+        bench.shutdown.drain()
+    return bench
+
+
+async def has_asked(slot: Slot) -> None:
+    while not slot.has_claim():
+        await anyio.lowlevel.checkpoint()
+
+
+async def has_claimed_again(stage: Stage) -> None:
+    claim = Home(stage.settings.home).runners / "1" / "claim"
+    while not claim.exists():
+        await anyio.lowlevel.checkpoint()
+
+
+async def start_program(stage: Stage, **environ: str) -> Process:
+    """The runner as its keeper starts it."""
+    command = [sys.executable, "-m", "delegate.runner", "--slot", "1", "--relay-url", stage.url]
+    settings = {"DELEGATE_HOME": str(stage.settings.home), "DELEGATE_GRACE": "1"}
+    env = {**os.environ, **settings, **environ}
+    return await anyio.open_process(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+async def test_the_program_finishes_its_task_when_it_is_asked_to_stop(stage: Stage) -> None:
+    go = stage.work / "go"
+    task = await stage.submit(f"echo up; until [ -e {go} ]; do sleep 0.01; done")
+
+    async with await start_program(stage) as program:
+        await stage.news(task, "event: output")
+        program.send_signal(signal.SIGTERM)
+        go.touch()
+        code = await program.wait()
+
+    assert (code, (await stage.detail(task)).task.status) == (0, "completed")
+
+
+@pytest.mark.parametrize("ask", ["twice", "keeper"])
+async def test_the_program_hands_back_its_task_when_it_must_go(stage: Stage, ask: str) -> None:
+    task = await stage.submit("echo up; sleep 60")
+
+    async with await start_program(stage) as program:
+        await stage.news(task, "event: output")
+        if ask == "twice":
+            program.send_signal(signal.SIGTERM)
+            program.send_signal(signal.SIGINT)
+        else:
+            assert program.stdin is not None
+            await program.stdin.aclose()
+        code = await program.wait()
+
+    detail = await stage.detail(task)
+    assert (code, detail.task.status, detail.task.attempt) == (0, "queued", 0)
+    assert detail.attempts[0].state == AttemptState.RELEASED
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize(
+    "point", ["runner.claimed", "runner.launched", "runner.spooled", "runner.finish.before", "runner.finish.after"]
+)
+async def test_wherever_the_program_is_killed_its_task_ends_once(stage: Stage, tmp_path: Path, point: str) -> None:
+    task = await stage.submit("echo hello", rerun=True)
+    armed = f"{point}=kill:{tmp_path / 'killed'}"
+    async with await start_program(stage, DELEGATE_FAILPOINTS=armed) as program:
+        code = await program.wait()
+
+    async with await start_program(stage, DELEGATE_FAILPOINTS=armed) as program:
+        with anyio.fail_after(10):
+            detail = await stage.ended(task)
+            await has_claimed_again(stage)
+        program.send_signal(signal.SIGTERM)
+        await program.wait()
+
+    assert code == -signal.SIGKILL
+    assert detail.task.status == "completed"
+    assert await stage.output(task) == b"hello\n"
+    assert [event.kind for event in detail.events].count("finished") == 1
+    assert list((Home(stage.settings.home).runners / "1" / "spool").iterdir()) == []
