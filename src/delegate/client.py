@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from delegate import home
+from delegate import __version__, home
 from delegate.config import Home, Settings
 from delegate.errors import BadSetting, DelegateError, RelayUnreachable, Reported, Unauthenticated
 from delegate.exchange import Exchange, NotHttp, Target, request_bytes
@@ -102,8 +102,11 @@ class Client:
     def raw_output(self, task_id: str) -> Iterator[bytes]:
         """The exact bytes of the last attempt, piece by piece."""
         with self._open(_task_path(task_id, "/output/raw?stream=all")) as answer:
-            while piece := answer.read():
-                yield piece
+            try:
+                while piece := answer.read():
+                    yield piece
+            except (OSError, NotHttp) as error:
+                raise self._unreachable(error) from error
 
     def relay(self) -> RelayData:
         answer: RelayData = self._call("GET", "/api/relay")
@@ -124,7 +127,7 @@ class Client:
                         last_id = item.id or last_id
                         if item.kind == "end":
                             return
-            except (NotHttp, ValueError) as error:
+            except NotHttp as error:
                 raise self._unreachable(error) from error
             except OSError as error:
                 failing_since = failing_since or time.monotonic()
@@ -152,7 +155,7 @@ class Client:
     def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
         def once() -> Any:
             with self._send(method, path, body) as answer:
-                return json.loads(answer.read_all(ANSWER_MAX))
+                return _parsed(answer.read_all(ANSWER_MAX))
 
         return self._persist(once)
 
@@ -165,7 +168,7 @@ class Client:
         while True:
             try:
                 return once()
-            except (NotHttp, ValueError) as error:
+            except (NotHttp, ValueError) as error:  # ValueError: a certificate that cannot be trusted is one too
                 raise self._unreachable(error) from error
             except OSError as error:
                 failure = self._unreachable(error)
@@ -209,6 +212,8 @@ class Client:
             address = home.live_address(self._home)
             if address is None:
                 raise ConnectionRefusedError("it ended right after its start")
+        if address.version != __version__:
+            self._notice(f"the relay runs version {address.version}, this is {__version__}: restart it when it is idle")
         self.url = address.url
         return Target(host="127.0.0.1", port=address.port), "", home.read_token(self._home)
 
@@ -274,9 +279,17 @@ def _task_path(task_id: str, rest: str = "") -> str:
     return f"/api/tasks/{quote(task_id, safe='', errors='replace')}{rest}"
 
 
+def _parsed(data: bytes | str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise NotHttp("its answer is not JSON") from None
+
+
 def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (text or type(error).__name__).rstrip(".").lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
 
 
 class StreamParser:
@@ -304,6 +317,4 @@ class StreamParser:
             return
         fields, self._fields = self._fields, {}
         if "data" in fields:
-            yield StreamItem(
-                id=fields.get("id", ""), kind=fields.get("event", "message"), data=json.loads(fields["data"])
-            )
+            yield StreamItem(id=fields.get("id", ""), kind=fields.get("event", "message"), data=_parsed(fields["data"]))

@@ -44,13 +44,14 @@ from os import PathLike
 from typing import Any
 
 SHOWN_MAX = 80  # characters of foreign text that a message may repeat
+OWN_WORDS = {"why": 300, "advice": 500, "known": 300}  # what we say ourselves may be longer
 
 
-def shown(value: object) -> str:
+def shown(value: object, most: int = SHOWN_MAX) -> str:
     """Foreign text as it may stand in a message: one line, escaped, cut. A path stays whole: it is there to be used."""
     text = str(value)
-    if len(text) > SHOWN_MAX and not isinstance(value, PathLike):
-        return f"{escaped(text[:SHOWN_MAX])}…"
+    if len(text) > most and not isinstance(value, PathLike):
+        return f"{escaped(text[:most])}…"
     return escaped(text)
 
 
@@ -69,7 +70,7 @@ class DelegateError(Exception):
         self.data = data
         template = (type(self).__doc__ or "").splitlines()
         lines = [line.strip() for line in template if line.strip()]
-        values = {key: shown(value) for key, value in data.items()}
+        values = {key: shown(value, OWN_WORDS.get(key, SHOWN_MAX)) for key, value in data.items()}
         self.message = lines[0].format_map(values)
         self.hint = " ".join(lines[1:]).format_map(values)
         super().__init__(self.message)

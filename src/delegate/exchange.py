@@ -149,7 +149,7 @@ class Exchange:
 
 
 def _connected(target: Target, timeout: float) -> socket.socket:
-    plain = socket.create_connection((target.host, target.port), timeout)
+    plain = _plain(target, timeout)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not target.secure:
         return plain
@@ -160,3 +160,16 @@ def _connected(target: Target, timeout: float) -> socket.socket:
     except BaseException:
         plain.close()
         raise
+
+
+def _plain(target: Target, timeout: float) -> socket.socket:
+    if target.host != "127.0.0.1":
+        return socket.create_connection((target.host, target.port), timeout)
+    local = socket.socket()  # looking a name up loads the tables of international names first
+    local.settimeout(timeout)
+    try:
+        local.connect((target.host, target.port))
+    except BaseException:
+        local.close()
+        raise
+    return local

@@ -9,12 +9,13 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from delegate.config import Home
-from delegate.errors import DelegateError, DiskFull, HomeNotWritable, LoosePermissions
+from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
@@ -47,20 +48,22 @@ def not_writable(path: Path, error: OSError) -> DelegateError:
 
 
 def make_directory(path: Path) -> None:
+    """Make the directory and all that are missing above it, for this user alone."""
     try:
-        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        for directory in (*reversed(path.parents), path):
+            if not directory.exists():
+                directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        path.mkdir(exist_ok=True)
     except OSError as error:
         raise not_writable(path, error) from error
 
 
 def write_private(path: Path, text: str) -> None:
     """Replace the file as a whole: a reader sees the old text or the new, never half of it."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        _write_new(scratch, text)
-        scratch.replace(path)
+        with _scratch(path, text) as scratch:
+            scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise not_writable(path, error) from error
 
 
@@ -69,28 +72,33 @@ def keep_once(path: Path, make: Callable[[], str]) -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        pass
-    make_directory(path.parent)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+        make_directory(path.parent)
+    except OSError as error:
+        raise not_writable(path, error) from error
     try:
-        _write_new(scratch, make() + "\n")
-        # A link appears with its whole content and never replaces another's.
-        os.link(scratch, path)
+        with _scratch(path, make() + "\n") as scratch:
+            # A link appears with its whole content and never replaces another's.
+            os.link(scratch, path)
     except FileExistsError:
         pass
     except OSError as error:
         raise not_writable(path, error) from error
-    finally:
-        scratch.unlink(missing_ok=True)
     return path.read_text().strip()
 
 
-def _write_new(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
+@contextmanager
+def _scratch(path: Path, text: str) -> Iterator[Path]:
+    """A flushed file beside the path, gone afterwards under this name."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        yield scratch
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def machine_id(home: Home) -> str:
@@ -181,6 +189,16 @@ def hold(lock: Path, patience: float) -> int | None:
             time.sleep(LOCK_POLL)
         else:
             return descriptor
+
+
+def own(place: Home, patience: float) -> int:
+    """Become the only one who runs a relay on this home, or touches its database, while the descriptor is open."""
+    lock = hold(place.keeper_lock, patience)
+    if lock is None:
+        other = holder(place.keeper_lock)
+        raise AlreadyRunning(home=place.root, pid=other.pid if other else "unknown")
+    sign(lock)
+    return lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class KeyValueFormatter(logging.Formatter):
 
 def one_line(text: str) -> str:
     """A value cannot forge a log line: everything that is not printable is escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def configure(level: str) -> None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
+from math import isfinite
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+)
 from pydantic.alias_generators import to_camel
 
 from delegate.config import OUTPUT_RANGE, TIMEOUT_RANGE_MS
@@ -16,12 +26,56 @@ FENCE_MAX = 2**62
 SEQ_MAX = 2**53
 ITEMS_MAX = 1_000
 CHUNK_MAX = 256 * 1024  # bytes of output in one item
+SKIPPED_MAX = 2**43  # bytes in one item; their sum must stay a number that a database takes
 RECORD_BODY_MAX = 4 * 1024 * 1024
 BODY_MAX = 1024 * 1024 * 2  # a prompt of 250,000 characters may take four bytes each, escaped six
+DATA_DEPTH_MAX = 20  # levels of an event's data; readers of JSON give up at depths of their own
+INTEGER_MAX = 2**63
 
+
+def without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("holds a NUL character, which no database and no program takes")
+    return text
+
+
+def in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is no moment of the years 1 to 9999 in UTC") from None
+
+
+def storable(data: dict[str, object]) -> dict[str, object]:
+    """What an agent said may be any JSON; what cannot be stored or read back is refused here, not found out later."""
+    pending: list[tuple[object, int]] = [(data, 1)]
+    while pending:
+        value, depth = pending.pop()
+        match value:
+            case str():
+                without_nul(value)
+            case float() if not isfinite(value):
+                raise ValueError("holds a number that JSON cannot carry")
+            case int() if abs(value) > INTEGER_MAX:
+                raise ValueError("holds an integer of more than 64 bits")
+            case dict() | list() if depth > DATA_DEPTH_MAX:
+                raise ValueError(f"is nested deeper than {DATA_DEPTH_MAX} levels")
+            case dict():
+                pending += [(part, depth + 1) for pair in value.items() for part in pair]
+            case list():
+                pending += [(part, depth + 1) for part in value]
+    return data
+
+
+NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
-Text = Annotated[str, StringConstraints(max_length=10_000)]
+Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
+Words = Annotated[
+    str, StringConstraints(min_length=1, max_length=PROMPT_MAX), AfterValidator(without_nul), NO_NUL
+]  # what a person wants an agent to read
+Moment = Annotated[AwareDatetime, AfterValidator(in_utc)]
+EventData = Annotated[dict[str, object], AfterValidator(storable)]
 Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]
 Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -38,7 +92,7 @@ class Wire(BaseModel):
 
 
 class SubmitRequest(Wire):
-    prompt: Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX)]
+    prompt: Words
     priority: PriorityName = "P2"
     agent: Annotated[str, StringConstraints(min_length=1, max_length=100)] = "claude"
     model: ModelName | None = None
@@ -63,7 +117,7 @@ class RetryRequest(Wire):
 
 
 class MessageRequest(Wire):
-    text: Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX)]
+    text: Words
     request_key: Name | None = None
 
 
@@ -221,7 +275,7 @@ class RegisterAnswer(Wire):
 class ClaimRequest(Wire):
     claim_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
     agents: Annotated[list[Name], Field(max_length=20)]
-    parked: dict[Name, AwareDatetime] = Field(default_factory=dict, max_length=20)
+    parked: dict[Name, Moment] = Field(default_factory=dict, max_length=20)
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
 
 
@@ -275,6 +329,20 @@ class RenewRequest(Wire):
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0  # hold the answer until there is news
 
 
+# The other kinds are for the relay to write.
+RecordedKind = Literal[
+    EventKind.STARTED,
+    EventKind.SESSION,
+    EventKind.MESSAGE,
+    EventKind.TOOL,
+    EventKind.TODO,
+    EventKind.USAGE,
+    EventKind.WARNING,
+    EventKind.OUTPUT,
+    EventKind.SKIPPED,
+]
+
+
 class RecordItem(Wire):
     """One event, one chunk of output, or a stretch that the runner had to skip.
 
@@ -283,13 +351,13 @@ class RecordItem(Wire):
     """
 
     seq: Seq
-    at: AwareDatetime
-    kind: EventKind
-    data: dict[str, object] = Field(default_factory=dict)
+    at: Moment
+    kind: RecordedKind
+    data: EventData = Field(default_factory=dict)
     stream: Stream | None = None
     output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4)] | None = None
     through: Seq | None = None
-    bytes: Count | None = None
+    bytes: Annotated[StrictInt, Field(ge=0, le=SKIPPED_MAX)] | None = None
 
 
 class RecordRequest(Wire):
@@ -306,7 +374,7 @@ class FinishRequest(Wire):
     message: Text = ""
     exit_code: Annotated[StrictInt, Field(ge=-255, le=255)] | None = None
     session_id: Name | None = None
-    not_before: AwareDatetime | None = None
+    not_before: Moment | None = None
     usage: UsageView = Field(default_factory=UsageView)
 
 

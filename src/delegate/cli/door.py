@@ -1,0 +1,116 @@
+"""What every command shares: the settings, the way to the relay, and where words go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+import click
+
+from delegate import config
+from delegate.cli import terminal
+from delegate.cli.output import Look, json_line
+from delegate.client import Client
+from delegate.config import Home, Settings
+from delegate.errors import DelegateError, Refused
+
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
+
+
+@dataclass(kw_only=True)
+class Door:
+    environ: Mapping[str, str]
+    as_json: bool = False
+    verbose: bool = False
+    said: set[str] = field(default_factory=set)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return config.load(self.environ)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.settings.home)
+
+    def require_local(self, command: str) -> None:
+        if not self.settings.is_local:
+            raise Refused(why=f"`{command}` is for the relay of this machine, but DELEGATE_RELAY_URL names another")
+
+    def client(self) -> Client:
+        """A way to the relay that starts the local one when none runs."""
+        return Client(self.settings, start=self._start_relay, notice=self.say_once)
+
+    def client_of_running_relay(self) -> Client:
+        return Client(self.settings, notice=self.say_once)
+
+    def _start_relay(self, settings: Settings) -> None:
+        from delegate.cli import keeper  # noqa: PLC0415  needed only when no relay runs, and slow to load
+
+        keeper.start(settings, runners=keeper.AUTO, environ=self.environ)
+
+    def look(self) -> Look:
+        colour = terminal.wants_colour(self.environ, sys.stdout)
+        return Look(width=terminal.width(self.environ), colour=colour, now=datetime.now(UTC))
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Results, on standard output."""
+        if sys.stdout is not None:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+    def print_json(self, value: object) -> None:
+        self.print([json_line(value)])
+
+    def say(self, message: str, hint: str = "") -> None:
+        """Everything that is no result, on standard error."""
+        if sys.stderr is None:
+            return
+        sys.stderr.write(f"delegate: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.flush()
+
+    def say_once(self, message: str) -> None:
+        if message not in self.said:
+            self.said.add(message)
+            self.say(message)
+
+    def complain(self, error: DelegateError, *, as_json: bool) -> None:
+        if not as_json:
+            self.say(terminal.one_line(error.message), terminal.one_line(error.hint))
+        elif sys.stderr is not None:
+            problem = {"error": error.code, "message": error.message, "hint": error.hint}
+            sys.stderr.write(f"{json_line(problem)}\n")
+
+
+class HintedUsage(click.UsageError):
+    """A usage error that knows better than to point at the help."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def remember(context: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            setattr(context.find_object(Door), name, True)
+
+    return remember
+
+
+def shared_options(function: Function) -> Function:
+    """--json and -v, which every command takes."""
+    verbose = click.option(
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember("verbose"), help="Show tracebacks."
+    )
+    as_json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_remember("as_json"), help="One JSON object a line."
+    )
+    return as_json(verbose(function))
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; click must leave its lines alone."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

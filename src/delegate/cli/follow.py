@@ -1,0 +1,203 @@
+"""What a task does, shown while it does it."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from delegate.cli import terminal
+from delegate.cli.door import Door
+from delegate.cli.output import json_line
+from delegate.cli.screen import Screen
+from delegate.cli.timeline import event_words
+from delegate.client import Client, StreamItem
+
+if TYPE_CHECKING:
+    from delegate.answers import EventData, OutputData, TaskData
+
+ASK_WHY_AFTER = 2.0  # seconds without news after which a task that waits is asked for its reason
+EXIT_TIMEOUT, EXIT_CANCELLED = 124, 130
+RESET = "\x1b[0m"
+# With a shell task the output is the command's own; only what the command cannot know is said beside it.
+NOTABLE = {"warning", "skipped", "released", "parked", "lost", "cancel_requested"}
+QUIET = {"submitted", "claimed", "started", "finished", "usage", "session"}
+
+
+def follow(door: Door, client: Client, task: TaskData) -> TaskData:
+    """Show everything a task does until its end, and return it as it ended."""
+    show = follower(door, task)
+    told_why = ""
+    with show:
+        for item in client.stream(task["taskId"], idle_after=ASK_WHY_AFTER):
+            if item is None:
+                told_why = _say_why(door, client, task, told_why)
+            elif item.kind == "end":
+                ended: TaskData = item.data
+                return ended
+            else:
+                show.item(item)
+    raise AssertionError("a stream ends with its task's end")
+
+
+def show_events(door: Door, events: Sequence[EventData], tail: int | None) -> None:
+    """What an agent did so far, from its events."""
+    shown = [event for event in events if is_shown(event)]
+    for event in shown[-tail:] if tail else shown:
+        if door.as_json:
+            door.print_json(event)
+        else:
+            show_event(door, event)
+
+
+def show_lines(door: Door, output: OutputData) -> None:
+    """Output as the relay has split it into lines."""
+    if door.as_json:
+        door.print(json_line(line) for line in output["lines"])
+        return
+    with ByteWriter() as writer:
+        for line in output["lines"]:
+            writer.write(line["stream"], f"{line['text']}\n".encode("utf-8", "replace"))
+
+
+def _say_why(door: Door, client: Client, task: TaskData, told: str) -> str:
+    why = client.task(task["taskId"])["task"]["why"] or ""
+    if why and why != told and not door.as_json:
+        door.say(f"{task['taskId']} waits: {terminal.one_line(why)}")
+    return why
+
+
+def exit_code(task: TaskData) -> int:
+    """The exit code of the command that followed the task."""
+    code = task["exitCode"]
+    if task["status"] == "completed":
+        return code or 0
+    if task["status"] == "cancelled":
+        return EXIT_CANCELLED
+    if task["reason"] == "timeout":
+        return EXIT_TIMEOUT
+    if code is None or code == 0:
+        return 1
+    return code if code > 0 else 128 - code  # a signal, as shells tell it
+
+
+class ByteWriter:
+    """The exact bytes for pipes and files; for terminals, without what would drive them."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, TextIO | None] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._screens = {name: Screen() for name, stream in self._streams.items() if terminal.is_terminal(stream)}
+
+    def __enter__(self) -> ByteWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._screens:
+            self._write_text(name, self._screens[name].feed(b"", final=True) + RESET)
+
+    def write(self, name: str, data: bytes) -> None:
+        stream = self._streams[name]
+        if name in self._screens:
+            self._write_text(name, self._screens[name].feed(data))
+        elif stream is not None:
+            stream.flush()
+            stream.buffer.write(data)
+            stream.buffer.flush()
+
+    def _write_text(self, name: str, text: str) -> None:
+        stream = self._streams[name]
+        if stream is not None:
+            stream.write(text)
+            stream.flush()
+
+
+class Follower:
+    """Shows one kind of task; as a context, leaves the terminal as it was."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._writer = ByteWriter()
+        self._offsets: dict[str, int] = {}
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.__exit__()
+
+    def item(self, item: StreamItem) -> None:
+        if item.kind == "output":
+            self.output(item.data)
+        elif item.kind == "event":
+            self.event(item.data)
+
+    def output(self, piece: dict[str, Any]) -> None:
+        self._note_gap(piece)
+        self._writer.write(piece["stream"], base64.b64decode(piece["output"]))
+
+    def event(self, event: EventData) -> None:
+        if event["kind"] in NOTABLE or is_another_try(event):
+            self._door.say(event_words(event))
+
+    def _note_gap(self, piece: dict[str, Any]) -> None:
+        """Of much output the relay keeps the beginning and the end."""
+        data = len(piece["output"]) * 3 // 4 - piece["output"][-2:].count("=")
+        missing = piece["offset"] - self._offsets.get(piece["attemptId"], 0)
+        self._offsets[piece["attemptId"]] = piece["offset"] + data
+        if missing > 0:
+            self._door.say(f"{missing:,} bytes of output were left out here")
+
+
+class AgentFollower(Follower):
+    """An agent's own output is its protocol; what it does is in its events, and its complaints on standard error."""
+
+    def output(self, piece: dict[str, Any]) -> None:
+        if piece["stream"] == "stderr":
+            self._writer.write("stderr", base64.b64decode(piece["output"]))
+
+    def event(self, event: EventData) -> None:
+        show_event(self._door, event)
+
+
+class JsonFollower(Follower):
+    def output(self, piece: dict[str, Any]) -> None:
+        text = base64.b64decode(piece["output"]).decode("utf-8", "replace")
+        self._print({"kind": "output", "at": piece["at"], "stream": piece["stream"], "text": text})
+
+    def event(self, event: EventData) -> None:
+        self._print(event)
+
+    def _print(self, value: object) -> None:
+        self._door.print_json(value)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def is_another_try(event: EventData) -> bool:
+    return event["kind"] == "claimed" and event["data"].get("attempt") != 1
+
+
+def is_shown(event: EventData) -> bool:
+    return bool(event_words(event)) and (event["kind"] not in QUIET or is_another_try(event))
+
+
+def show_event(door: Door, event: EventData) -> None:
+    if not is_shown(event):
+        return
+    words = event_words(event)
+    if event["kind"] == "message":
+        words = message_text(str(event["data"].get("text", "")))
+    door.print([words])
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def message_text(text: str) -> str:
+    """What an agent says keeps its lines, but not its escapes."""
+    return "\n".join(terminal.one_line(line) if line.strip() else "" for line in text.strip().splitlines())
+
+
+def follower(door: Door, task: TaskData) -> Follower:
+    kinds: dict[str, Callable[[Door], Follower]] = {"shell": Follower}
+    return JsonFollower(door) if door.as_json else kinds.get(task["agent"], AgentFollower)(door)

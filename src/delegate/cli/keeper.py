@@ -1,0 +1,468 @@
+"""The keeper: one small process per home that starts relay and runners, and starts them again when they die."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import logging
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from delegate import __version__, config, home
+from delegate.config import Home, Settings
+from delegate.errors import DelegateError, InvalidField, RelayUnreachable, Reported
+from delegate.log import configure
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+RUNNERS_MAX = 256
+FIRST_DELAY, MOST_DELAY = 0.1, 5.0  # seconds before a child that died is started again
+HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts as its first
+TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
+LOCK_PATIENCE = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
+LAST_STEPS = 3.0  # seconds for a living keeper that has stopped everything to be gone
+READY_PATIENCE = 60.0  # seconds for a relay to get ready, migrations included
+LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced
+STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
+RELAY_STOP = 15.0
+LOG_MAX = 10 * 1024 * 1024
+PR_SET_CHILD_SUBREAPER = 36
+BACKLOG = 1024  # callers that may wait while the relay restarts
+Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
+
+
+def start(settings: Settings, *, runners: str, environ: Mapping[str, str]) -> bool:
+    """Have the local relay up, starting a keeper in the background if none runs; True when this call started it."""
+    place = Home(settings.home)
+    turn = home.hold(place.start_lock, READY_PATIENCE)
+    if turn is None:
+        raise _not_ready(place, "another command is still starting it")
+    try:
+        if home.live_address(place) is not None:
+            return False
+        answer = _launch(place, runners, environ)
+    finally:
+        os.close(turn)
+    if "error" in answer:
+        told = answer["error"]
+        raise Reported(code=told["code"], message=told["message"], hint=told["hint"] or "", exit_code=told["exitCode"])
+    return True
+
+
+def _launch(place: Home, runners: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    errors = open_log(place, "keeper")
+    reading, writing = os.pipe()
+    try:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, "--runners", runners, "--report-fd", str(writing)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[writing],
+            start_new_session=True,
+            cwd=place.root,
+            env=_environment(place, environ),
+        )
+    finally:
+        os.close(writing)
+        os.close(errors)
+    try:
+        told = _hear(reading, place)
+    except BaseException:
+        keeper.terminate()
+        keeper.wait()
+        raise
+    keeper.returncode = 0  # it lives on; nobody here waits for it
+    return told
+
+
+def _hear(descriptor: int, place: Home) -> dict[str, Any]:
+    """The one line a keeper writes when its relay is ready, or when it cannot be."""
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        if not select.select([pipe], [], [], READY_PATIENCE)[0]:
+            raise _not_ready(place, f"it was not ready after {READY_PATIENCE:.0f} s")
+        told = _answer(pipe.read())
+    if not told:
+        raise _not_ready(place, "it ended before it was ready")
+    return told
+
+
+def _not_ready(place: Home, why: str) -> RelayUnreachable:
+    return RelayUnreachable(url=place.root, why=why, advice=f"look into {place.logs}")
+
+
+def _environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's own, but everything of this home speaks to its relay with its token, whoever started it."""
+    elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
+    kept = {name: value for name, value in environ.items() if name not in elsewhere}
+    return {**kept, "DELEGATE_HOME": str(place.root)}
+
+
+def open_log(place: Home, name: str) -> int:
+    """A log file to append to; a large one is put aside first, and one old one is kept."""
+    home.make_directory(place.logs)
+    path = place.logs / f"{name}.log"
+    try:
+        if path.exists() and path.stat().st_size > LOG_MAX:
+            path.replace(path.with_suffix(".old.log"))
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, home.PRIVATE_FILE)
+    except OSError as error:
+        raise home.not_writable(path, error) from error
+
+
+def runner_count(text: str) -> int:
+    if text == AUTO:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isascii() or not text.isdigit() or int(text) > RUNNERS_MAX:
+        raise InvalidField(field="runners", why=f"must be auto or a number from 0 to {RUNNERS_MAX}")
+    return int(text)
+
+
+def keep(settings: Settings, *, runners: str, report: Report) -> int:
+    """Be the keeper of a home until told to stop; the answer is the exit code."""
+    count = runner_count(runners)
+    place = Home(settings.home)
+    other = home.holder(place.keeper_lock)
+    lock = home.own(place, LAST_STEPS if other and other.is_alive else LOCK_PATIENCE)
+    home.make_token(place)
+    listener = _listen(place)
+    try:
+        return Keeper(settings, count, lock=lock, listener=listener, report=report).run()
+    finally:
+        place.address.unlink(missing_ok=True)
+        listener.close()
+        os.close(lock)
+
+
+def _listen(place: Home) -> socket.socket:
+    """The keeper's own socket outlives its relays: while one restarts, callers wait instead of being refused."""
+    earlier = home.read_address(place)
+    place.address.unlink(missing_ok=True)
+    for port in [earlier.port, 0] if earlier else [0]:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(BACKLOG)
+        except (OSError, OverflowError):
+            listener.close()
+            if port == 0:
+                raise
+        else:
+            return listener
+    raise AssertionError("port 0 is always tried")
+
+
+@dataclass(kw_only=True)
+class Child:
+    name: str
+    arguments: list[str]
+    wanted: bool = True
+    process: subprocess.Popen[bytes] | None = None
+    began: float = 0.0
+    delay: float = FIRST_DELAY
+    due: float = 0.0  # when it is to be started, if it does not run
+
+    def died(self, now: float) -> None:
+        self.process = None
+        self.delay = FIRST_DELAY if now - self.began > HEALTHY_AFTER else self.delay
+        self.due = now + self.delay
+        self.delay = min(self.delay * 2, MOST_DELAY)
+
+    def tell(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def cut(self) -> None:
+        """The end of its input: it must stop now, and hand back what it holds."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+class Keeper:
+    def __init__(self, settings: Settings, runners: int, *, lock: int, listener: socket.socket, report: Report) -> None:
+        self._settings, self._home = settings, Home(settings.home)
+        self._lock, self._listener, self._report = lock, listener, report
+        self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno())])
+        self._runners = [
+            Child(
+                name=f"runner-{slot}",
+                arguments=["delegate.runner", "--slot", str(slot), "--relay-url", self._url],
+                wanted=False,  # until the relay is ready
+            )
+            for slot in range(1, runners + 1)
+        ]
+        self._selector = selectors.DefaultSelector()
+        self._ready_once = False
+        self._early_deaths = 0
+        self._relay_said = b""
+        self._exit_code = 0
+        self._stops = 0  # how often somebody asked for the end: once drains, twice stops now
+        self._kill_at = float("inf")
+
+    def run(self) -> int:
+        _become_subreaper()
+        wake = self._install_signals()
+        self._selector.register(wake, selectors.EVENT_READ)
+        while True:
+            now = time.monotonic()
+            self._start_due(now)
+            if self._finished():
+                break
+            self._wait(wake, now)
+            self._reap()
+            self._advance_stop()
+        return self._exit_code
+
+    def _finished(self) -> bool:
+        ended = not self._relay.wanted and all(child.process is None for child in self._children())
+        return ended and not adopted(os.getpid(), set())
+
+    def _children(self) -> Iterable[Child]:
+        return [self._relay, *self._runners]
+
+    def _install_signals(self) -> int:
+        """Signals wake the loop through a pipe; nothing happens inside a handler but counting."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._ask_stop(1))
+        signal.signal(signal.SIGQUIT, lambda *_: self._ask_stop(2))
+        return reading
+
+    def _ask_stop(self, weight: int) -> None:
+        self._stops += weight
+
+    def _wait(self, wake: int, now: float) -> None:
+        moments = [child.due for child in self._children() if child.wanted and child.process is None]
+        timeout = max(0.0, min([*moments, self._kill_at, now + LOOK_EVERY]) - now)
+        for key, _ in self._selector.select(timeout):
+            if key.fd == wake:
+                with suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            else:
+                self._hear_relay(key.fd)
+
+    def _start_due(self, now: float) -> None:
+        for child in self._children():
+            if child.wanted and child.process is None and child.due <= now:
+                self._start(child, now)
+
+    def _start(self, child: Child, now: float) -> None:
+        child.began = now
+        is_relay = child is self._relay
+        errors = open_log(self._home, child.name)
+        try:
+            child.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", *child.arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if is_relay else errors,
+                stderr=errors,
+                pass_fds=[self._listener.fileno(), self._lock] if is_relay else [],
+                start_new_session=True,  # a Ctrl-C in the terminal is the keeper's to handle
+                umask=0o077 if is_relay else -1,  # agents keep the user's own
+                cwd=self._home.root,
+                env=_environment(self._home, os.environ),
+            )
+        except OSError:
+            log.exception("child not started", extra={"child": child.name})
+            child.died(now)
+            return
+        finally:
+            os.close(errors)
+        log.info("child started", extra={"child": child.name, "pid": child.process.pid})
+        if is_relay and child.process.stdout is not None:
+            self._relay_said = b""
+            self._selector.register(child.process.stdout, selectors.EVENT_READ)
+
+    def _hear_relay(self, descriptor: int) -> None:
+        piece = os.read(descriptor, 65_536)
+        if not piece:
+            self._selector.unregister(descriptor)
+            return
+        was_silent = b"\n" not in self._relay_said
+        self._relay_said = (self._relay_said + piece)[:65_536]
+        if was_silent and _answer(self._relay_said).get("ready"):
+            self._relay_ready()
+
+    def _relay_ready(self) -> None:
+        assert self._relay.process is not None
+        address = home.Address(
+            url=self._url,
+            port=self._listener.getsockname()[1],
+            pid=self._relay.process.pid,
+            keeper_pid=os.getpid(),
+            version=__version__,
+            started_at=datetime.now(UTC).isoformat(),
+        )
+        try:
+            home.write_private(self._home.address, address.as_json())
+        except DelegateError as error:
+            self._give_up(error.exit_code, _problem(error))
+            return
+        log.info("relay ready", extra={"url": self._url, "pid": address.pid})
+        if not self._ready_once:
+            self._ready_once = True
+            for child in self._runners:
+                child.wanted = self._stops == 0
+            self._report({"ready": True, "url": self._url, "runners": len(self._runners)})
+
+    def _reap(self) -> None:
+        now = time.monotonic()
+        for child in self._children():
+            if child.process is not None and (code := child.process.poll()) is not None:
+                log.info("child ended", extra={"child": child.name, "pid": child.process.pid, "exit_code": code})
+                self._hear_last(child)
+                child.died(now)
+                if child is self._relay and child.wanted:
+                    self._relay_died(code)
+        self._end_orphans()
+
+    def _hear_last(self, child: Child) -> None:
+        """What the relay said just before it ended is still in the pipe."""
+        assert child.process is not None
+        if child.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                child.process.stdin.close()
+        if child.process.stdout is None:
+            return
+        descriptor = child.process.stdout.fileno()
+        if descriptor in self._selector.get_map():
+            os.set_blocking(descriptor, False)
+            with suppress(BlockingIOError):
+                self._relay_said += os.read(descriptor, 65_536)
+            self._selector.unregister(descriptor)
+        child.process.stdout.close()
+
+    def _relay_died(self, code: int) -> None:
+        told = _answer(self._relay_said)
+        if "error" in told and (code == 3 or not self._ready_once):
+            self._give_up(code, told)
+        elif not self._ready_once:
+            self._early_deaths += 1
+            if self._early_deaths >= TRIES_BEFORE_READY:
+                self._give_up(6, _problem(_not_ready(self._home, f"it ended with exit code {code}")))
+
+    def _give_up(self, code: int, told: dict[str, Any]) -> None:
+        log.error("relay cannot run", extra={"exit_code": code, "told": told})
+        self._exit_code = code
+        self._report(told)
+        self._relay.wanted = False
+        self._relay.cut()
+        self._ask_stop(2)
+
+    def _advance_stop(self) -> None:
+        if self._stops == 0:
+            return
+        for child in self._runners:
+            if child.wanted:
+                child.wanted = False
+                child.tell(signal.SIGTERM)
+        if self._stops > 1 and self._kill_at == float("inf"):
+            self._stop_now(self._runners, self._settings.grace.total_seconds() + STOP_MARGIN)
+        if self._relay.wanted and all(child.process is None for child in self._runners):
+            self._relay.wanted = False
+            self._relay.tell(signal.SIGTERM)
+            self._stop_now([self._relay], RELAY_STOP)
+        if time.monotonic() >= self._kill_at:
+            for child in self._children():
+                if not child.wanted:
+                    child.tell(signal.SIGKILL)
+            self._kill_at = time.monotonic() + 1.0
+
+    def _stop_now(self, children: Iterable[Child], patience: float) -> None:
+        for child in children:
+            child.cut()
+        self._kill_at = time.monotonic() + patience
+
+    def _end_orphans(self) -> None:
+        """A runner and its supervisor that were killed together leave their agent's processes here."""
+        own = {child.process.pid for child in self._children() if child.process is not None}
+        for pid in adopted(os.getpid(), own):
+            log.warning("orphan ended", extra={"pid": pid})
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            # Its end is announced by a signal, and so is that of everything below it: the next look reaps them.
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def adopted(keeper: int, own: set[int]) -> list[int]:
+    """The processes that became the keeper's children without being started by it, and all below them."""
+    parents = _parents()
+    found = [pid for pid, parent in parents.items() if parent == keeper and pid not in own]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(entry.parent.name)] = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
+    return parents
+
+
+def _become_subreaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _answer(said: bytes) -> dict[str, Any]:
+    """The one line a relay says: that it is ready, or why it cannot be."""
+    try:
+        found = json.loads(said.partition(b"\n")[0])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _problem(error: DelegateError) -> dict[str, Any]:
+    told = {"code": error.code, "message": error.message, "hint": error.hint, "exitCode": error.exit_code}
+    return {"error": told}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="delegate-keeper")
+    parser.add_argument("--runners", default=AUTO)
+    parser.add_argument("--report-fd", type=int, required=True)
+    options = parser.parse_args()
+    reported = False
+
+    def report(told: dict[str, Any]) -> None:
+        nonlocal reported
+        if not reported:
+            reported = True
+            with suppress(BrokenPipeError), os.fdopen(options.report_fd, "w") as pipe:
+                pipe.write(json.dumps(told) + "\n")
+
+    try:
+        settings = config.load(os.environ)
+        configure(settings.log_level)
+        return keep(settings, runners=options.runners, report=report)
+    except DelegateError as error:
+        report(_problem(error))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The entry point: finds the command, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from delegate import __version__
+from delegate.cli.door import Door, HintedUsage, examples, shared_options
+from delegate.errors import DelegateError, Reported
+
+# A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
+COMMANDS = {
+    "delegate": "tasks",
+    "status": "tasks",
+    "logs": "tasks",
+    "cancel": "tasks",
+    "retry": "tasks",
+    "up": "serve",
+    "down": "serve",
+    "info": "serve",
+    "serve": "serve",
+    "backup": "data",
+    "restore": "data",
+    "demo": "demo",
+}
+EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 2, 70, 130, 141
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's own signature
+        return [*COMMANDS, "help"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"delegate.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = vars(module)[cmd_name]
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            name = error.command_name
+            raise click.exceptions.NoSuchCommand(name, possibilities=self.list_commands(ctx), ctx=ctx) from error
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples('delegate delegate "fix the failing test in tests/test_parser.py"', "delegate status"),
+)
+@click.version_option(__version__, prog_name="delegate")
+@shared_options
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Delegate work to coding agents, and come back to the result."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@cli.command("help", epilog=examples("delegate help", "delegate help logs"))
+@click.argument("command", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, command: str | None) -> None:
+    """Show what there is, or how one command is used."""
+    top = ctx.find_root()
+    if command is None:
+        click.echo(top.get_help())
+        return
+    name, found, _ = cli.resolve_command(top, [command])
+    if found is not None:
+        click.echo(found.get_help(click.Context(found, info_name=name, parent=top)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it went."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
+    door = Door(environ=os.environ)
+    try:
+        code = _run(door, given)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        code = EXIT_CLOSED_PIPE
+    gc.freeze()  # the last look for garbage at exit takes a tenth of the time of `delegate status`
+    return code
+
+
+def _run(door: Door, given: list[str]) -> int:
+    as_json = "--json" in given
+    try:
+        with cli.make_context("delegate", given, obj=door) as context:
+            result = cli.invoke(context)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.UsageError as error:
+        door.complain(_usage(error), as_json=as_json)
+        return EXIT_USAGE
+    except DelegateError as error:
+        if door.verbose:
+            _show_traceback()
+        door.complain(error, as_json=door.as_json)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        door.say("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001  the top of the program: shown with -v
+        if door.verbose:
+            _show_traceback()
+        door.complain(_defect(error), as_json=as_json)
+        return EXIT_DEFECT
+
+
+def _usage(error: click.UsageError) -> Reported:
+    path = error.ctx.command_path if error.ctx else "delegate"
+    hint = f"`{path} --help` shows how it is used"
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        close = [f"`delegate {name}`" for name in error.possibilities or ()]
+        hint = f"did you mean {' or '.join(close)}?" if close else "`delegate help` lists the commands"
+        text = error.message
+    elif isinstance(error, HintedUsage):
+        hint, text = error.hint, error.message
+    else:
+        text = error.format_message()
+    message = (text[:1].lower() + text[1:]).rstrip(".")
+    return Reported(code="usage", message=message, hint=hint, exit_code=EXIT_USAGE)
+
+
+def _defect(error: Exception) -> Reported:
+    return Reported(
+        code="defect",
+        message=f"this is a defect of Delegate: {type(error).__name__}: {error}",
+        hint="run it again with -v to see where, and please report it",
+        exit_code=EXIT_DEFECT,
+    )
+
+
+def _show_traceback() -> None:
+    import traceback  # noqa: PLC0415  needed only with -v
+
+    traceback.print_exc()
+
+
+def _prepare_streams() -> None:
+    """No file opened later may take the place of a closed standard stream; no character may fail to print."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """The reader has gone; what Python still holds must not fail again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)

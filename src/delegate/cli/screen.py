@@ -1,0 +1,44 @@
+"""Agents' output without the codes that would drive the terminal it is shown on."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+# An escape sequence may hide anything between its first and its last byte, so a whole one is taken out or left in.
+SEQUENCE = re.compile(
+    r"\x1b\[(?P<colour>[0-9;:]*m)"  # colour and weight: the only ones that pass
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # other CSI
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"  # two and three byte escapes
+    r"|(?P<line>\r+\n?)"  # a return to the line's start could overwrite what stands there
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # the rest of C0 but tab and line feed; C1
+)
+UNFINISHED = re.compile(r"(?:\r+|\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?)\Z")
+UNFINISHED_MAX = 4096  # a longer one is no escape sequence but a way to swallow output
+
+
+class Screen:
+    """Bytes of an agent as a terminal may show them: colours pass, whatever moves, erases or talks to it does not."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def feed(self, data: bytes, *, final: bool = False) -> str:
+        text = self._held + self._decoder.decode(data, final)
+        self._held = ""
+        if not final and (rest := UNFINISHED.search(text, max(0, len(text) - UNFINISHED_MAX))):
+            text, self._held = text[: rest.start()], text[rest.start() :]
+        return SEQUENCE.sub(_allowed, text)
+
+
+def _allowed(found: re.Match[str]) -> str:
+    if found["line"]:
+        return "\n"
+    return found[0] if found["colour"] else ""
+
+
+def safe_text(text: str) -> str:
+    """A whole text as a terminal may show it."""
+    return Screen().feed(text.encode("utf-8", "replace"), final=True)

@@ -1,0 +1,201 @@
+"""The commands about the local relay: up, down, info, serve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delegate import __version__, config, home
+from delegate.cli import keeper
+from delegate.cli.door import Door, examples, shared_options
+from delegate.cli.output import relay_page
+from delegate.cli.timeline import moment, span
+from delegate.client import LOOPBACK
+from delegate.errors import DelegateError, Refused
+
+if TYPE_CHECKING:
+    from delegate.answers import TaskData
+
+DOWN_POLL = 0.1
+FIRST_LOOK = 0.5  # seconds; most drains need no words
+LOOK_EVERY = 1.0  # seconds between questions about what is still running
+# Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
+DOWN_MOST = config.TIMEOUT_RANGE_MS[1] / 1000 + 600
+
+
+@click.command(epilog=examples("delegate up", "delegate up --runners 4", "delegate up --foreground"))
+@click.option("--foreground", is_flag=True, help="Stay here; Ctrl-C drains, a second one stops at once.")
+@click.option("--runners", default=keeper.AUTO, metavar="N|auto", help="How many; auto, the default, is one per core.")
+@shared_options
+@click.pass_obj
+def up(door: Door, foreground: bool, runners: str) -> int:
+    """Start the relay of this machine and its runners."""
+    door.require_local("delegate up")
+    keeper.runner_count(runners)
+    if foreground:
+        return _keep_here(door, runners)
+    started = keeper.start(door.settings, runners=runners, environ=door.environ)
+    address = home.live_address(door.home)
+    if door.as_json:
+        door.print_json({"url": address.url if address else None, "started": started})
+    elif address is not None:
+        door.print([f"relay at {address.url}" + ("" if started else ", already up")])
+    return 0
+
+
+def _keep_here(door: Door, runners: str) -> int:
+    from delegate import log  # noqa: PLC0415  slow to load, and only a keeper logs
+
+    def report(told: dict[str, Any]) -> None:
+        if "error" in told:
+            error = told["error"]
+            door.say(error["message"], error["hint"] or "")
+        else:
+            door.say(f"relay at {told['url']}, {told['runners']} runners; Ctrl-C drains, a second one stops at once")
+
+    log.configure(door.settings.log_level)
+    return keeper.keep(door.settings, runners=runners, report=report)
+
+
+@click.command(epilog=examples("delegate down", "delegate down --now"))
+@click.option("--now", is_flag=True, help="Do not wait for running tasks: stop them and put them back into the queue.")
+@shared_options
+@click.pass_obj
+def down(door: Door, now: bool) -> int:
+    """Let running tasks finish, then stop the relay and its runners."""
+    door.require_local("delegate down")
+    holder = home.holder(door.home.keeper_lock)
+    if holder is None or not holder.is_alive:
+        door.say(f"nothing runs for {door.home.root}")
+        return 0
+    os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
+    interrupts = _wait_until_gone(door, holder)
+    if door.as_json:
+        door.print_json({"stopped": True, "pid": holder.pid})
+    else:
+        door.print(["stopped" if interrupts < 2 and not now else "stopped; running tasks are back in the queue"])
+    return 0
+
+
+def _wait_until_gone(door: Door, holder: home.Holder) -> int:
+    """Wait for the end of the drain, saying what it waits for; returns how often it was interrupted."""
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    waits, answered = Waits(door), 0
+    deadline = time.monotonic() + DOWN_MOST
+    while home.is_held(door.home.keeper_lock) and time.monotonic() < deadline:
+        if len(interrupts) > answered:
+            answered += 1
+            if answered == 1:
+                door.say("still draining; Ctrl-C again stops the tasks now and puts them back into the queue")
+            elif holder.is_alive:
+                os.kill(holder.pid, signal.SIGQUIT)
+        waits.tell()
+        time.sleep(DOWN_POLL)
+    return answered
+
+
+class Waits:
+    """Says which tasks a drain waits for, each once."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._next_look = time.monotonic() + FIRST_LOOK
+
+    def tell(self) -> None:
+        if time.monotonic() < self._next_look or home.live_address(self._door.home) is None:
+            return
+        self._next_look = time.monotonic() + LOOK_EVERY
+        try:
+            for task in self._running():
+                self._door.say_once(waits_for(task, datetime.now(UTC)))
+        except DelegateError:
+            return  # it is stopping; there is nobody left to ask
+
+    def _running(self) -> Iterable[TaskData]:
+        client = self._door.client_of_running_relay()
+        busy = [runner["taskId"] for runner in client.relay()["runners"] if runner["taskId"]]
+        return [client.task(task_id)["task"] for task_id in busy]
+
+
+def waits_for(task: TaskData, now: datetime) -> str:
+    began = moment(task["startedAt"] or task["createdAt"])
+    left = max(0.0, task["timeout"] / 1000 - (now - began).total_seconds())
+    ends = datetime.fromtimestamp(now.timestamp() + left, UTC).astimezone().strftime("%H:%M")
+    return (
+        f"waiting for {task['taskId']} ({task['agent']}), until {ends} at most ({span(task['timeout'] / 1000)} in all)"
+    )
+
+
+@click.command(epilog=examples("delegate info", "delegate info --json"))
+@shared_options
+@click.pass_obj
+def info(door: Door) -> None:
+    """Show the relay, its database and its runners."""
+    client = door.client_of_running_relay()
+    relay = client.relay()
+    if door.as_json:
+        door.print_json({"url": client.url, **relay})
+    else:
+        door.print(relay_page(client.url, relay, door.look()))
+
+
+@click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
+@click.option("--host", default="127.0.0.1", help="Only this machine for now: 127.0.0.1.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Any free one if not set.")
+@shared_options
+@click.pass_obj
+def serve(door: Door, host: str, port: int) -> int:
+    """Run the relay alone in the foreground: it takes tasks, and executes nothing."""
+    door.require_local("delegate serve")
+    if host not in LOOPBACK:
+        raise Refused(why=f"a relay answers only on this machine for now, not on {host}; use --host 127.0.0.1")
+    lock = home.own(door.home, patience=1.0)
+    home.make_token(door.home)
+    with _listening(port) as listener:
+        home.write_private(door.home.address, _own_address(listener).as_json())
+        try:
+            return _serve(door, listener)
+        finally:
+            door.home.address.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _serve(door: Door, listener: socket.socket) -> int:
+    from delegate import log  # noqa: PLC0415  the relay takes a second to load
+    from delegate.relay.__main__ import run  # noqa: PLC0415
+
+    log.configure(door.settings.log_level)
+    door.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
+    return run(door.settings, listener, keeper=False)
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise Refused(why=f"port {port} cannot be used: {(error.strerror or str(error)).lower()}") from error
+    listener.listen(keeper.BACKLOG)
+    return listener
+
+
+def _own_address(listener: socket.socket) -> home.Address:
+    port = listener.getsockname()[1]
+    return home.Address(
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        pid=os.getpid(),
+        keeper_pid=os.getpid(),
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(),
+    )

@@ -1,0 +1,64 @@
+"""What a terminal can show: its width, its colours, and foreign text on one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from delegate.errors import escaped
+
+WIDTH_ELSEWHERE = 120  # columns when the output is no terminal and COLUMNS is not set
+COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "bold": "1", "dim": "2"}
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def wants_colour(environ: Mapping[str, str], stream: TextIO | None) -> bool:
+    return is_terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def width(environ: Mapping[str, str]) -> int:
+    if environ.get("COLUMNS", "").isdigit() and int(environ["COLUMNS"]):
+        return int(environ["COLUMNS"])
+    if not is_terminal(sys.stdout):
+        return WIDTH_ELSEWHERE
+    return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH_ELSEWHERE
+
+
+def painted(text: str, *colours: str) -> str:
+    return f"\x1b[{';'.join(COLOURS[colour] for colour in colours)}m{text}\x1b[0m"
+
+
+def one_line(text: str) -> str:
+    """Foreign text in a table: white space folded, everything else that is not printable escaped."""
+    return escaped(" ".join(text.split()))
+
+
+def cells(text: str) -> int:
+    """How many columns the text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # noqa: PLC0415  most tables need none of its tables
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def fit(text: str, columns: int) -> str:
+    """The text, cut visibly when it is wider than the columns."""
+    if cells(text) <= columns:
+        return text
+    kept, room = "", columns - 1
+    for character in text:
+        room -= cells(character)
+        if room < 0:
+            break
+        kept += character
+    return f"{kept}…" if columns > 0 else ""
+
+
+def pad(text: str, columns: int) -> str:
+    return text + " " * (columns - cells(text))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.fakes.audit import strays
+from tests.fakes.world import World, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def stage(world: World, tmp_path: Path) -> World:
+    """The demo's places are made under TMPDIR, so that what it leaves behind is seen."""
+    (tmp_path / "tmp").mkdir()
+    world.environment["TMPDIR"] = str(tmp_path / "tmp")
+    return world
+
+
+def left_behind(stage: World) -> list[str]:
+    return [path.name for path in Path(stage.environment["TMPDIR"]).iterdir()]
+
+
+def strays_under(directory: str) -> list[int]:
+    """Every process whose environment names the directory, but not the one that has it as its TMPDIR alone."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"DELEGATE_HOME={directory}/".encode() in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def test_the_demo_mends_the_bug_and_leaves_nothing_behind(stage: World) -> None:
+    shown = stage.ok("demo")
+
+    headings = [line for line in shown.splitlines() if re.fullmatch(r"[A-Z][^:]*", line) and not line.startswith("Del")]
+    assert headings == [
+        "A small repository with a bug",
+        "A relay and its runners",
+        "Three pieces of work, each delegated when the one before is done",
+        "What changed",
+        "Timeline",
+        "Where everything is",
+    ]
+    assert shown.count("✓ completed") == 3
+    assert "    │ FAILED (failures=1)\n" in shown
+    assert "    │ OK\n" in shown
+    assert "+    return sum(prices) * (1 - discount_percent / 100)\n" in shown
+    assert left_behind(stage) == []
+    assert not stage.home.exists()
+
+
+def test_a_kept_demo_can_be_looked_at(stage: World) -> None:
+    shown = stage.ok("demo", "--keep")
+
+    (place,) = left_behind(stage)
+    root = Path(stage.environment["TMPDIR"]) / place
+    assert f"DELEGATE_HOME={root / 'home'} delegate status" in shown
+    assert (root / "shop" / "SUMMARY.md").exists()
+    assert strays(root / "home") == []
+    shutil.rmtree(root)
+
+
+def test_the_demo_as_json_is_its_three_tasks(stage: World) -> None:
+    tasks = [json.loads(line) for line in stage.ok("demo", "--json").splitlines()]
+
+    assert [task["status"] for task in tasks] == ["completed"] * 3
+
+
+def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
+    stage.environment["DELEGATE_CLAUDE_COMMAND"] = "/nowhere/claude"
+
+    done = stage.run("demo", "--agent", "claude")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "delegate: the demo did not get to its end: claude cannot be used here\n"
+        "hint: install claude and log in, or leave --agent away\n"
+    )
+    assert left_behind(stage) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", ["A small", "A relay", "1/3", "3/3"])
+def test_an_interrupted_demo_cleans_up(stage: World, after: str, number: signal.Signals) -> None:
+    playing = stage.popen("demo")
+    assert playing.stdout is not None
+    while not (line := playing.stdout.readline()).startswith(after):
+        assert line, "it ended"
+
+    playing.send_signal(number)
+    playing.communicate(timeout=60)
+
+    assert playing.returncode == 130
+    assert left_behind(stage) == []
+    wait_until(lambda: not strays_under(stage.environment["TMPDIR"]))

@@ -1,0 +1,196 @@
+"""What is typed wrong, and what the answer looks like: nothing here needs a relay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from delegate.cli.main import COMMANDS, main
+
+
+@pytest.fixture(autouse=True)
+def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("DELEGATE_RELAY_URL", "DELEGATE_TOKEN", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DELEGATE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            ["stauts"],
+            "delegate: no such command 'stauts'\nhint: did you mean `delegate status`?\n",
+        ),
+        (
+            ["xyzzy"],
+            "delegate: no such command 'xyzzy'\nhint: `delegate help` lists the commands\n",
+        ),
+        (
+            ["help", "staus"],
+            "delegate: no such command 'staus'\nhint: did you mean `delegate status`?\n",
+        ),
+        (
+            ["status", "--tial"],
+            "delegate: no such option '--tial'\nhint: `delegate status --help` shows how it is used\n",
+        ),
+        (
+            ["logs"],
+            "delegate: missing argument 'ID'\nhint: `delegate logs --help` shows how it is used\n",
+        ),
+        (
+            ["logs", "-f", "--raw", "task-1"],
+            "delegate: choose one of --tail, -f and --raw\nhint: `delegate logs --help` shows how it is used\n",
+        ),
+        (
+            ["delegate", "-x do it"],
+            "delegate: no such option '-x'\n"
+            'hint: put -- before a prompt that starts with a dash: delegate delegate -- "-…"\n',
+        ),
+        (
+            ["delegate", "-p1 is broken"],
+            "delegate: invalid value for '-p' / '--priority': '1 is broken' is not one of 'P0', 'P1', 'P2'\n"
+            'hint: put -- before a prompt that starts with a dash: delegate delegate -- "-…"\n',
+        ),
+        (
+            ["delegate", "-t", "0", "x"],
+            "delegate: invalid value for '-t' / '--timeout': must be from 1,000 ms (1s) to 86,400,000 ms (24h), not 0\n"
+            "hint: `delegate delegate --help` shows how it is used\n",
+        ),
+        (
+            ["delegate", "-t", "soon", "x"],
+            "delegate: invalid value for '-t' / '--timeout': a duration is milliseconds, or a number with s, m or h, "
+            "as in 90s or 30m\n"
+            "hint: `delegate delegate --help` shows how it is used\n",
+        ),
+        (["delegate"], "delegate: prompt: is empty; say what is to be done\n"),
+        (["delegate", ""], "delegate: prompt: is empty; say what is to be done\n"),
+        (["delegate", " \n", "\t"], "delegate: prompt: is empty; say what is to be done\n"),
+        (
+            ["delegate", "x" * 250_001],
+            "delegate: prompt: has more than 250,000 characters; put the rest into a file\n",
+        ),
+        (["delegate", "\udcff"], "delegate: prompt: is not UTF-8 text\n"),
+        (
+            ["delegate", "x", "--prompt-file", "y"],
+            "delegate: prompt: give it as words or as --prompt-file, not both\n",
+        ),
+        (
+            ["delegate", "--prompt-file", "nowhere"],
+            "delegate: prompt file: nowhere: no such file or directory\n",
+        ),
+        (
+            ["delegate", "-w", "/nowhere/at/all", "x"],
+            "delegate: working directory: /nowhere/at/all does not exist\n",
+        ),
+        (
+            ["delegate", "-w", "/dev/null", "x"],
+            "delegate: working directory: /dev/null is not a directory\n",
+        ),
+        (
+            ["up", "--runners", "many"],
+            "delegate: runners: must be auto or a number from 0 to 256\n",
+        ),
+        (
+            ["serve", "--host", "0.0.0.0"],
+            "delegate: the request was refused: a relay answers only on this machine for now, not on 0.0.0.0; "
+            "use --host 127.0.0.1\n",
+        ),
+        (
+            ["restore"],
+            "delegate: the request was refused: restore replaces the database; add --yes when nobody can be asked\n",
+        ),
+    ],
+)
+def test_what_is_typed_wrong_gets_a_line_a_hint_and_exit_code_2(
+    typed: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 2
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == said
+
+
+def test_errors_are_json_when_the_output_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json", "--tial"]) == 2
+    assert main(["delegate", "--json", ""]) == 2
+
+    usage, refused = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert usage["error"] == "usage"
+    assert refused == {"error": "invalid_field", "message": "prompt: is empty; say what is to be done", "hint": ""}
+
+
+def test_a_setting_that_cannot_be_read_is_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DELEGATE_TASK_TIMEOUT", "0")
+
+    assert main(["status"]) == 3
+
+    assert capsys.readouterr().err == (
+        "delegate: DELEGATE_TASK_TIMEOUT=0: must be from 1,000 to 86,400,000\n"
+        "hint: DELEGATE_TASK_TIMEOUT: how long an attempt may take, unless its task says otherwise\n"
+    )
+
+
+def test_nothing_running_is_no_error_for_down_and_one_for_info(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["down"]) == 0
+    assert capsys.readouterr().err == f"delegate: nothing runs for {tmp_path / 'home'}\n"
+
+    assert main(["info"]) == 6
+    assert capsys.readouterr().err == (
+        f"delegate: no relay answers at {tmp_path / 'home'}: none is running for this DELEGATE_HOME\n"
+        "hint: `delegate up` starts it\n"
+    )
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("command", ["up", "down", "serve", "backup", "restore"])
+def test_commands_of_this_machine_are_refused_for_a_relay_elsewhere(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DELEGATE_RELAY_URL", "https://relay.example")
+
+    assert main([command]) == 2
+
+    assert f"`delegate {command}` is for the relay of this machine" in capsys.readouterr().err
+
+
+def test_a_defect_is_one_line_and_a_traceback_only_with_v(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(COMMANDS, "status", "nowhere")
+
+    assert main(["status"]) == 70
+    assert capsys.readouterr().err.splitlines() == [
+        "delegate: this is a defect of Delegate: ModuleNotFoundError: No module named 'delegate.cli.nowhere'",
+        "hint: run it again with -v to see where, and please report it",
+    ]
+
+    assert main(["-v", "status"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "help"])
+def test_every_command_has_an_example_in_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", command]) == 0
+    described = capsys.readouterr().out
+    assert main([command, "--help"]) == 0
+
+    assert "  Examples:\n    " in described
+    assert f"delegate {command}" in described.partition("Examples:")[2]
+    assert capsys.readouterr().out == described
+
+
+@pytest.mark.parametrize("typed", [[], ["help"], ["--help"], ["-h"]])
+def test_help_lists_every_command(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(typed) == 0
+
+    listed = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert {line.split()[0] for line in listed.splitlines() if line.startswith("  ")} >= {*COMMANDS, "help"}

@@ -1,0 +1,307 @@
+"""Starting, keeping alive, draining and stopping, with real relays and runners."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.audit import strays
+from tests.fakes.world import World, children_of, tree_of, wait_until
+
+from delegate import home
+from delegate.cli import keeper
+from delegate.cli.keeper import Child, adopted, open_log, runner_count
+from delegate.config import Home
+from delegate.errors import InvalidField
+
+HOLD = "while [ ! -e {} ]; do sleep 0.05; done"
+
+
+def runner_pids(world: World) -> set[int]:
+    return {runner["pid"] for runner in world.info()["runners"] if runner["state"] != "silent"}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_up_tells_where_the_relay_is_and_starts_it_once(world: World) -> None:
+    first, second = world.ok("up", "--runners", "1"), world.run("up", "--json")
+    address = json.loads((world.home / "relay.json").read_text())
+
+    assert first == f"relay at {address['url']}\n"
+    assert json.loads(second.stdout) == {"url": address["url"], "started": False}
+    assert world.ok("down") == "stopped\n"
+    assert not (world.home / "relay.json").exists()
+    wait_until(lambda: not strays(world.home))
+
+
+def test_info_has_the_names_that_scripts_rely_on(world: World) -> None:
+    world.ok("up", "--runners", "2")
+    wait_until(lambda: len(runner_pids(world)) == 2)
+
+    info = world.info()
+
+    assert info["url"].startswith("http://127.0.0.1:")
+    assert info["pid"] == world.relay_pid()
+    assert {"version", "database", "runners"} <= set(info)
+    assert all({"id", "name", "pid", "state"} <= set(runner) for runner in info["runners"])
+
+
+@pytest.mark.promise("P8")
+def test_a_relay_that_dies_comes_back_at_the_same_address(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    before = world.info()
+
+    os.kill(before["pid"], signal.SIGKILL)
+
+    after = world.info()
+    assert after["url"] == before["url"]
+    assert after["pid"] != before["pid"]
+    world.ok("delegate", "-a", "shell", "-f", "true")
+
+
+def test_a_runner_that_dies_is_replaced(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    (before,) = wait_until(lambda: runner_pids(world))
+
+    os.kill(before, signal.SIGKILL)
+
+    wait_until(lambda: (now := runner_pids(world)) and before not in now)
+    world.ok("delegate", "-a", "shell", "-f", "true")
+
+
+@pytest.mark.promise("P11")
+def test_what_a_runner_and_its_supervisor_leave_behind_is_ended(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    (runner,) = wait_until(lambda: runner_pids(world))
+    pid_file = world.work / "daemon"
+    world.submit(f"setsid env -i sh -c 'echo $$ > {pid_file}; trap \"\" TERM HUP; sleep 600' & wait")
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().strip())
+    daemon = int(pid_file.read_text())
+    assert daemon in tree_of(runner)
+
+    # The supervisors first, and stopped: none of them may live to clean up.
+    victims = [*children_of(runner), runner]
+    for victim in victims:
+        os.kill(victim, signal.SIGSTOP)
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+
+    wait_until(lambda: is_gone(daemon), 15)
+
+
+def test_down_waits_for_the_running_task_and_names_it(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    gate = world.work / "gate"
+    task_id = world.submit(f"{HOLD.format(gate)}; echo done")
+    world.wait_for(task_id, "running")
+
+    stopping = world.popen("down")
+    assert stopping.stderr is not None
+    said = stopping.stderr.readline()
+    gate.touch()
+    out, _ = stopping.communicate(timeout=30)
+
+    assert said.startswith(f"delegate: waiting for {task_id} (shell), until ")
+    assert (out, stopping.returncode) == ("stopped\n", 0)
+    assert world.task(task_id)["status"] == "completed"
+
+
+def test_down_now_puts_the_running_task_back_into_the_queue(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    task_id = world.submit("sleep 600")
+    world.wait_for(task_id, "running")
+
+    said = world.ok("down", "--now")
+    wait_until(lambda: not strays(world.home))
+    world.ok("up", "--runners", "0")
+
+    assert said == "stopped; running tasks are back in the queue\n"
+    task = world.task(task_id)
+    assert (task["status"], task["attempt"]) == ("queued", 0)
+
+
+def test_interrupting_down_twice_stops_now(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    task_id = world.submit("sleep 600")
+    world.wait_for(task_id, "running")
+    stopping = world.popen("down")
+    assert stopping.stderr is not None
+    stopping.stderr.readline()
+
+    stopping.send_signal(signal.SIGINT)
+    said = stopping.stderr.readline()
+    stopping.send_signal(signal.SIGINT)
+    out, _ = stopping.communicate(timeout=30)
+
+    assert said == "delegate: still draining; Ctrl-C again stops the tasks now and puts them back into the queue\n"
+    assert (out, stopping.returncode) == ("stopped; running tasks are back in the queue\n", 0)
+
+
+def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: World) -> None:
+    keeping = world.popen("up", "--foreground", "--runners", "1", start_new_session=True)
+    assert keeping.stderr is not None
+    while not (line := keeping.stderr.readline()).startswith("delegate: relay at"):
+        assert line, "it ended"
+    gate = world.work / "gate"
+    task_id = world.submit(HOLD.format(gate))
+    world.wait_for(task_id, "running")
+
+    os.killpg(keeping.pid, signal.SIGINT)  # as a terminal does it
+    wait_until(lambda: world.info()["runners"][0]["state"] in {"draining", "busy"})
+    assert world.task(task_id)["status"] == "running"
+    os.killpg(keeping.pid, signal.SIGINT)
+
+    keeping.communicate(timeout=30)
+    assert keeping.returncode == 0
+    wait_until(lambda: not strays(world.home))
+
+
+def test_when_the_keeper_is_killed_everything_stops_and_the_next_command_starts_again(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    before = world.info()
+    task_id = world.submit("sleep 600", "--rerun")
+    world.wait_for(task_id, "running")
+    everything = tree_of(world.keeper_pid())
+
+    os.kill(world.keeper_pid(), signal.SIGKILL)
+
+    wait_until(lambda: all(is_gone(pid) for pid in everything), 30)
+    assert world.task(task_id)["status"] in {"queued", "running"}
+    assert world.info()["url"] == before["url"]
+
+
+def test_a_database_that_cannot_be_used_ends_the_keeper_and_is_told_to_the_caller(world: World) -> None:
+    home.make_directory(world.home)
+    (world.home / "delegate.db").write_bytes(b"not a database" * 100)
+
+    up = world.run("up")
+    foreground = world.run("up", "--foreground")
+
+    assert (up.returncode, foreground.returncode) == (3, 3)
+    assert up.stderr.startswith(f"delegate: the database {world.home / 'delegate.db'} cannot be used: ")
+    assert len(up.stderr.splitlines()) == 2
+    wait_until(lambda: not strays(world.home))
+
+
+def test_a_relay_that_always_dies_is_given_up(world: World) -> None:
+    world.environment["DELEGATE_DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
+
+    done = world.run("up")
+
+    assert done.returncode in {3, 6}
+    assert "Traceback" not in done.stderr
+    wait_until(lambda: not strays(world.home))
+
+
+def test_serve_is_a_relay_alone_that_clients_find(world: World) -> None:
+    serving = world.popen("serve")
+    wait_until((world.home / "relay.json").exists)
+
+    task = world.task(world.submit("true"))
+    refused = world.run("up", "--foreground")
+    serving.send_signal(signal.SIGINT)
+    serving.communicate(timeout=30)
+
+    assert (task["status"], bool(task["why"])) == ("queued", True)
+    assert refused.returncode == 5
+    assert refused.stderr.startswith(f"delegate: Delegate already runs for {world.home} (process {serving.pid})")
+    assert not (world.home / "relay.json").exists()
+
+
+def test_serve_says_that_its_port_is_taken(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        done = world.run("serve", "--port", str(port))
+
+    assert done.returncode == 2
+    assert f"port {port} cannot be used: address already in use" in done.stderr
+
+
+def test_a_database_is_restored_only_while_nothing_runs(world: World) -> None:
+    task_id = world.submit("true")
+    world.wait_for(task_id)
+    copy = world.ok("backup").strip()
+
+    refused = world.run("restore", "--yes", copy)
+    world.ok("down")
+    later = world.ok("restore", "--yes", copy)
+
+    assert refused.returncode == 5
+    assert later == f"{copy}\n"
+    assert world.task(task_id)["status"] == "completed"
+
+
+def test_a_child_is_started_again_more_and_more_slowly_until_it_lives() -> None:
+    child = Child(name="relay", arguments=[])
+
+    waits = []
+    for _ in range(8):
+        child.began = 100.0
+        child.died(100.5)
+        waits.append(round(child.due - 100.5, 3))
+    child.died(111.0)
+
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert child.due - 111.0 == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("text", ["-1", "257", "many", "1.5", "", "²"])
+def test_a_number_of_runners_is_auto_or_small(text: str) -> None:
+    with pytest.raises(InvalidField):
+        runner_count(text)
+
+
+def test_auto_is_one_runner_for_each_core() -> None:
+    assert runner_count("auto") == len(os.sched_getaffinity(0))
+    assert (runner_count("0"), runner_count("256")) == (0, 256)
+
+
+def test_orphans_are_found_with_everything_below_them() -> None:
+    script = "sleep 600 & sleep 600 & echo; wait"
+    child = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    try:
+        found = adopted(os.getpid(), set())
+        assert set(tree_of(child.pid)) <= set(found)
+        assert child.pid not in adopted(os.getpid(), {child.pid})
+    finally:
+        for pid in tree_of(child.pid):
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LOG_MAX", 10)
+    place = Home(tmp_path)
+
+    for text in (b"first and long", b"second and long", b"third"):
+        descriptor = open_log(place, "relay")
+        os.write(descriptor, text)
+        os.close(descriptor)
+
+    assert {path.name: path.read_text() for path in place.logs.iterdir()} == {
+        "relay.log": "third",
+        "relay.old.log": "second and long",
+    }
+
+
+def test_the_keeper_loads_little(world: World) -> None:
+    program = "import sys, delegate.cli.keeper; print([m for m in ('click', 'pydantic', 'anyio') if m in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from delegate.cli.output import Look, relay_page, task_page, task_table
+from delegate.cli.terminal import cells
+
+if TYPE_CHECKING:
+    from delegate.answers import RelayData, TaskData
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+NO_USAGE = {
+    "inputTokens": 0,
+    "outputTokens": 0,
+    "cacheReadTokens": 0,
+    "cacheWriteTokens": 0,
+    "costUsd": 0.0,
+    "turns": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time  # noqa: PLC0415  only to make the zone count
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def task(**changes: Any) -> TaskData:
+    plain: Any = {
+        "taskId": "task-1f0c9a77e2",
+        "status": "completed",
+        "priority": "P2",
+        "agent": "claude",
+        "model": None,
+        "effort": None,
+        "permissionMode": None,
+        "prompt": "fix the failing test",
+        "workingDirectory": "/home/ada/shop",
+        "machine": "lovelace-01020304",
+        "timeout": 1_800_000,
+        "maxOutputBuffer": 10_485_760,
+        "maxBudgetUsd": None,
+        "maxTurns": None,
+        "rerun": False,
+        "exitCode": None,
+        "reason": None,
+        "message": None,
+        "advice": None,
+        "why": None,
+        "createdAt": "2026-03-01T11:55:00Z",
+        "startedAt": None,
+        "finishedAt": None,
+        "notBefore": None,
+        "retryOf": None,
+        "parentTaskId": None,
+        "retryCount": 0,
+        "attempt": 0,
+        "sessionId": None,
+        "usage": NO_USAGE,
+    }
+    return {**plain, **changes}  # type: ignore[typeddict-item]  built from parts
+
+
+TASKS = [
+    task(taskId="task-0000000003", status="queued", why="no runner has the agent claude", prompt="add a rate limit"),
+    task(taskId="task-0000000002", status="running", agent="shell", priority="P0", prompt="make\n\ttest\x1b[2J"),
+    task(
+        taskId="task-0000000001",
+        status="failed",
+        agent="shell",
+        prompt="exit 7",
+        reason="command_failed",
+        message="the command ended with exit code 7",
+        createdAt="2026-02-27T12:00:00Z",
+    ),
+]
+
+
+def look(width: int = 80, *, colour: bool = False) -> Look:
+    return Look(width=width, colour=colour, now=NOW)
+
+
+def test_the_table_of_tasks_says_why_they_wait_and_how_they_ended() -> None:
+    assert task_table(TASKS, look()) == [
+        "TASK             STATUS   P   AGENT   AGE  PROMPT",
+        "task-0000000003  queued   P2  claude  5m   add a rate limit",
+        "  why: no runner has the agent claude",
+        "task-0000000002  running  P0  shell   5m   make test\\x1b[2J",
+        "task-0000000001  failed   P2  shell   2d   exit 7",
+        "  command_failed: the command ended with exit code 7",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 200])
+def test_no_line_of_the_table_is_wider_than_the_terminal(width: int) -> None:
+    long = task(prompt="日本語 " * 100, why="because " * 50, status="queued")
+
+    lines = task_table([*TASKS, long], look(width))
+
+    assert max(map(cells, lines)) <= width
+
+
+def test_a_narrow_terminal_gets_a_block_for_each_task() -> None:
+    assert task_table(TASKS[:1], look(20)) == [
+        "task-0000000003",
+        "  queued P2 claude …",
+        "  add a rate limit",
+        "  why: no runner ha…",
+    ]
+
+
+def test_colour_paints_the_status_and_nothing_else() -> None:
+    heading, row = task_table(TASKS[1:2], look(colour=True))
+
+    assert heading == "TASK             STATUS   P   AGENT  AGE  PROMPT"
+    assert row == "task-0000000002  \x1b[34mrunning\x1b[0m  P0  shell  5m   make test\\x1b[2J"
+
+
+def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
+    ended = task(
+        status="failed",
+        agent="shell",
+        prompt="exit 7",
+        exitCode=7,
+        reason="command_failed",
+        message="the command ended with exit code 7",
+        advice="read its output with `delegate logs`",
+        startedAt="2026-03-01T11:55:01Z",
+        finishedAt="2026-03-01T11:55:03Z",
+        attempt=1,
+        retryOf="task-0000000000",
+    )
+    attempt: Any = {"runnerId": "runner-a1", "number": 1}
+    events: list[Any] = [
+        {"kind": "submitted", "at": "2026-03-01T11:55:00Z", "data": {}},
+        {"kind": "usage", "at": "2026-03-01T11:55:01Z", "data": {}},
+        {"kind": "claimed", "at": "2026-03-01T11:55:01Z", "data": {"runnerId": "runner-a1", "attempt": 1}},
+        {
+            "kind": "finished",
+            "at": "2026-03-01T11:55:03Z",
+            "data": {"state": "failed", "reason": "command_failed", "exitCode": 7},
+        },
+    ]
+
+    assert task_page({"task": ended, "attempts": [attempt], "events": events}, look()) == [
+        "task-1f0c9a77e2  failed",
+        "",
+        "  prompt     exit 7",
+        "  agent      shell",
+        "  directory  /home/ada/shop",
+        "  reason     command_failed, exit code 7",
+        "  message    the command ended with exit code 7",
+        "  hint       read its output with `delegate logs`",
+        "  submitted  2026-03-01 11:55:00, P2",
+        "  ran        2.0s on runner-a1, attempt 1",
+        "  retry of   task-0000000000",
+        "",
+        "  11:55:00  submitted",
+        "  11:55:01  claimed by runner-a1, attempt 1",
+        "  11:55:03  failed (command_failed, exit code 7)",
+    ]
+
+
+def test_a_long_prompt_is_cut_visibly_on_the_page() -> None:
+    page = task_page({"task": task(prompt="x" * 5000), "attempts": [], "events": []}, look())
+
+    assert page[2] == f"  prompt     {'x' * 400}… (5,000 characters)"
+
+
+def test_the_page_of_the_relay_lists_its_runners() -> None:
+    runner: Any = {
+        "id": "runner-a1",
+        "name": "vm-1",
+        "pid": 42,
+        "state": "busy",
+        "taskId": "task-1",
+        "agents": ["shell"],
+    }
+    idle: Any = {**runner, "id": "runner-b2", "name": "vm-2", "pid": 43, "state": "idle", "taskId": None}
+    relay: RelayData = {
+        "version": "0.1.0",
+        "pid": 7,
+        "database": "sqlite",
+        "startedAt": "2026-03-01T11:55:00Z",
+        "dailyBudgetUsd": 5.0,
+        "spentTodayUsd": 1.25,
+        "tasks": {"queued": 2, "failed": 0},
+        "runners": [runner, idle],
+    }
+
+    assert relay_page("http://127.0.0.1:4000", relay, look()) == [
+        "relay     http://127.0.0.1:4000 (process 7, version 0.1.0)",
+        "database  sqlite",
+        "tasks     2 queued",
+        "spent     $1.25 of $5.00 today",
+        "",
+        "RUNNER     NAME  PROCESS  STATE  TASK OR AGENTS",
+        "runner-a1  vm-1  42       busy   task-1",
+        "runner-b2  vm-2  43       idle   shell",
+    ]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from delegate.cli.timeline import WORDS, event_words, span, spent
+from delegate.model import EventKind
+
+
+def test_every_kind_of_event_has_its_words() -> None:
+    assert set(WORDS) == {kind.value for kind in EventKind}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        ("submitted", {}, "submitted"),
+        ("claimed", {"runnerId": "runner-1", "attempt": 2}, "claimed by runner-1, attempt 2"),
+        ("started", {"pid": 42, "argv0": "/bin/sh"}, "started /bin/sh, process 42"),
+        ("session", {"sessionId": "s-1", "model": "sonnet"}, "session s-1, model sonnet"),
+        ("session", {"sessionId": "s-1", "model": None}, "session s-1"),
+        ("message", {"text": "I looked\nand found\x1b[2J it"}, "I looked and found\\x1b[2J it"),
+        ("tool", {"name": "Edit", "summary": "src/a.py", "id": "t1"}, "tool  Edit src/a.py"),
+        (
+            "todo",
+            {"items": [{"title": "look", "state": "completed"}, {"title": "mend", "state": "in_progress"}]},
+            "todo  [x] look  [>] mend",
+        ),
+        ("todo", {"items": "odd"}, "todo  "),
+        ("usage", {"costUsd": 1}, ""),
+        ("warning", {"text": "slow"}, "warning: slow"),
+        ("skipped", {"bytes": 12}, "12 bytes of output were dropped on the runner"),
+        ("parked", {"until": "2026-01-02T03:04:05Z", "reason": "usage_limit"}, None),
+        ("lost", {"runnerId": "runner-1"}, "lost with its runner: runner-1"),
+        ("cancel_requested", {"reason": ""}, "cancel requested"),
+        ("finished", {"state": "completed", "reason": "done", "message": ""}, "completed"),
+        (
+            "finished",
+            {"state": "failed", "reason": "command_failed", "message": "it broke", "exitCode": 7},
+            "failed (command_failed, exit code 7): it broke",
+        ),
+        ("from the future", {"x": 1}, ""),
+    ],
+)
+def test_an_event_is_told_in_one_line(kind: str, data: dict[str, Any], words: str | None) -> None:
+    told = event_words(
+        {"id": 1, "taskId": "task-1", "attemptId": None, "kind": kind, "at": "2026-01-01T00:00:00Z", "data": data}
+    )
+
+    if words is None:
+        assert told.startswith("parked (usage_limit) until 2026-01-0")
+    else:
+        assert told == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0s"), (0.44, "0.4s"), (59.9, "59s"), (61, "1m"), (3599, "59m"), (7500, "2h05"), (400_000, "4d")],
+)
+def test_a_length_of_time_is_short(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_usage_names_only_what_is_known() -> None:
+    nothing = {
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "cacheReadTokens": 0,
+        "cacheWriteTokens": 0,
+        "costUsd": 0.0,
+        "turns": 0,
+    }
+
+    assert spent(nothing) == ""  # type: ignore[arg-type]  a plain dict
+    used = {**nothing, "inputTokens": 1200, "cacheReadTokens": 300, "outputTokens": 50, "costUsd": 0.01234, "turns": 1}
+    assert spent(used) == "1,500 tokens in, 50 out, $0.0123, 1 turn"  # type: ignore[arg-type]  a plain dict
