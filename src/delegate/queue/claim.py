@@ -19,7 +19,14 @@ from delegate.model import (
 from delegate.queue.rescue import rescue_expired
 from delegate.queue.rules import Rules, start_of_day
 from delegate.states import AttemptState
-from delegate.store.attempts import attempt_of_claim, insert_attempt, reserved_budget, running_attempts, spent_since
+from delegate.store.attempts import (
+    attempt_of_claim,
+    insert_attempt,
+    lock_budget,
+    reserved_budget,
+    running_attempts,
+    spent_since,
+)
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.runners import see_runner
@@ -77,11 +84,14 @@ def _held_by(connection: Connection, runner: Runner) -> list[Held]:
 
 
 def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
-    see_runner(connection, wish.runner.id, agents=wish.agents, parked=wish.parked, now=now)
+    has = tuple(dict.fromkeys((*wish.agents, *wish.parked)))  # a runner may leave a parked agent out of its wish
+    see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, now=now)
     earlier = attempt_of_claim(connection, wish.claim_id)
     if earlier is not None:
         return _same_again(connection, wish, earlier)
-    rescue_expired(connection, rules, now)
+    rescue_expired(connection, rules, wish.lanes, now)
+    if rules.daily_budget_usd is not None:
+        lock_budget(connection)
     left = budget_left(connection, rules, now)
     lanes = [name for name in wish.lanes if left is None or left > 0 or not _is_paid(name)]
     for name in queued_heads(connection, lanes, now):
@@ -122,14 +132,16 @@ def budget_left(connection: Connection, rules: Rules, now: datetime) -> float | 
     """What paid agents may still spend today; running ones count with all they may spend. None: no limit."""
     if rules.daily_budget_usd is None:
         return None
-    return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved_budget(connection)
+    # In this order: an attempt that ends between the two reads is counted twice, never not at all.
+    reserved = reserved_budget(connection)
+    return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved
 
 
 def _budget_of(task: Task, left: float | None) -> float | None:
+    if task.agent not in PAID_AGENTS:
+        return None
     own = task.limits.max_budget_usd
-    if left is None or task.agent not in PAID_AGENTS:
-        return own
-    return left if own is None else min(own, left)
+    return own if left is None else left if own is None else min(own, left)
 
 
 def _is_paid(lane_name: str) -> bool:

@@ -79,7 +79,8 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
 
 def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Task:
     """The same end told twice is one end: the first answer was lost on the way."""
-    if (attempt.state, attempt.reason) != (outcome.state, outcome.reason):
+    told = (outcome.state, outcome.reason, outcome.exit_code)
+    if (attempt.state, attempt.reason, attempt.exit_code) != told:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
     task = get_task(connection, attempt.task_id)
     if task is None:
@@ -91,7 +92,11 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
     """Back to the queue until a limit of the model's service is over; no attempt is counted."""
     if task.cancel_requested_at is not None:
         ended = replace(
-            task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=task.cancel_reason or "cancelled"
+            task,
+            state=TaskState.CANCELLED,
+            reason=Reason.CANCELLED,
+            message=task.cancel_reason or "cancelled",
+            finished_at=now,
         )
         end_task(connection, ended, was=TaskState.RUNNING, finished_at=now)
         append_events(connection, [finished_event(ended, attempt, now)])
@@ -103,7 +108,7 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
         data["until"] = outcome.not_before.isoformat()
     kind = EventKind.PARKED if parked else EventKind.RELEASED
     append_events(connection, [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=kind, at=now, data=data)])
-    return replace(task, state=TaskState.QUEUED, not_before=outcome.not_before)
+    return replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
 
 
 def _release(connection: Connection, holder: Holder, outcome: Outcome, now: datetime) -> Task:

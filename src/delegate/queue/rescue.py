@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, EventKind, Outcome, Task
+from delegate.queue.held import task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
-from delegate.store.attempts import end_attempt_if_held, expired_attempts, renew_all
+from delegate.store.attempts import abandoned_attempts, end_attempt_if_held, expired_attempts, renew_all
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.runners import mark_relay_seen, relay_seen_at
-from delegate.store.tasks import end_task, lanes_due, lock_task, requeue_task
+from delegate.store.tasks import end_task, lanes_due, requeue_task
 
 log = logging.getLogger(__name__)
+# A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
+GIVEN_UP_AFTER = timedelta(hours=24)
+SIGNS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
 
 
 async def rescue(database: Database, rules: Rules, now: datetime) -> list[Task]:
-    """Make losses visible without waiting for the next claim; returns the tasks that changed."""
+    """Take back what nobody will come back for; returns the tasks that changed.
+
+    A runner that is merely silent keeps its task until another one asks for work: it may be asleep.
+    """
     return await database.write("rescue", lambda connection: _tick(connection, rules, now))
 
 
@@ -33,8 +41,11 @@ async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
 
 
 def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Task]:
-    mark_relay_seen(connection, now)
-    return rescue_expired(connection, rules, now)
+    _stay_fair(connection, rules, now)
+    gone = abandoned_attempts(
+        connection, silent_since=rules.silent_since(now), given_up_since=now - max(GIVEN_UP_AFTER, rules.reclaim_after)
+    )
+    return [_lost(connection, attempt, now) for attempt in gone]
 
 
 def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
@@ -43,13 +54,24 @@ def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
     return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
 
 
-def rescue_expired(connection: Connection, rules: Rules, now: datetime) -> list[Task]:
-    changed = []
-    for attempt in expired_attempts(connection, rules.silent_since(now)):
-        task = lock_task(connection, attempt.task_id)
-        if task is not None:
-            changed.append(lose(connection, task, attempt, now))
-    return changed
+def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Task]:
+    """Part of every claim: what silent runners hold in the lanes of the one who asks."""
+    _stay_fair(connection, rules, now)
+    expired = expired_attempts(connection, rules.silent_since(now), lanes)
+    return [_lost(connection, attempt, now) for attempt in expired]
+
+
+def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
+    """Who could not be heard was not silent: after a lease without any relay (asleep, no database), leases go on."""
+    seen = relay_seen_at(connection)
+    if seen is not None and now - seen > rules.lease:
+        renew_all(connection, good_at=seen - rules.lease, now=now)
+    if seen is None or not timedelta() <= now - seen < rules.lease / SIGNS_PER_LEASE:
+        mark_relay_seen(connection, now)
+
+
+def _lost(connection: Connection, attempt: Attempt, now: datetime) -> Task:
+    return lose(connection, task_held_by(connection, attempt), attempt, now)
 
 
 def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
@@ -62,7 +84,7 @@ def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) ->
     )
     end_attempt_if_held(connection, attempt, lost, now)
     carried = replace(task, session_id=attempt.session_id or task.session_id)
-    after = after_loss(carried)
+    after = after_loss(carried, now)
     data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
     events = [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)]
     if after.state is TaskState.QUEUED:
@@ -78,18 +100,18 @@ def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) ->
     return after
 
 
-def after_loss(task: Task) -> Task:
+def after_loss(task: Task, now: datetime) -> Task:
     """Pure: where a running task goes when its attempt is lost."""
+    ended = replace(task, finished_at=now)
     if task.cancel_requested_at is not None:
-        return replace(
-            task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=task.cancel_reason or "cancelled"
-        )
+        message = task.cancel_reason or "cancelled"
+        return replace(ended, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=message)
     if task.attempts >= MAX_ATTEMPTS:
         message = f"{task.attempts} attempts were lost with their runners"
-        return replace(task, state=TaskState.FAILED, reason=Reason.POISON, message=message)
+        return replace(ended, state=TaskState.FAILED, reason=Reason.POISON, message=message)
     if task.agent is AgentName.SHELL and not task.rerun:
         message = "its runner went away while the command ran"
-        return replace(task, state=TaskState.FAILED, reason=Reason.LOST_RUNNER, message=message)
+        return replace(ended, state=TaskState.FAILED, reason=Reason.LOST_RUNNER, message=message)
     return replace(task, state=TaskState.QUEUED)
 
 

@@ -15,7 +15,8 @@ class Surroundings:
     """What the answer depends on besides the task itself."""
 
     runners: Sequence[Runner]
-    busy: frozenset[str]  # ids of runners that hold an attempt
+    busy: frozenset[str]  # ids of runners that hold an attempt and were heard of within its lease
+    silent: frozenset[str]  # ids of tasks whose runner was not
     silent_after: timedelta
     budget_left: float | None
     now: datetime
@@ -27,6 +28,8 @@ class Surroundings:
 def why(task: Task, around: Surroundings) -> str | None:
     if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
         return "is being cancelled"
+    if task.state is TaskState.RUNNING and task.id in around.silent:
+        return "its runner is silent; it goes on when the runner is back or another one takes over"
     if task.state is not TaskState.QUEUED:
         return None
     if task.not_before is not None and task.not_before > around.now:

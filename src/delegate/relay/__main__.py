@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 import os
+import resource
+import signal
 import socket
 import stat
 import sys
@@ -19,12 +21,14 @@ from delegate.config import Home, Settings, load
 from delegate.errors import DelegateError, Unauthenticated
 from delegate.relay.app import make_app
 from delegate.relay.auth import hash_of
+from delegate.relay.protocol import HttpProtocol
 from delegate.relay.state import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT = 5  # seconds for requests under way when the relay is asked to stop
+OPEN_FILES = 10_240  # as many as macOS allows
 KEEPER_GONE_GRACE = 3.0  # runners use it to hand back what they hold
 
 
@@ -50,6 +54,7 @@ def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
     token = settings.token or home.token.read_text().strip()
     if not token:
         raise Unauthenticated
+    allow_many_connections()
     anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})
     return 0
 
@@ -59,8 +64,11 @@ async def _serve(settings: Settings, listening: socket.socket, token: str, keepe
         relay = Relay(settings=settings, database=database, token_hash=hash_of(token), started_at=datetime.now(UTC))
         config = uvicorn.Config(
             make_app(relay),
+            http=HttpProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # whoever connects is who it is; nobody's X-Forwarded-For counts
             lifespan="on",
             timeout_graceful_shutdown=STOP_TIMEOUT,
             timeout_keep_alive=75,
@@ -71,6 +79,10 @@ async def _serve(settings: Settings, listening: socket.socket, token: str, keepe
         async with anyio.create_task_group() as group:
             if keeper:
                 group.start_soon(_stop_with_keeper, server)
+            # uvicorn raises the signal that stopped it once more when it is done: it must not end us before the
+            # database is closed.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
             await server.serve(sockets=[listening])
             group.cancel_scope.cancel()
 
@@ -100,6 +112,14 @@ async def _stop_with_keeper(server: Server) -> None:
     log.warning("the keeper is gone: stopping")
     await anyio.sleep(KEEPER_GONE_GRACE)
     server.should_exit = True
+
+
+def allow_many_connections() -> None:
+    """Idle peers must not use up the files that the database needs."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def say(message: dict[str, object]) -> None:

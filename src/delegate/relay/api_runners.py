@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from datetime import datetime
 from typing import Annotated
 
@@ -28,7 +27,9 @@ from delegate.queue import finish as ends
 from delegate.queue.held import Holder
 from delegate.relay.api_tasks import PROBLEMS
 from delegate.relay.auth import hash_of, new_runner_token, owner, runner
-from delegate.relay.live import Waiter
+from delegate.relay.bodies import JsonBody
+from delegate.relay.live import holder_of
+from delegate.relay.paths import attempt_in_path
 from delegate.relay.state import Relay, relay_of
 from delegate.relay.views import answer, assignment, control
 from delegate.report import record as reports
@@ -52,12 +53,19 @@ from delegate.wire import (
 
 router = APIRouter(prefix="/api/runners", responses=PROBLEMS)
 CurrentRunner = Annotated[Runner, Depends(runner)]
+AttemptInPath = Annotated[AttemptId, Depends(attempt_in_path)]
+RegisterBody = Annotated[RegisterRequest, Depends(JsonBody(RegisterRequest))]
+ClaimBody = Annotated[ClaimRequest, Depends(JsonBody(ClaimRequest))]
+RenewBody = Annotated[RenewRequest, Depends(JsonBody(RenewRequest))]
+RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest))]
+FinishBody = Annotated[FinishRequest, Depends(JsonBody(FinishRequest))]
+ReleaseBody = Annotated[ReleaseRequest, Depends(JsonBody(ReleaseRequest))]
 # A parked claim looks again this often: leases run out and parked tasks come due without anybody ringing.
 LOOK_AGAIN = 5.0
 
 
 @router.post("/register", dependencies=[Depends(owner)], response_model=RegisterAnswer)
-async def register(request: Request, body: RegisterRequest) -> Response:
+async def register(request: Request, body: RegisterBody) -> Response:
     relay = relay_of(request)
     now = relay.now()
     known = Runner(
@@ -82,7 +90,7 @@ async def register(request: Request, body: RegisterRequest) -> Response:
 
 
 @router.post("/claim", response_model=ClaimAnswer)
-async def claim(request: Request, current: CurrentRunner, body: ClaimRequest) -> Response:
+async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Response:
     relay = relay_of(request)
     wish = claims.Wish(claim_id=body.claim_id, runner=current, agents=tuple(body.agents), parked=body.parked)
     held = await _claim_or_wait(request, relay, wish, body.wait)
@@ -91,24 +99,18 @@ async def claim(request: Request, current: CurrentRunner, body: ClaimRequest) ->
 
 async def _claim_or_wait(request: Request, relay: Relay, wish: claims.Wish, wait: float) -> claims.Held | None:
     deadline = anyio.current_time() + wait
-    while True:
-        with relay.hub.waiting(wish.lanes) as waiter:
+    with relay.hub.waiting(wish.lanes) as waiter:
+        while not await request.is_disconnected():
+            woken_for = waiter.look()
             held = await _claim_now(relay, wish)
+            if held is not None and woken_for not in (None, held.task.lane):
+                relay.hub.wake(woken_for)  # what it was woken for still waits
             remaining = deadline - anyio.current_time()
             if held is not None or remaining <= 0 or relay.hub.closing.is_set():
-                _pass_on(relay, waiter)
                 return held
-            with anyio.move_on_after(min(remaining, LOOK_AGAIN)):
+            with anyio.move_on_after(min(remaining, LOOK_AGAIN, relay.settings.heartbeat.total_seconds())):
                 await waiter.woken.wait()
-        if await request.is_disconnected():
-            _pass_on(relay, waiter)
-            return None
-
-
-def _pass_on(relay: Relay, waiter: Waiter) -> None:
-    """A claim that was woken and leaves gives the wake-up to the next in line, or a task would sit unseen."""
-    if waiter.lane is not None:
-        relay.hub.wake(waiter.lane)
+    return None
 
 
 async def _claim_now(relay: Relay, wish: claims.Wish) -> claims.Held | None:
@@ -125,24 +127,26 @@ async def attempts(request: Request, current: CurrentRunner) -> Response:
 
 
 @router.post("/attempts/{attempt_id}/renew", response_model=Control)
-async def renew(request: Request, attempt_id: str, current: CurrentRunner, body: RenewRequest) -> Response:
+async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RenewBody) -> Response:
     """Renews at once; the answer comes when there is news for the agent, or when `wait` is over."""
     relay = relay_of(request)
     holder = _holder(current, attempt_id, body.fence)
     deadline = anyio.current_time() + body.wait
     task, standing = await reports.renew(relay.database, holder, body.messages_seen, relay.now())
-    with relay.hub.listening(task.id) as bell:
+    with relay.hub.listening(holder_of(task.id)) as bell:
         while not (standing.cancel or standing.messages or relay.hub.closing.is_set()):
             remaining = deadline - anyio.current_time()
             if remaining <= 0:
                 break
-            if await bell.heard(remaining):
-                standing = await reports.standing(relay.database, holder, body.messages_seen)
+            # Looked up before the first wait, too: news may have come between the renewal and the bell.
+            standing = await reports.standing(relay.database, holder, body.messages_seen)
+            if not (standing.cancel or standing.messages):
+                await bell.heard(remaining)
     return answer(control(standing))
 
 
 @router.post("/attempts/{attempt_id}/record", response_model=Control)
-async def record(request: Request, attempt_id: str, current: CurrentRunner, body: RecordRequest) -> Response:
+async def record(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RecordBody) -> Response:
     relay = relay_of(request)
     items = [_item(item) for item in body.items]
     task, standing = await reports.record(relay.database, _holder(current, attempt_id, body.fence), items, relay.now())
@@ -151,7 +155,7 @@ async def record(request: Request, attempt_id: str, current: CurrentRunner, body
 
 
 @router.post("/attempts/{attempt_id}/finish", response_model=Control)
-async def finish(request: Request, attempt_id: str, current: CurrentRunner, body: FinishRequest) -> Response:
+async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: FinishBody) -> Response:
     relay = relay_of(request)
     task = await ends.finish(
         relay.database,
@@ -164,7 +168,7 @@ async def finish(request: Request, attempt_id: str, current: CurrentRunner, body
 
 
 @router.post("/attempts/{attempt_id}/release", response_model=Control)
-async def release(request: Request, attempt_id: str, current: CurrentRunner, body: ReleaseRequest) -> Response:
+async def release(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: ReleaseBody) -> Response:
     relay = relay_of(request)
     lost = body.reason is Reason.LOST_RUNNER
     outcome = Outcome(
@@ -180,12 +184,12 @@ async def release(request: Request, attempt_id: str, current: CurrentRunner, bod
 def _ended(relay: Relay, task: Task, next_seq: int) -> Response:
     if task.state is TaskState.QUEUED and task.not_before is None:
         relay.hub.wake(task.lane)
-    relay.hub.ring(task.id)
+    relay.hub.alert(task.id)
     return answer(control(Standing(next_seq=next_seq, cancel=None, messages=())))
 
 
-def _holder(current: Runner, attempt_id: str, fence: int) -> Holder:
-    return Holder(runner_id=current.id, attempt_id=AttemptId(attempt_id), fence=fence)
+def _holder(current: Runner, attempt_id: AttemptId, fence: int) -> Holder:
+    return Holder(runner_id=current.id, attempt_id=attempt_id, fence=fence)
 
 
 def _item(item: RecordItem) -> Item:
@@ -211,7 +215,7 @@ def _item(item: RecordItem) -> Item:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InvalidField(field="items.output", why="is not base64") from error
 
 

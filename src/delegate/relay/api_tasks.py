@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -20,6 +19,8 @@ from delegate.model import Priority, Task, TaskId
 from delegate.queue import finish
 from delegate.relay import feeds
 from delegate.relay.auth import owner
+from delegate.relay.bodies import JsonBody
+from delegate.relay.paths import task_in_path
 from delegate.relay.state import Relay, relay_of
 from delegate.relay.views import answer, attempt_view, event_view, runner_view, task_view
 from delegate.report import follow
@@ -40,13 +41,19 @@ from delegate.wire import (
 )
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 403, 404, 409, 413, 415, 422, 503, 507)
+    code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
 }
 router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+TaskInPath = Annotated[TaskId, Depends(task_in_path)]
+SubmitBody = Annotated[SubmitRequest, Depends(JsonBody(SubmitRequest))]
+CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
+RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
+MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
+CURSOR_MAX = 2**63 - 1
 
 
 @router.post("/tasks", status_code=201, response_model=TaskView)
-async def submit_task(request: Request, body: SubmitRequest) -> Response:
+async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     wanted = intake.Request(
         prompt=body.prompt,
@@ -83,9 +90,9 @@ async def list_tasks(
 
 
 @router.get("/tasks/{task_id}", response_model=TaskDetail)
-async def show_task(request: Request, task_id: str) -> Response:
+async def show_task(request: Request, task_id: TaskInPath) -> Response:
     relay = relay_of(request)
-    full = await follow.task_in_full(relay.database, TaskId(task_id), relay.rules, relay.now())
+    full = await follow.task_in_full(relay.database, task_id, relay.rules, relay.now())
     return answer(
         TaskDetail(
             task=task_view(full.task, full.around),
@@ -96,55 +103,55 @@ async def show_task(request: Request, task_id: str) -> Response:
 
 
 @router.post("/tasks/{task_id}/cancel", response_model=TaskView)
-async def cancel_task(request: Request, task_id: str, body: CancelRequest) -> Response:
+async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -> Response:
     relay = relay_of(request)
-    task = await finish.cancel(relay.database, TaskId(task_id), body.reason, relay.now())
-    relay.hub.ring(task.id)
+    task = await finish.cancel(relay.database, task_id, body.reason, relay.now())
+    relay.hub.alert(task.id)
     return await _task_answer(relay, task)
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView)
-async def retry_task(request: Request, task_id: str, body: RetryRequest) -> Response:
+async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
     relay = relay_of(request)
-    return _submitted(relay, await intake.retry(relay.database, TaskId(task_id), body.request_key, relay.now()))
+    return _submitted(relay, await intake.retry(relay.database, task_id, body.request_key, relay.now()))
 
 
 @router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
-async def message_task(request: Request, task_id: str, body: MessageRequest) -> Response:
+async def message_task(request: Request, task_id: TaskInPath, body: MessageBody) -> Response:
     relay = relay_of(request)
-    task = await intake.send_message(
-        relay.database, TaskId(task_id), body.text, request_key=body.request_key, now=relay.now()
-    )
-    relay.hub.ring(task.id)
+    task = await intake.send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
+    relay.hub.alert(task.id)
     return await _task_answer(relay, task, status=202)
 
 
 @router.get("/tasks/{task_id}/output", response_model=OutputView)
 async def show_output(
-    request: Request, task_id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 10_000
+    request: Request, task_id: TaskInPath, tail: Annotated[int, Query(ge=1, le=10_000)] = 10_000
 ) -> Response:
-    return answer(await feeds.last_lines(relay_of(request).database, TaskId(task_id), tail))
+    return answer(await feeds.last_lines(relay_of(request).database, task_id, tail))
 
 
 @router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse)
 async def show_raw_output(
-    request: Request, task_id: str, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
+    request: Request, task_id: TaskInPath, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
 ) -> Response:
     """The exact bytes of the last attempt; where the limit cut some out, a line says how many."""
-    chunks = await feeds.raw_output(relay_of(request).database, TaskId(task_id), stream)
+    chunks = await feeds.raw_output(relay_of(request).database, task_id, stream)
     return StreamingResponse(chunks, media_type="application/octet-stream")
 
 
 @router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse)
 async def follow_task(
-    request: Request, task_id: str, start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning"
+    request: Request,
+    task_id: TaskInPath,
+    start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning",
 ) -> Response:
     relay = relay_of(request)
     cursor = feeds.parse_cursor(request.headers.get("last-event-id"))
     if cursor is None and start == "now":
-        cursor = await follow.end_of_task_feed(relay.database, TaskId(task_id))
-    first = await follow.news_of_task(relay.database, TaskId(task_id), cursor or follow.Cursor())
-    return _events(feeds.task_feed(relay, first.task.id, cursor or follow.Cursor()))
+        cursor = await follow.end_of_task_feed(relay.database, task_id)
+    await follow.attempts_of(relay.database, task_id)  # a task that does not exist is told now, not in the stream
+    return _events(feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
 
 
 @router.get("/events", response_class=EventSourceResponse)
@@ -208,9 +215,9 @@ def _place(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     try:
-        text = base64.urlsafe_b64decode(cursor.encode()).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        text = ""
-    if not (text.startswith("t") and text[1:].isascii() and text[1:].isdigit()):
+        place = int(base64.urlsafe_b64decode(cursor).decode().removeprefix("t"))
+    except ValueError:
+        place = 0
+    if not 0 < place <= CURSOR_MAX or _cursor(place) != cursor:
         raise InvalidField(field="cursor", why="was not made by this relay; start again without it")
-    return int(text[1:])
+    return place

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache, partial
 
 import anyio
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 
 from delegate import __version__
 from delegate.queue.rescue import welcome_back
 from delegate.relay import api_runners, api_tasks, problems
 from delegate.relay.guard import Guard
 from delegate.relay.housekeeping import keep_house
+from delegate.relay.openapi import describe
 from delegate.relay.state import Relay, relay_of
 from delegate.store.runners import relay_seen_at
 
@@ -35,12 +38,16 @@ def make_app(relay: Relay) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it looks for providers at every request
     )
     app.state.relay = relay
     app.add_middleware(Guard)
     problems.install(app)
-    app.include_router(api_tasks.router)
-    app.include_router(api_runners.router)
+    # Not include_router: it would look for the route of every request twice.
+    routes = [route for router in (api_tasks.router, api_runners.router) for route in router.routes]
+    app.router.routes.extend(routes)
+    app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:

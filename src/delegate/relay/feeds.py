@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncIterator
-from itertools import chain
+from collections.abc import AsyncIterator, Iterator
+from heapq import merge
 
 from sse_starlette import ServerSentEvent
 
@@ -72,9 +72,18 @@ async def feed_of_all(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent
                 await bell.heard(LOOK_SECONDS)
 
 
-def in_order(news: News) -> list[Event | OutputChunk]:
-    merged: list[Event | OutputChunk] = sorted(chain(news.events, news.chunks), key=lambda entry: entry.at)
-    return merged
+def in_order(news: News) -> Iterator[Event | OutputChunk]:
+    """Merged by time, each kind in the order of its ids: a cursor must never be ahead of what was told.
+
+    Ends with the last of a kind that was not read to its end, so that the other kind does not run ahead.
+    """
+    entries: Iterator[Event | OutputChunk] = merge(news.events, news.chunks, key=lambda entry: entry.at)
+    for entry in entries:
+        yield entry
+        if len(news.events) == follow.EVENTS_PER_READ and entry is news.events[-1]:
+            return
+        if len(news.chunks) == follow.CHUNKS_PER_READ and entry is news.chunks[-1]:
+            return
 
 
 def advanced(cursor: Cursor, entry: Event | OutputChunk) -> Cursor:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Iterable
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delegate.errors import DelegateError, HostRefused, MalformedBody, OriginRefused, PayloadTooLarge, UnsupportedMedia
+from delegate.errors import (
+    DelegateError,
+    HostRefused,
+    MalformedBody,
+    OriginRefused,
+    PayloadTooLarge,
+    UnsupportedMedia,
+)
 from delegate.relay.problems import problem
 from delegate.wire import BODY_MAX, RECORD_BODY_MAX
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+Headers = dict[str, list[str]]
 
 
 class Guard:
@@ -26,67 +33,63 @@ class Guard:
             return
         request_id = secrets.token_hex(6)
         scope.setdefault("state", {})["request_id"] = request_id
-        headers = Headers(scope=scope)
+        limit = RECORD_BODY_MAX if scope["path"].endswith("/record") else BODY_MAX
         try:
+            headers = gathered(scope["headers"])
             check_origin(headers)
-            limit = RECORD_BODY_MAX if scope["path"].endswith("/record") else BODY_MAX
             check_body(headers, scope["method"], limit)
         except DelegateError as error:
             await problem(error, request_id)(scope, receive, send)
             return
-        await self._limited(scope, receive, send, limit)
+        await self.app(scope, limited(receive, limit), send)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
-        """Chunked bodies have no length to check beforehand: count them as they come."""
-        received = 0
-        started = False
 
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise PayloadTooLarge(limit=limit)
-            return message
+def limited(receive: Receive, limit: int) -> Receive:
+    """Counts the body as it comes: a chunked one has no length to check beforehand."""
+    received = 0
 
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+    async def counted() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            raise PayloadTooLarge(limit=limit)
+        return message
 
-        try:
-            await self.app(scope, counted, watched)
-        except PayloadTooLarge as error:
-            if started:
-                raise
-            await problem(error, scope["state"]["request_id"])(scope, receive, send)
+    return counted
+
+
+def gathered(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Every header with all its values, as they came: some may come once only."""
+    headers: Headers = {}
+    for name, value in raw:
+        headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return headers
 
 
 def check_origin(headers: Headers) -> None:
     """A web page must not reach the relay: not by a name that resolves here, not from another origin."""
-    hosts = headers.getlist("host")
+    hosts = headers.get("host", [])
     if len(hosts) != 1 or _name(hosts[0]) not in LOOPBACK_NAMES:
         raise HostRefused(host=",".join(hosts) or "(none)")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != hosts[0]:
-        raise OriginRefused(origin=origin)
+    for origin in headers.get("origin", []):
+        if origin != f"http://{hosts[0]}":
+            raise OriginRefused(origin=origin)
 
 
 def _name(host: str) -> str:
-    """Without the port; an IPv6 address keeps its brackets."""
+    """Without the port, which a tunnel may have changed; an IPv6 address keeps its brackets."""
     head, colon, port = host.rpartition(":")
-    return head if colon and port.isdigit() else host
+    return head if colon and port.isdecimal() else host
 
 
 def check_body(headers: Headers, method: str, limit: int) -> None:
-    length = headers.get("content-length")
-    if length is not None and (not length.isdigit() or int(length) > limit):
-        raise PayloadTooLarge(limit=limit) if length.isdigit() else MalformedBody(why="its length is no number")
-    if method in {"POST", "PUT", "PATCH"}:
-        given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    for length in headers.get("content-length", []):
+        if not (length.isascii() and length.isdecimal()):
+            raise MalformedBody(why="its length is no number")
+        if len(length) > len(str(limit)) or int(length) > limit:
+            raise PayloadTooLarge(limit=limit)
+    if method in METHODS_WITH_BODY:
+        given = ",".join(headers.get("content-type", [])).partition(";")[0].strip().lower()
         if given != "application/json":
             raise UnsupportedMedia(given=given or "nothing")
-
-
-def request_id_of(scope: Any) -> str:
-    return str(scope["state"]["request_id"])

@@ -43,7 +43,7 @@ async def _tick_forever(relay: Relay) -> None:
 async def _tick(relay: Relay, looked: datetime) -> datetime:
     now = relay.now()
     for task in await rescue(relay.database, relay.rules, now):
-        relay.hub.ring(task.id)
+        relay.hub.alert(task.id)
         if task.state is TaskState.QUEUED:
             relay.hub.wake(task.lane)
     for lane in await lanes_that_came_due(relay.database, looked, now):

@@ -14,11 +14,18 @@ ALL_TASKS = "*"
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A parked claim. Woken once; whoever cannot use the wake-up must pass it on."""
+    """A parked claim. Woken once; a wake-up it leaves with goes to the next in line."""
 
     lanes: tuple[str, ...]
     woken: anyio.Event = field(default_factory=anyio.Event)
     lane: str | None = None  # the lane it was woken for
+
+    def look(self) -> str | None:
+        """It goes and looks for a task: from here on it can be woken again. Returns the lane it was woken for."""
+        lane, self.lane = self.lane, None
+        if self.woken.is_set():
+            self.woken = anyio.Event()
+        return lane
 
 
 class Hub:
@@ -29,17 +36,18 @@ class Hub:
 
     @contextmanager
     def waiting(self, lanes: Iterable[str]) -> Iterator[Waiter]:
-        waiter = Waiter(tuple(lanes))
+        waiter = Waiter(tuple(dict.fromkeys(lanes)))
         for lane in waiter.lanes:
             self._waiters[lane].append(waiter)
         try:
             yield waiter
         finally:
             for lane in waiter.lanes:
-                if waiter in self._waiters[lane]:
-                    self._waiters[lane].remove(waiter)
+                self._waiters[lane].remove(waiter)
                 if not self._waiters[lane]:
                     del self._waiters[lane]
+            if waiter.lane is not None:
+                self.wake(waiter.lane)
 
     def wake(self, lane: str) -> None:
         """One task became claimable: wake one runner, never all of them."""
@@ -50,20 +58,26 @@ class Hub:
                 return
 
     @contextmanager
-    def listening(self, task_id: str) -> Iterator[Bell]:
+    def listening(self, key: str) -> Iterator[Bell]:
         bell = Bell()
-        self._bells[task_id].add(bell)
+        self._bells[key].add(bell)
         try:
             yield bell
         finally:
-            self._bells[task_id].discard(bell)
-            if not self._bells[task_id]:
-                del self._bells[task_id]
+            self._bells[key].discard(bell)
+            if not self._bells[key]:
+                del self._bells[key]
 
     def ring(self, task_id: str) -> None:
         """Something happened to a task: its followers should look."""
         for bell in (*self._bells.get(task_id, ()), *self._bells.get(ALL_TASKS, ())):
             bell.rung.set()
+
+    def alert(self, task_id: str) -> None:
+        """Something happened that the holder of the task should know, too: its own reports are no news to it."""
+        for bell in self._bells.get(holder_of(task_id), ()):
+            bell.rung.set()
+        self.ring(task_id)
 
     def close(self) -> None:
         """The relay stops: nobody should wait any longer."""
@@ -86,3 +100,8 @@ class Bell:
             await self.rung.wait()
         self.rung = anyio.Event()
         return not scope.cancelled_caught
+
+
+def holder_of(task_id: str) -> str:
+    """Where the runner that holds a task listens."""
+    return f"{task_id}/holder"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from delegate.errors import DelegateError, InvalidField, MalformedBody, NoSuchRoute, Refused, shown
+from delegate.errors import (
+    DelegateError,
+    InvalidField,
+    MalformedBody,
+    NoSuchRoute,
+    Refused,
+    Unauthenticated,
+    shown,
+)
 from delegate.wire import Problem
 
 log = logging.getLogger(__name__)
@@ -23,19 +32,29 @@ class Defect(DelegateError):
     code, status, exit_code = "internal", 500, 70
 
 
-def problem(error: DelegateError, request_id: str) -> Response:
+class MethodRefused(Refused):
+    """{method} is not possible here"""
+
+    code, status = "method_not_allowed", 405
+
+
+def problem(error: DelegateError, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
     body = Problem(
         type=error.code,
         title=error.code.replace("_", " "),
         detail=error.message,
         status=error.status,
-        field=error.field,
+        field=None if error.field is None else shown(error.field),
         hint=error.hint or None,
         request_id=request_id,
         retry_after=error.retry_after,
     )
-    headers = {} if error.retry_after is None else {"retry-after": str(max(1, round(error.retry_after)))}
-    return Response(body.model_dump_json(exclude_none=True), error.status, headers, MEDIA_TYPE)
+    sent = dict(headers or {})
+    if error.retry_after is not None:
+        sent["retry-after"] = str(max(1, round(error.retry_after)))
+    if isinstance(error, Unauthenticated):
+        sent["www-authenticate"] = "Bearer"
+    return Response(body.model_dump_json(exclude_none=True), error.status, sent, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -49,23 +68,18 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem(first_fault(error), request.state.request_id)
+        first = error.errors()[0]
+        return problem(fault(first["type"], first["loc"], first["msg"]), request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
-        return problem(routing_fault(request, error), request.state.request_id)
+        return problem(routing_fault(request, error), request.state.request_id, error.headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         request_id = request.state.request_id
         log.error("request failed", exc_info=error, extra={"path": request.url.path, "request_id": request_id})
         return problem(Defect(request_id=request_id), request_id)
-
-
-class MethodRefused(Refused):
-    """{method} is not possible here"""
-
-    code, status = "method_not_allowed", 405
 
 
 def routing_fault(request: Request, error: HTTPException) -> DelegateError:
@@ -76,9 +90,9 @@ def routing_fault(request: Request, error: HTTPException) -> DelegateError:
     return MalformedBody(why=error.detail)
 
 
-def first_fault(error: RequestValidationError) -> DelegateError:
-    fault = error.errors()[0]
-    place = [str(part) for part in fault["loc"] if part not in ("body", "query", "path")]
-    if fault["type"] == "json_invalid":
-        return MalformedBody(why=fault.get("ctx", {}).get("error", "it cannot be parsed"))
-    return InvalidField(field=".".join(place) or "body", why=shown(fault["msg"]).removeprefix("Value error, "))
+def fault(kind: str, place: tuple[int | str, ...], why: str) -> DelegateError:
+    """What pydantic found wrong, in our words."""
+    if kind == "json_invalid":
+        return MalformedBody(why=why.removeprefix("Invalid JSON: "))
+    field = ".".join(str(part) for part in place if part not in ("body", "query", "path"))
+    return InvalidField(field=field or "body", why=why.removeprefix("Value error, "))

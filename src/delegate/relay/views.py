@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 
 from fastapi.responses import Response
@@ -44,7 +43,14 @@ def answer(view: Wire, status: int = 200) -> Response:
 
 
 def usage_view(usage: Usage) -> UsageView:
-    return UsageView(**asdict(usage))
+    return UsageView(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        cost_usd=usage.cost_usd,
+        turns=usage.turns,
+    )
 
 
 def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
@@ -107,7 +113,7 @@ def event_view(event: Event) -> EventView:
 
 
 def runner_view(runner: Runner, around: Surroundings, task_id: str | None) -> RunnerView:
-    state: RunnerState = "busy" if task_id is not None else "idle" if around.alive(runner) else "silent"
+    state: RunnerState = "silent" if not around.alive(runner) else "idle" if task_id is None else "busy"
     return RunnerView(
         id=runner.id,
         name=runner.name,

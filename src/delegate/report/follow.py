@@ -168,9 +168,12 @@ def _existing(connection: Connection, task_id: TaskId) -> Task:
 
 
 def _surroundings(connection: Connection, rules: Rules, now: datetime) -> Surroundings:
+    attempts = running_attempts(connection)
+    silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
     return Surroundings(
         runners=all_runners(connection),
-        busy=frozenset(attempt.runner_id for attempt in running_attempts(connection)),
+        busy=frozenset(attempt.runner_id for attempt in attempts if attempt not in silent),
+        silent=frozenset(attempt.task_id for attempt in silent),
         silent_after=rules.lease,
         budget_left=budget_left(connection, rules, now),
         now=now,

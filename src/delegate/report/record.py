@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
-from delegate.model import AgentMessage, Attempt, EventKind, Stream, Task
+from delegate.model import AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task
 from delegate.queue.held import Holder, held_attempt, task_held_by
 from delegate.store.attempts import advance_attempt, keep_session, renew_attempt
 from delegate.store.database import Connection, Database
@@ -113,14 +113,19 @@ def _fresh(connection: Connection, attempt: Attempt, items: Sequence[Item]) -> l
 
 
 def _check_same(connection: Connection, attempt: Attempt, item: Item) -> None:
+    event = event_at(connection, attempt.id, item.seq)
+    chunks = output_at(connection, attempt.id, item.seq)
     if item.kind is EventKind.OUTPUT:
-        stored = b"".join(chunk.data for chunk in output_at(connection, attempt.id, item.seq))
-        same = not stored or item.output.endswith(stored)  # what lies beyond the limit was cut off at its front
+        same = event is None and all(_is_left_of(item, chunk) for chunk in chunks)
     else:
-        event = event_at(connection, attempt.id, item.seq)
-        same = event is None or (event.kind, event.data) == (item.kind, _event_data(item))
+        same = not chunks and (event is None or (event.kind, event.data) == (item.kind, _event_data(item)))
     if not same:
         raise EventConflict(attempt_id=attempt.id, seq=item.seq)
+
+
+def _is_left_of(item: Item, chunk: OutputChunk) -> bool:
+    """Before the place of the cut a chunk stays as it came; behind it, the limit may take some from its front."""
+    return chunk.stream is item.stream and (item.output.startswith(chunk.data) or item.output.endswith(chunk.data))
 
 
 def placed(task: Task, attempt: Attempt, items: Sequence[Item]) -> tuple[list[NewEvent], list[NewOutput], int]:

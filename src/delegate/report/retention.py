@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from delegate.config import Settings
-from delegate.store.database import Database
+from delegate.store.database import Connection, Database
 from delegate.store.retention import drop_ended_before, drop_oldest_output, output_total
 from delegate.store.runners import forget_runners
 
@@ -23,13 +23,15 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
         "retain.age", lambda connection: drop_ended_before(connection, oldest_kept, TASKS_PER_STEP)
     ):
         touched += count
-    while await database.read(output_total) > settings.retention_bytes:
-        count = await database.write("retain.size", lambda connection: drop_oldest_output(connection, TASKS_PER_STEP))
-        if count == 0:
-            break
+    while count := await database.write("retain.size", lambda connection: _drop_excess(connection, settings)):
         touched += count
     silent_since = now - RUNNER_FORGOTTEN_AFTER
     await database.write("retain.runners", lambda connection: forget_runners(connection, silent_since=silent_since))
     if touched:
         log.info("old tasks dropped", extra={"count": touched})
     return touched
+
+
+def _drop_excess(connection: Connection, settings: Settings) -> int:
+    excess = output_total(connection) - settings.retention_bytes
+    return drop_oldest_output(connection, excess, TASKS_PER_STEP) if excess > 0 else 0

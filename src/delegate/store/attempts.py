@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
 from delegate.model import Attempt, AttemptId, Outcome, RunnerId, TaskId, Usage
 from delegate.states import AttemptState, Reason
-from delegate.store.tables import attempt
+from delegate.store.tables import attempt, runner, task
+
+BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
 
 
 def insert_attempt(connection: Connection, new: Attempt) -> None:
@@ -63,13 +66,28 @@ def running_attempts(connection: Connection, runner_id: RunnerId | None = None) 
     return [to_attempt(row) for row in connection.execute(query.order_by(attempt.c.started_at))]
 
 
-def expired_attempts(connection: Connection, silent_since: datetime) -> list[Attempt]:
-    """Held by a runner not heard of since `silent_since`; rows that another relay rescues are passed over."""
+def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> list[Attempt]:
+    """In these lanes, held by a runner not heard of since then; rows that another relay rescues are passed over."""
     query = (
         select(attempt)
-        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at <= silent_since)
+        .join(task, task.c.id == attempt.c.task_id)
+        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at <= silent_since, task.c.lane.in_(lanes))
         .order_by(attempt.c.renewed_at)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=attempt)
+    )
+    return [to_attempt(row) for row in connection.execute(query)]
+
+
+def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
+    """Held by a runner that is not known any more, or that was silent for so long that nobody expects it back."""
+    unknown = ~select(runner.c.id).where(runner.c.id == attempt.c.runner_id).exists()
+    query = (
+        select(attempt)
+        .where(
+            attempt.c.state == AttemptState.RUNNING,
+            or_(attempt.c.renewed_at <= given_up_since, and_(attempt.c.renewed_at <= silent_since, unknown)),
+        )
+        .with_for_update(skip_locked=True, of=attempt)
     )
     return [to_attempt(row) for row in connection.execute(query)]
 
@@ -133,6 +151,12 @@ def end_attempt_if_held(connection: Connection, held: Attempt, outcome: Outcome,
 def spent_since(connection: Connection, since: datetime) -> float:
     ended = select(func.coalesce(func.sum(attempt.c.cost_usd), 0.0)).where(attempt.c.finished_at >= since)
     return float(connection.execute(ended).scalar_one())
+
+
+def lock_budget(connection: Connection) -> None:
+    """One claim at a time looks at the budget and reserves from it. SQLite has only one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(BUDGET_LOCK)))
 
 
 def reserved_budget(connection: Connection) -> float:

@@ -8,6 +8,7 @@ job.
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Connection as Connection  # the type of what `read` and `write` hand to their work
 from sqlalchemy import Engine, create_engine, event, exc
 
-from delegate.errors import DamagedDatabase, DelegateError, DiskFull, StoreBusy
+from delegate.errors import DamagedDatabase, DiskFull, Refused, StoreBusy
 from delegate.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,9 @@ BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of 
 READERS = 8
 POSTGRES_WRITERS = 8
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
-RETRIED_STATES = {"40001", "40P01"}  # serialization failure, deadlock: the same job again is the cure
+# Serialization failure and deadlock: the same job again is the cure. Unique violation: somebody else was quicker with
+# the same key, and the job finds what he wrote when it looks again.
+RETRIED_STATES = {"40001", "40P01", "23505"}
 JOB_TRIES = 5
 
 
@@ -126,17 +129,22 @@ def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
 
 
 def _run_in_savepoint(connection: Connection, job: Job[Any]) -> None:
+    # Plain statements: SQLAlchemy's own savepoints are compiled anew each time, a tenth of a submit.
+    connection.exec_driver_sql("SAVEPOINT job")
     try:
-        with connection.begin_nested():
-            job.result = job.work(connection)
-    except DelegateError as error:
-        job.error = error
-    except exc.DBAPIError as error:
-        job.error = translated(error)
-        if not connection.in_transaction():
+        job.result = job.work(connection)
+    except Exception as error:  # a defect in one job must not fail its neighbours; its caller gets it
+        job.error = translated(error) if isinstance(error, exc.DBAPIError) else error
+        if isinstance(error, exc.DBAPIError) and not _is_open(connection):
             raise  # SQLite rolled everything back by itself (full disk); the whole batch is gone
-    except Exception as error:  # noqa: BLE001  # a defect in one job must not fail its neighbours; its caller gets it
-        job.error = error
+        connection.exec_driver_sql("ROLLBACK TO job")
+    connection.exec_driver_sql("RELEASE job")
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether SQLite itself still has the transaction; SQLAlchemy does not notice when it is gone."""
+    raw = connection.connection.dbapi_connection
+    return isinstance(raw, sqlite3.Connection) and raw.in_transaction
 
 
 def translated(error: exc.DBAPIError) -> Exception:
@@ -147,6 +155,8 @@ def translated(error: exc.DBAPIError) -> Exception:
         return DiskFull(why=text)
     if "malformed" in lowered or "not a database" in lowered:
         return DamagedDatabase(path="of the relay", why=text, backup="see `delegate restore --help`")
+    if isinstance(error, exc.DataError):
+        return Refused(why=text.splitlines()[0])  # as a name with a NUL, which PostgreSQL does not even look for
     if isinstance(error, exc.OperationalError | exc.InterfaceError):
         return StoreBusy(why=text.splitlines()[0] if text else "no answer", retry_after=1)
     return error

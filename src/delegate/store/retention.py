@@ -16,16 +16,22 @@ def drop_ended_before(connection: Connection, moment: datetime, limit: int) -> i
     return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount
 
 
-def drop_oldest_output(connection: Connection, limit: int) -> int:
-    """The output of the tasks that ended first; their events stay."""
-    with_output = select(output.c.task_id).where(output.c.task_id == task.c.id).exists()
+def drop_oldest_output(connection: Connection, excess: int, limit: int) -> int:
+    """The output of the tasks that ended first, until `excess` bytes are gone; their events stay."""
     oldest = (
-        select(task.c.id)
-        .where(task.c.state.in_(FINAL_TASK_STATES), with_output)
+        select(task.c.id, func.sum(output.c.size).label("size"))
+        .join(output, output.c.task_id == task.c.id)
+        .where(task.c.state.in_(FINAL_TASK_STATES))
+        .group_by(task.c.id, task.c.finished_at)
         .order_by(task.c.finished_at)
         .limit(limit)
     )
-    ids = list(connection.execute(oldest).scalars())
+    ids = []
+    for row in connection.execute(oldest):
+        if excess <= 0:
+            break
+        ids.append(row.id)
+        excess -= int(row.size)
     connection.execute(delete(output).where(output.c.task_id.in_(ids)))
     return len(ids)
 

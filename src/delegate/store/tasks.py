@@ -15,31 +15,31 @@ from delegate.store.tables import task
 
 
 def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -> None:
-    connection.execute(
-        insert(task).values(
-            id=new.id,
-            trigger_key=trigger_key,
-            state=new.state,
-            lane=new.lane,
-            priority=new.priority,
-            agent=new.agent,
-            model=new.model,
-            effort=new.effort,
-            permission_mode=new.permission_mode,
-            prompt=new.prompt,
-            working_directory=new.working_directory,
-            machine=new.machine,
-            timeout_ms=new.limits.timeout // timedelta(milliseconds=1),
-            max_output=new.limits.max_output,
-            max_budget_usd=new.limits.max_budget_usd,
-            max_turns=new.limits.max_turns,
-            rerun=new.rerun,
-            created_at=new.created_at,
-            retry_of=new.retry_of,
-            parent_task_id=new.parent_task_id,
-            retry_count=new.retry_count,
-        )
-    )
+    # Parameters, not values(): the statement is then the same for every task and is neither built nor hashed anew.
+    row = {
+        "id": new.id,
+        "trigger_key": trigger_key,
+        "state": new.state,
+        "lane": new.lane,
+        "priority": new.priority,
+        "agent": new.agent,
+        "model": new.model,
+        "effort": new.effort,
+        "permission_mode": new.permission_mode,
+        "prompt": new.prompt,
+        "working_directory": new.working_directory,
+        "machine": new.machine,
+        "timeout_ms": new.limits.timeout // timedelta(milliseconds=1),
+        "max_output": new.limits.max_output,
+        "max_budget_usd": new.limits.max_budget_usd,
+        "max_turns": new.limits.max_turns,
+        "rerun": new.rerun,
+        "created_at": new.created_at,
+        "retry_of": new.retry_of,
+        "parent_task_id": new.parent_task_id,
+        "retry_count": new.retry_count,
+    }
+    connection.execute(insert(task), row)
 
 
 def get_task(connection: Connection, task_id: TaskId) -> Task | None:

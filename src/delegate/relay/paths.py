@@ -1,0 +1,22 @@
+"""Ids in addresses: what cannot be an id is not looked up."""
+
+from __future__ import annotations
+
+import re
+
+from delegate.errors import NoSuchAttempt, NoSuchTask
+from delegate.model import AttemptId, TaskId
+
+ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+async def task_in_path(task_id: str) -> TaskId:
+    if ID.fullmatch(task_id) is None:
+        raise NoSuchTask(task_id=task_id)
+    return TaskId(task_id)
+
+
+async def attempt_in_path(attempt_id: str) -> AttemptId:
+    if ID.fullmatch(attempt_id) is None:
+        raise NoSuchAttempt(attempt_id=attempt_id)
+    return AttemptId(attempt_id)
