@@ -1,0 +1,47 @@
+"""`python -m bench [NAME…]`: measure, then print one table. It judges, but never fails: noise is no defect."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from importlib import import_module
+
+from bench import peer
+from bench.measure import Row, progress, table
+
+BENCHES = ("status", "start", "submits", "claim", "memory", "output", "parser")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHES)}; all if not said")
+    names = parser.parse_args().names or BENCHES
+    if unknown := set(names) - set(BENCHES):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    rows = [row for name in names for row in measured(name)]
+    print(
+        f"\nPython {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, ",
+        end="",
+    )
+    print(f"peer: autobeat {peer.version() or 'not installed'}. Medians; all that a row compares ran in turn.\n")
+    print(table(rows))
+    return 0
+
+
+def measured(name: str) -> list[Row]:
+    progress(name)
+    began = time.monotonic()
+    try:
+        rows: list[Row] = import_module(f"bench.{name}").rows()
+    except Exception as error:  # the others are still worth having
+        why = f"{type(error).__name__}: {error}".replace("|", "/").replace("\n", " ")[:160]
+        return [Row(claim=name, ours="could not be measured", against=why, target="-")]
+    progress(f"{name} took {time.monotonic() - began:.0f} s")
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
