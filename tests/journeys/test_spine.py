@@ -1,0 +1,152 @@
+"""A task from the command line through relay and runner to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from tests.fakes.world import World, wait_until
+
+pytestmark = pytest.mark.slow
+TASK_KEYS = {
+    *("taskId", "status", "priority", "agent", "model", "prompt", "workingDirectory", "exitCode", "reason", "why"),
+    *("createdAt", "startedAt", "finishedAt", "retryOf", "parentTaskId", "attempt", "usage"),
+}
+
+
+def test_following_a_task_streams_its_lines_live_and_ends_with_its_exit_code(world: World) -> None:
+    gate = world.work / "go"
+    command = f"echo hi; while [ ! -e {gate} ]; do sleep 0.05; done; echo there"
+
+    following = world.popen("delegate", "-a", "shell", "-f", command)
+    assert following.stdout is not None
+    first = following.stdout.readline()
+    gate.touch()
+    rest, _ = following.communicate(timeout=30)
+
+    assert (first, rest, following.returncode) == ("hi\n", "there\n", 0)
+
+
+def test_logs_show_the_output_afterwards_from_another_shell(world: World) -> None:
+    world.ok("delegate", "-a", "shell", "-f", "echo hi; echo there >&2")
+    task_id = world.tasks()[0]["taskId"]
+
+    done = world.run("logs", task_id)
+
+    assert sorted((done.stdout + done.stderr).split()) == ["hi", "there"]
+
+
+def test_a_failing_command_gives_its_exit_code_to_status_and_to_the_follower(world: World) -> None:
+    following = world.run("delegate", "-a", "shell", "-f", "exit 7")
+    task = world.tasks()[0]
+
+    assert following.returncode == 7
+    assert (task["status"], task["reason"], task["exitCode"]) == ("failed", "command_failed", 7)
+
+
+def test_status_as_json_has_the_names_that_scripts_rely_on(world: World) -> None:
+    world.ok("delegate", "-a", "shell", "-f", "true")
+    listed = world.tasks()[0]
+    single = world.task(listed["taskId"])
+
+    assert set(listed) >= TASK_KEYS
+    assert set(single) >= TASK_KEYS | {"attempts", "timeline"}
+    assert [entry["kind"] for entry in single["timeline"]] == ["submitted", "claimed", "started", "finished"]
+
+
+def test_info_tells_where_the_relay_is_and_who_works_for_it(world: World) -> None:
+    world.ok("up", "--runners", "2")
+    info = wait_until(lambda: len((found := world.info())["runners"]) == 2 and found)
+
+    assert set(info) >= {"url", "pid", "version", "database", "runners"}
+    assert {"id", "name", "pid", "state"} <= set(info["runners"][0])
+    assert info["pid"] == world.relay_pid()
+
+
+def test_a_queued_task_says_why_it_waits(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    world.submit("sleep 60")
+    second = world.submit("true")
+
+    waiting = wait_until(lambda: (task := world.task(second))["why"] and "busy" in task["why"] and task)
+
+    assert waiting["status"] == "queued"
+
+
+def test_a_task_that_takes_too_long_ends_with_timeout_and_code_124(world: World) -> None:
+    following = world.run("delegate", "-a", "shell", "-t", "1s", "-f", "sleep 60")
+
+    task = world.tasks()[0]
+    assert following.returncode == 124
+    assert (task["status"], task["reason"]) == ("failed", "timeout")
+
+
+def test_a_retry_is_a_new_task_that_names_the_old_one(world: World) -> None:
+    marker = world.work / "mended"
+    first = world.submit(f"test -e {marker}")
+    world.wait_for(first, "failed")
+    marker.touch()
+
+    answer = json.loads(world.ok("retry", first, "--json"))
+    second = world.wait_for(answer["taskId"])
+
+    assert (second["status"], second["retryOf"], second["parentTaskId"]) == ("completed", first, first)
+
+
+def test_the_runner_drains_the_queue_without_a_pause_between_tasks(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    ids = [world.submit(f"echo {n} >> order") for n in range(5)]
+
+    for task_id in ids:
+        assert world.wait_for(task_id)["status"] == "completed"
+
+    assert (world.work / "order").read_text().split() == ["0", "1", "2", "3", "4"]
+
+
+def test_an_urgent_task_overtakes_those_that_wait(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    gate = world.work / "go"
+    first = world.submit(f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    world.wait_for(first, "running")
+    late = world.submit("echo P2 >> order", "-p", "P2")
+    urgent = world.submit("echo P0 >> order", "-p", "P0")
+
+    gate.touch()
+    for task_id in (late, urgent):
+        world.wait_for(task_id, "completed")
+
+    assert (world.work / "order").read_text().split() == ["P0", "P2"]
+
+
+def test_down_lets_the_running_task_finish_and_leaves_no_process(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    gate = world.work / "go"
+    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done; echo finished")
+    wait_until((world.work / "started").exists)
+
+    stopping = world.popen("down")
+    with pytest.raises(subprocess.TimeoutExpired):
+        stopping.communicate(timeout=1.5)
+    gate.touch()
+    stopping.communicate(timeout=30)
+
+    assert stopping.returncode == 0
+
+    world.audit()
+    assert world.task(task_id)["status"] == "completed"
+
+
+def test_down_now_hands_the_task_back_and_the_next_up_runs_it(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    gate = world.work / "go"
+    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done")
+    wait_until((world.work / "started").exists)
+
+    world.ok("down", "--now")
+    world.audit()
+    gate.touch()
+    world.ok("up", "--runners", "1")
+
+    ended = world.wait_for(task_id)
+    assert (ended["status"], ended["attempt"]) == ("completed", 1)

@@ -1,0 +1,199 @@
+"""Many starts at one instant, odd homes, and what a stranger types wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.audit import strays
+from tests.fakes.world import World, command_of, living, tree_of, wait_until
+
+from delegate import __version__
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.promise("P1")
+def test_two_ups_and_ten_submits_at_one_instant_make_one_relay_and_ten_tasks(world: World) -> None:
+    ups = [world.popen("up", "--runners", "2") for _ in range(2)]
+    submits = [world.popen("delegate", "-a", "shell", "--json", f"echo {n}") for n in range(10)]
+
+    answers = [submit.communicate(timeout=60) for submit in submits]
+    said = [up.communicate(timeout=60) for up in ups]
+    assert [up.returncode for up in ups] == [0, 0], said
+    ids = {json.loads(out)["taskId"] for out, _ in answers}
+
+    assert len(ids) == 10
+    for task_id in ids:
+        assert world.wait_for(task_id)["status"] == "completed"
+    assert len(world.tasks()) == 10
+    assert len([pid for pid in tree_of(world.keeper_pid()) if "delegate.relay" in command_of(pid)]) == 1
+    assert len([line for line in strays(world.home) if "delegate.relay" in line]) == 1
+    world.ok("down")
+    world.audit()
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "code", "said"),
+    [
+        (["delegate", "-a", "gpt", "x"], None, 2, "no agent gpt"),
+        (["delegate", "-a", "shell", "-w", "/no/such/place", "x"], None, 2, "/no/such/place"),
+        (["delegate", "-a", "shell", ""], None, 2, "empty"),
+        (["delegate", "-a", "shell", "-"], "x" * 2_000_000, 2, "250,000"),
+        (["delegate", "-a", "shell", "-x"], None, 2, "--"),
+        (["delegate", "-a", "shell", "-t", "0", "x"], None, 2, "1,000"),
+        (["delegate", "-a", "shell", "-p", "P9", "x"], None, 2, "P9"),
+        (["status", "task-nope"], None, 5, "no task task-nope"),
+        (["logs", "task-nope"], None, 5, "no task task-nope"),
+        (["cancel", "task-nope"], None, 5, "no task task-nope"),
+        (["retry", "task-nope"], None, 5, "no task task-nope"),
+        (["statsu"], None, 2, "status"),
+    ],
+)
+def test_what_a_stranger_types_wrong_gets_one_clear_line(
+    world: World, words: list[str], stdin: str | None, code: int, said: str
+) -> None:
+    done = world.run(*words, stdin=stdin)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 4
+
+
+def test_a_prompt_that_starts_with_a_dash_works_behind_two_dashes(world: World) -> None:
+    done = world.run("delegate", "-a", "shell", "-f", "--", "-x 2>/dev/null; echo ran")
+
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+
+
+def test_a_reader_that_goes_away_is_no_failure(world: World) -> None:
+    for n in range(3):
+        world.submit(f"echo {n}")
+
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m delegate status | head -1', sys.executable],
+        env=world.environment,
+        cwd=world.work,
+        text=True,
+        capture_output=True,
+        timeout=30,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mount to make a read-only home")
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", home], check=True)
+    try:
+        with living(home) as world:
+            done = world.run("delegate", "-a", "shell", "true")
+            assert done.returncode == 3
+            assert str(home) in done.stderr
+            assert "Traceback" not in done.stderr
+    finally:
+        subprocess.run(["umount", home], check=True)
+
+
+@pytest.mark.promise("P15")
+def test_a_damaged_database_is_named_and_left_as_it_is(world: World) -> None:
+    world.home.mkdir(mode=0o700)
+    damaged = b"this is not a database" * 100
+    (world.home / "delegate.db").write_bytes(damaged)
+
+    done = world.run("status")
+
+    assert done.returncode == 3
+    assert "delegate.db" in done.stderr
+    assert "delegate restore" in done.stderr
+    assert (world.home / "delegate.db").read_bytes() == damaged
+    wait_until(lambda: not strays(world.home), 10)
+
+
+@pytest.mark.promise("P15")
+def test_a_database_of_a_newer_version_is_refused(world: World) -> None:
+    task_id = world.submit("true")
+    world.wait_for(task_id)
+    world.ok("down")
+    database = world.home / "delegate.db"
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sqlite3; c = sqlite3.connect({str(database)!r}); "
+            "c.execute(\"UPDATE alembic_version SET version_num = '9999'\"); c.commit()",
+        ],
+        check=True,
+    )
+
+    done = world.run("status")
+
+    assert done.returncode == 3
+    assert "newer" in done.stderr
+
+
+@pytest.mark.promise("P15")
+def test_a_backup_brings_back_what_a_damaged_file_has_lost(world: World) -> None:
+    task_id = world.submit("echo precious")
+    world.wait_for(task_id)
+    world.ok("backup")
+    world.ok("down")
+    (world.home / "delegate.db").write_bytes(b"gone")
+    assert world.run("status").returncode == 3
+
+    world.ok("restore", "--yes")
+
+    assert world.task(task_id)["status"] == "completed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mount to make a small disk")
+def test_a_full_disk_is_said_and_nothing_accepted_is_lost(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", home], check=True)
+    try:
+        with living(home) as world:
+            kept = world.submit("true")
+            world.wait_for(kept)
+            filler = home / "filler"
+            with filler.open("wb") as file:
+                try:
+                    while True:
+                        file.write(b"\0" * 65536)
+                        file.flush()
+                except OSError:
+                    pass
+
+            full = wait_until(
+                lambda: (done := world.run("delegate", "-a", "shell", "-", stdin="x" * 200_000)).returncode and done
+            )
+            filler.unlink()
+            after = wait_until(lambda: (done := world.run("delegate", "-a", "shell", "true")).returncode == 0 and done)
+
+            assert full.returncode == 6
+            assert "disk" in full.stderr
+            assert world.task(kept)["status"] == "completed"
+            assert world.wait_for(after.stdout.split()[-1])["status"] == "completed"
+            world.ok("down")
+            world.audit()
+    finally:
+        subprocess.run(["umount", "-l", home], check=True)
+
+
+def test_everything_on_disk_belongs_to_its_user_alone(world: World) -> None:
+    world.ok("delegate", "-a", "shell", "-f", "true")
+    world.ok("down")
+
+    loose = [path for path in (world.home, *world.home.rglob("*")) if path.lstat().st_mode & 0o077]
+
+    assert loose == []
+
+
+def test_the_version_is_told(world: World) -> None:
+    assert __version__ in world.ok("--version")

@@ -1,0 +1,405 @@
+"""Who is let in at all: tokens, hosts, pages of other origins, and bytes that are hardly HTTP."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import httpx2
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from tests.relay.peers import (
+    ADDRESS,
+    TOKEN,
+    WAIT,
+    RelayProcess,
+    Runner,
+    client,
+    fact,
+    listener,
+    problem_of,
+    raw_exchange,
+    read_answer,
+    request_bytes,
+    runner_of,
+    task,
+)
+
+from delegate.relay.protocol import HEAD_MAX, HttpProtocol
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
+
+UNAUTHENTICATED = {"authorization": ""}
+OWNER_ROUTES = [
+    ("GET", "/api/tasks"),
+    ("POST", "/api/tasks"),
+    ("GET", "/api/tasks/task-1"),
+    ("POST", "/api/tasks/task-1/cancel"),
+    ("POST", "/api/tasks/task-1/retry"),
+    ("POST", "/api/tasks/task-1/messages"),
+    ("GET", "/api/tasks/task-1/output"),
+    ("GET", "/api/tasks/task-1/output/raw"),
+    ("GET", "/api/tasks/task-1/stream"),
+    ("GET", "/api/events"),
+    ("GET", "/api/relay"),
+    ("POST", "/api/runners/register"),
+]
+RUNNER_ROUTES = [
+    ("POST", "/api/runners/claim"),
+    ("GET", "/api/runners/attempts"),
+    ("POST", "/api/runners/attempts/att-1/renew"),
+    ("POST", "/api/runners/attempts/att-1/record"),
+    ("POST", "/api/runners/attempts/att-1/finish"),
+    ("POST", "/api/runners/attempts/att-1/release"),
+]
+
+
+def as_header(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def answer_to(http: httpx2.AsyncClient, route: tuple[str, str], headers: dict[str, str]) -> httpx2.Response:
+    method, path = route
+    body = {"json": {"nobody": "takes this"}} if method == "POST" else {}
+    return await http.request(method, path, headers=headers, **body)
+
+
+async def test_every_route_of_the_api_is_in_one_of_the_lists(owner: httpx2.AsyncClient) -> None:
+    document = (await owner.get("/api/openapi.json")).json()
+
+    routes = {
+        (method.upper(), path.replace("{task_id}", "task-1").replace("{attempt_id}", "att-1"))
+        for path, operations in document["paths"].items()
+        for method in operations
+    }
+
+    assert routes == set(OWNER_ROUTES) | set(RUNNER_ROUTES)
+
+
+@pytest.mark.parametrize("route", OWNER_ROUTES + RUNNER_ROUTES, ids=lambda route: " ".join(route))
+async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: Runner, route: tuple[str, str]) -> None:
+    tokens = [UNAUTHENTICATED, as_header("wrong"), as_header("drs_" + "x" * 43), as_header(TOKEN[:-1])]
+
+    refusals = [await answer_to(runner.owner, route, headers) for headers in tokens]
+
+    problems = [problem_of(refusal, 401, "unauthenticated") | {"request_id": ""} for refusal in refusals]
+    assert all(problem == problems[0] for problem in problems)
+    assert refusals[0].headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("route", OWNER_ROUTES, ids=lambda route: " ".join(route))
+async def test_a_runners_token_does_not_open_what_is_the_owners(runner: Runner, route: tuple[str, str]) -> None:
+    problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
+
+
+@pytest.mark.parametrize("route", RUNNER_ROUTES, ids=lambda route: " ".join(route))
+async def test_the_owners_token_does_not_open_what_is_the_runners(runner: Runner, route: tuple[str, str]) -> None:
+    problem_of(await answer_to(runner.owner, route, {}), 403, "forbidden")
+
+
+async def test_the_token_of_a_deleted_runner_opens_nothing_at_once(relay: RelayProcess, runner: Runner) -> None:
+    with closing(sqlite3.connect(relay.database, timeout=WAIT)) as connection, connection:
+        connection.execute("DELETE FROM runner WHERE id = ?", (runner.id,))
+
+    problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
+
+
+async def test_a_runner_cannot_touch_the_attempt_of_another(runner: Runner) -> None:
+    attempt = await runner.take()
+
+    async with runner_of(runner.owner, runner.machine) as rival:
+        attempt.runner = rival
+        for verb, body in {
+            "renew": {},
+            "record": {"items": [fact(0)]},
+            "finish": {"nextSeq": 0, "outcome": "completed", "reason": "done"},
+            "release": {"reason": "handed_back"},
+        }.items():
+            problem_of(await attempt.tell(verb, **body), 403, "forbidden")
+
+
+@pytest.mark.parametrize("line", [f"Authorization: bearer {TOKEN}", f"authorization: BEARER {TOKEN}"])
+async def test_the_name_of_the_scheme_may_be_written_in_any_case(relay: RelayProcess, line: str) -> None:
+    answer = raw_exchange(relay, request_bytes(relay, "GET", "/api/relay").replace(auth(), line.encode()))
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def auth() -> bytes:
+    return f"Authorization: Bearer {TOKEN}".encode()
+
+
+BAD_AUTHORIZATIONS = {
+    "two spaces": f"Authorization: bearer  {TOKEN}",
+    "no scheme": f"Authorization: {TOKEN}",
+    "basic": f"Authorization: Basic {TOKEN}",
+    "twice": f"Authorization: Bearer {TOKEN}\r\nAuthorization: Bearer {TOKEN}",
+    "twice, one wrong": f"Authorization: Bearer x\r\nAuthorization: Bearer {TOKEN}",
+    "a space in it": f"Authorization: Bearer {TOKEN[:5]} {TOKEN[5:]}",
+    "latin-1 in it": f"Authorization: Bearer {TOKEN}\xe9",
+    "10,000 characters": f"Authorization: Bearer {'x' * 10_000}",
+    "empty": "Authorization: Bearer ",
+}
+
+
+@pytest.mark.parametrize("lines", BAD_AUTHORIZATIONS.values(), ids=BAD_AUTHORIZATIONS.keys())
+async def test_a_token_that_is_not_exactly_given_is_refused(relay: RelayProcess, lines: str) -> None:
+    answer = raw_exchange(relay, request_bytes(relay, "GET", "/api/relay").replace(auth(), lines.encode("latin-1")))
+
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "unauthenticated"
+
+
+NO_HTTP = {
+    "a token with a newline": b"GET /api/relay HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer x\ny\r\n\r\n",
+    "a token with NUL": b"GET /api/relay HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer x\x00y\r\n\r\n",
+    "a token of a megabyte": b"GET / HTTP/1.1\r\nAuthorization: Bearer " + b"x" * 1_000_000 + b"\r\n\r\n",
+    "an address of a megabyte": b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "headers without end": b"GET / HTTP/1.1\r\n" + b"X-Header: value\r\n" * (HEAD_MAX // 10),
+    "two lengths": b"POST /api/tasks HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a length and chunks": b"POST / HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a negative length": b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    "a length of words": b"POST / HTTP/1.1\r\nContent-Length: two\r\n\r\n{}",
+    "a length of 30 digits": b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "chunks of words": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a space before the colon": b"GET / HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+    "a connection to elsewhere": b"CONNECT example.com:443 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "no address": b"GET HTTP/1.1\r\n\r\n",
+    "a client of TLS": bytes.fromhex("16030100a5010000a10303") + b"\x00" * 100,
+    "noise": b"\xff\xfe\x00\x01" * 100 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP.keys())
+async def test_what_is_no_proper_request_gets_a_400_and_is_cut_off(relay: RelayProcess, data: bytes) -> None:
+    with socket.create_connection((ADDRESS, relay.port), timeout=WAIT) as connection:
+        try:
+            connection.sendall(data)
+            answer = read_answer(connection)
+        except ConnectionError:  # it stopped listening before everything was sent
+            answer = b"HTTP/1.1 400"
+
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+HOSTS = [
+    "evil.example",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:80",
+    "0.0.0.0",
+    "127.0.0.1@evil.example",
+    "::1",
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_foreign_host_name_is_refused_before_anything_else(runner: Runner, host: str) -> None:
+    response = await runner.owner.post("/api/tasks", json=task(machine=runner.machine), headers={"host": host})
+
+    problem_of(response, 403, "host_refused")
+    assert await runner.ask() is None
+
+
+@pytest.mark.parametrize("lines", ["", "Host:", "Host: 127.0.0.1\r\nHost: evil.example", "X-Forwarded-Host: 127.0.0.1"])
+async def test_no_host_and_two_hosts_are_refused(relay: RelayProcess, lines: str) -> None:
+    request = f"GET /healthz HTTP/1.1\r\n{lines}\r\n\r\n" if lines else "GET /healthz HTTP/1.1\r\n\r\n"
+
+    assert raw_exchange(relay, request.encode()).startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "localhost:9"])
+async def test_every_name_of_this_machine_is_answered_whatever_port_a_tunnel_has(
+    owner: httpx2.AsyncClient, host: str
+) -> None:
+    assert (await owner.get("/api/relay", headers={"host": host})).status_code == 200
+
+
+ORIGINS = ["null", "http://evil.example", "http://127.0.0.1.evil.example:{port}", "http://127.0.0.1:1", "https://{own}"]
+
+
+@pytest.mark.parametrize("origin", [*ORIGINS, "http://{own}.evil.example", "http://[", "", "{own}", "http://{own}/"])
+async def test_a_page_of_another_origin_is_refused_and_changes_nothing(
+    relay: RelayProcess, runner: Runner, origin: str
+) -> None:
+    headers = {"origin": origin.format(port=relay.port, own=f"{ADDRESS}:{relay.port}")}
+
+    response = await runner.owner.post("/api/tasks", json=task(machine=runner.machine), headers=headers)
+
+    problem_of(response, 403, "origin_refused")
+    assert await runner.ask() is None
+
+
+async def test_a_page_of_the_relay_itself_may_ask(relay: RelayProcess, owner: httpx2.AsyncClient) -> None:
+    response = await owner.get("/api/relay", headers={"origin": relay.url})
+
+    assert response.status_code == 200
+    assert "access-control-allow-origin" not in response.headers
+
+
+CONTENT_TYPES = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "text/json"]
+
+
+@pytest.mark.parametrize("kind", [*CONTENT_TYPES, "application/jsonx", "text/plain; application/json"])
+async def test_a_form_of_a_page_is_no_json(runner: Runner, kind: str) -> None:
+    body = json.dumps(task(machine=runner.machine))
+
+    response = await runner.owner.post("/api/tasks", content=body, headers={"content-type": kind})
+
+    problem_of(response, 415, "unsupported_media")
+    assert await runner.ask() is None
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
+async def test_json_is_recognised_by_any_of_its_spellings(runner: Runner, kind: str) -> None:
+    body = json.dumps(task(machine=runner.machine))
+
+    response = await runner.owner.post("/api/tasks", content=body, headers={"content-type": kind})
+
+    assert response.status_code == 201
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
+async def test_other_methods_are_refused_and_the_right_one_is_named(relay: RelayProcess, method: str) -> None:
+    request = request_bytes(relay, method, "/api/runners/claim", "Content-Type: application/json", "Content-Length: 0")
+
+    with socket.create_connection((ADDRESS, relay.port), timeout=WAIT) as connection:
+        connection.sendall(request)
+        head = connection.recv(65536)
+
+    assert head.startswith(b"HTTP/1.1 405")
+    assert b"allow: POST" in head
+
+
+async def test_nobody_can_override_the_method(runner: Runner) -> None:
+    headers = {"x-http-method-override": "POST", "x-method-override": "POST", "x-http-method": "POST"}
+
+    response = await runner.owner.request("GET", "/api/tasks", json=task(machine=runner.machine), headers=headers)
+
+    assert response.status_code == 200
+    assert await runner.ask() is None
+
+
+async def test_an_address_with_a_slash_too_many_is_not_redirected(owner: httpx2.AsyncClient) -> None:
+    problem_of(await owner.get("/api/tasks/"), 404, "no_such_route")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/api", "/api/tasks/x/y", "/%00", "/%ff", "//evil.example", "/api/../x"]
+)
+async def test_an_unknown_address_is_not_found(relay: RelayProcess, path: str) -> None:
+    answer = raw_exchange(relay, request_bytes(relay, "GET", path))
+
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "no_such_route"
+
+
+async def test_an_upgrade_to_websocket_is_answered_as_plain_http(relay: RelayProcess) -> None:
+    lines = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
+
+    answer = raw_exchange(relay, request_bytes(relay, "GET", "/api/relay", *lines))
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+PARTIAL = {
+    "half of its length": ("Content-Length: 1000", b'{"prompt": "x"'),
+    "a chunk without end": ("Transfer-Encoding: chunked", b'ff\r\n{"prompt": "x"'),
+}
+
+
+@pytest.mark.parametrize(("line", "body"), PARTIAL.values(), ids=PARTIAL.keys())
+async def test_a_body_that_breaks_off_makes_no_task_and_no_noise(
+    relay: RelayProcess, runner: Runner, line: str, body: bytes
+) -> None:
+    request = request_bytes(relay, "POST", "/api/tasks", "Content-Type: application/json", line, body=body)
+    with socket.create_connection((ADDRESS, relay.port), timeout=WAIT) as connection:
+        connection.sendall(request)
+
+    assert (await runner.owner.get("/readyz")).status_code == 200
+    assert "Traceback" not in relay.log
+
+
+async def test_a_body_longer_than_it_says_is_the_next_request_and_no_good_one(relay: RelayProcess) -> None:
+    body = json.dumps(task()).encode()
+    lines = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+
+    with socket.create_connection((ADDRESS, relay.port), timeout=WAIT) as connection:
+        connection.sendall(request_bytes(relay, "POST", "/api/tasks", *lines, body=body + b"and more\r\n\r\n"))
+        first, second = read_answer(connection), read_answer(connection)
+
+    assert first.startswith(b"HTTP/1.1 201")
+    assert second.startswith(b"HTTP/1.1 400")
+
+
+async def test_hundreds_of_idle_connections_keep_nobody_out(relay: RelayProcess, owner: httpx2.AsyncClient) -> None:
+    most = min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+
+    with ExitStack() as idle:
+        for number in range(most):
+            connection = idle.enter_context(socket.create_connection((ADDRESS, relay.port), timeout=WAIT))
+            if number % 2:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        answers = [await owner.post("/api/tasks", json=task()) for _ in range(5)]
+
+    assert [answer.status_code for answer in answers] == [201] * 5
+
+
+class HurriedProtocol(HttpProtocol):
+    head_timeout = 0.2
+    body_timeout = 0.2
+
+
+@contextmanager
+def hurried_server() -> Iterator[int]:
+    """The relay's protocol with little patience, before an application that reads bodies."""
+    app = FastAPI()
+
+    @app.post("/")
+    async def read(request: Request) -> int:
+        return len(await request.body())
+
+    listening = listener()
+    server = uvicorn.Server(uvicorn.Config(app, http=HurriedProtocol, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+UNFINISHED = {
+    "nothing": b"",
+    "half a head": b"POST / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+    "half a body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf",
+    "half a head after a good request": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhiPOST /",
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whoever_sends_too_slowly_is_cut_off() -> None:
+    with hurried_server() as port:
+        for sent in UNFINISHED.values():
+            with socket.create_connection((ADDRESS, port), timeout=WAIT) as connection:
+                connection.sendall(sent)
+                while connection.recv(65536):
+                    pass  # the end comes, or the time-out of the socket fails the test
+
+
+def test_whoever_is_quick_is_not() -> None:
+    with hurried_server() as port, httpx2.Client(base_url=f"http://{ADDRESS}:{port}", trust_env=False) as http:
+        assert [http.post("/", content=b"x" * 100_000).json() for _ in range(20)] == [100_000] * 20
+
+
+async def test_forged_forwarding_headers_change_nothing(relay: RelayProcess) -> None:
+    headers = {"x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "https", "forwarded": "for=127.0.0.1;host=x"}
+
+    async with client(relay.url, "wrong") as stranger:
+        problem_of(await stranger.get("/api/relay", headers=headers), 401, "unauthenticated")
