@@ -19,32 +19,38 @@ STOP_PATIENCE = 30.0  # seconds for the second signal, which hands running work 
 
 
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     environment = {"DELEGATE_HOME": str(ROOT / ".dev"), **os.environ}
     command = [str(ROOT / ".venv" / "bin" / "delegate"), "up", "--foreground", *sys.argv[1:]]
     say(f"home {environment['DELEGATE_HOME']}, Ctrl-C ends it")
-    while True:
-        process = subprocess.Popen(command, env=environment, start_new_session=True)
-        try:
-            ended = wait_for_change(process)
-        except KeyboardInterrupt:
-            stop(process)
-            return 0
-        if ended:
+    try:
+        while True:
+            run_until_change(command, environment)
+    except KeyboardInterrupt:
+        return 0
+
+
+def run_until_change(command: list[str], environment: dict[str, str]) -> None:
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        if wait_for_change(process):
+            say("the source changed")
+        else:
             say(f"it ended with exit code {process.returncode}; waiting for a change")
             wait_for_change(None)
-        else:
-            say("the source changed")
-            stop(process)
+    finally:
+        stop(process)
 
 
 def wait_for_change(process: subprocess.Popen[bytes] | None) -> bool:
-    """True when the process ended by itself before anything changed."""
+    """False when the process ended by itself before anything changed."""
     seen = state_of_source()
     while seen == state_of_source():
         if process is not None and process.poll() is not None:
-            return True
+            return False
         time.sleep(LOOK_EVERY)
-    return False
+    return True
 
 
 def state_of_source() -> dict[Path, int]:

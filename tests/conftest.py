@@ -20,6 +20,10 @@ from delegate.store.schema import prepare
 NOWHERE = Home(Path("/nonexistent"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: the long form of a test, for `make soak`")
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

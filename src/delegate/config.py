@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -58,6 +59,12 @@ def parse_seconds(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def parse_database_url(text: str) -> str:
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must begin with postgresql://")
+    return text
+
+
 def parse_level(text: str) -> str:
     if text.lower() not in {"debug", "info", "warn", "error"}:
         raise ValueError("must be debug, info, warn or error")
@@ -70,7 +77,10 @@ class Settings:
     relay_url: str = setting("", "DELEGATE_RELAY_URL", parse=str, help="a relay elsewhere; empty: the local one")
     token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
     database_url: str = setting(
-        "", "DELEGATE_DATABASE_URL", parse=str, help="postgresql://… for the relay; empty: SQLite in the home"
+        "",
+        "DELEGATE_DATABASE_URL",
+        parse=parse_database_url,
+        help="postgresql://… for the relay; empty: SQLite in the home",
     )
     task_timeout_ms: int = setting(
         30 * MINUTE_MS,
@@ -158,7 +168,13 @@ def _parsed(source: Source, variable: str, text: str) -> Any:
         return source.parse(text)
     except ValueError as error:
         why = str(error) if "must" in str(error) or "duration" in str(error) else "cannot be read"
-        raise BadSetting(name=variable, value=text, why=why, advice=f"{variable}: {source.help}") from error
+        advice = f"{variable}: {source.help}"
+        raise BadSetting(name=variable, value=without_login(text), why=why, advice=advice) from error
+
+
+def without_login(address: str) -> str:
+    """An address may hold a password, a message may not."""
+    return re.sub(r"//[^/]*@", "//…@", address)
 
 
 def _with_home(settings: Settings) -> Settings:

@@ -197,8 +197,20 @@ def own(place: Home, patience: float) -> int:
     if lock is None:
         other = holder(place.keeper_lock)
         raise AlreadyRunning(home=place.root, pid=other.pid if other else "unknown")
-    sign(lock)
+    try:
+        sign(lock)
+    except OSError as error:
+        os.close(lock)
+        raise not_writable(place.keeper_lock, error) from error
     return lock
+
+
+def is_in_place(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file; if not, somebody else may have made the home anew."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +232,11 @@ def sign(descriptor: int) -> None:
     os.pwrite(descriptor, text.encode(), 0)
 
 
+def is_kept(place: Home, keeper: Holder) -> bool:
+    """Whether anything of a keeper is left: its process, or the lock in the hands of its relay."""
+    return is_held(place.keeper_lock) or keeper.is_alive
+
+
 def holder(lock: Path) -> Holder | None:
     """Who holds the lock; None when nobody does."""
     if not is_held(lock):
@@ -235,7 +252,8 @@ def process_start(pid: int) -> str | None:
     """When a process started, in whatever unit the system keeps; None when it does not run."""
     try:
         # The second field is the program's name in parentheses and may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if state in {"Z", "X"} else fields[18]
     except OSError:
         pass
     if Path("/proc/self/stat").exists():

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from delegate.config import OUTPUT_RANGE, TIMEOUT_RANGE_MS
-from delegate.model import PROMPT_MAX, EventKind, Stream
+from delegate.model import PROMPT_MAX, AgentName, EventKind, Stream
 from delegate.states import Reason
 
 FENCE_MAX = 2**62
@@ -67,7 +67,11 @@ def storable(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
+# What the API's document says where intake knows better words for a refusal than a pattern has.
 NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
+VISIBLE = Field(json_schema_extra={"pattern": r"^[^\x00]*[^\s\x00\u200b-\u200d\u2060\ufeff][^\x00]*$"})
+ABSOLUTE = Field(json_schema_extra={"pattern": r"^/[^\x00]*$"})
+KNOWN_AGENT = Field(json_schema_extra={"enum": list(AgentName)})
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
@@ -92,13 +96,15 @@ class Wire(BaseModel):
 
 
 class SubmitRequest(Wire):
-    prompt: Words
+    prompt: Annotated[Words, VISIBLE]
     priority: PriorityName = "P2"
-    agent: Annotated[str, StringConstraints(min_length=1, max_length=100)] = "claude"
+    agent: Annotated[str, StringConstraints(min_length=1, max_length=100), KNOWN_AGENT] = "claude"
     model: ModelName | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
-    working_directory: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+    working_directory: Annotated[
+        str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE
+    ]
     machine: Name
     timeout: Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])] | None = None
     max_output_buffer: Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,7 +77,7 @@ def test_a_runner_that_dies_is_replaced(world: World) -> None:
 
     os.kill(before, signal.SIGKILL)
 
-    wait_until(lambda: (now := runner_pids(world)) and before not in now)
+    assert wait_until(lambda: (now := runner_pids(world)) and before not in now)
     world.ok("delegate", "-a", "shell", "-f", "true")
 
 
@@ -97,7 +98,7 @@ def test_what_a_runner_and_its_supervisor_leave_behind_is_ended(world: World) ->
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
 
-    wait_until(lambda: is_gone(daemon), 15)
+    assert wait_until(lambda: is_gone(daemon), 15)
 
 
 def test_down_waits_for_the_running_task_and_names_it(world: World) -> None:
@@ -181,6 +182,15 @@ def test_when_the_keeper_is_killed_everything_stops_and_the_next_command_starts_
     assert world.info()["url"] == before["url"]
 
 
+def test_when_the_home_is_removed_everything_stops(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    everything = tree_of(world.keeper_pid())
+
+    shutil.rmtree(world.home)
+
+    assert wait_until(lambda: all(is_gone(pid) for pid in everything), 40)
+
+
 def test_a_database_that_cannot_be_used_ends_the_keeper_and_is_told_to_the_caller(world: World) -> None:
     home.make_directory(world.home)
     (world.home / "delegate.db").write_bytes(b"not a database" * 100)
@@ -217,6 +227,23 @@ def test_serve_is_a_relay_alone_that_clients_find(world: World) -> None:
     assert refused.returncode == 5
     assert refused.stderr.startswith(f"delegate: Delegate already runs for {world.home} (process {serving.pid})")
     assert not (world.home / "relay.json").exists()
+
+
+def test_a_relay_can_be_named_by_its_address(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    world.environment["DELEGATE_RELAY_URL"] = world.info()["url"]
+
+    done = world.run("delegate", "-a", "shell", "-f", "echo there")
+    world.environment["DELEGATE_TOKEN"] = "0" * 64
+    refused = world.run("status")
+    del world.environment["DELEGATE_RELAY_URL"]  # or it could not be stopped
+
+    assert (done.returncode, done.stdout) == (0, "there\n")
+    assert (refused.returncode, refused.stderr) == (
+        4,
+        "delegate: the relay does not accept this token\n"
+        "hint: set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay\n",
+    )
 
 
 def test_serve_says_that_its_port_is_taken(world: World) -> None:

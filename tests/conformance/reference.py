@@ -119,7 +119,7 @@ class Reference:
         if held.state != "running":
             return None if held.told == told else "StaleFence"
         held.state, held.told, job = "lost", told, held.task
-        if job.cancelled or job.attempts < 3 and (job.agent != "shell" or job.rerun):
+        if job.cancelled or (job.attempts < 3 and (job.agent != "shell" or job.rerun)):
             job.queue(counted=True)
         else:
             job.end("failed", "poison" if job.attempts >= 3 else "lost_runner")

@@ -6,10 +6,12 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
 from tests.docs.pages import ROOT, all_pages
+
+from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
 
 PART = re.compile(r"(<!-- generated: (?P<name>[\w -]+) -->\n).*?(<!-- /generated -->)", re.S)
 ENDS_WELL = frozenset({Reason.DONE})
@@ -72,6 +74,7 @@ def tests_table(promise: str) -> str:
     return table(["test", "in"], rows) if rows else ""
 
 
+@cache
 def proofs() -> dict[str, list[tuple[str, str]]]:
     """The tests that cite each promise: their file, and their name unless the whole file cites it."""
     found: dict[str, list[tuple[str, str]]] = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.fakes.audit import strays
-from tests.fakes.world import World, children_of, command_of, living, tree_of, wait_until
+from tests.fakes.storm import KINDS, agents, runners, strike, supervisors
+from tests.fakes.world import World, children_of, living, tree_of, wait_until
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("DELEGATE_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -21,35 +21,6 @@ WORK = """
 exec 9>>lock-{n}; flock -n 9 || echo {n} >> overlaps
 echo {n} >> started; sleep 0.3; echo {n} >> ended
 """
-
-
-def relay(world: World) -> list[int]:
-    return [world.relay_pid()]
-
-
-def runners(world: World) -> list[int]:
-    return [pid for pid in children_of(world.keeper_pid()) if "delegate.runner" in command_of(pid)]
-
-
-def supervisors(world: World) -> list[int]:
-    return [pid for runner in runners(world) for pid in children_of(runner) if "supervisor" in command_of(pid)]
-
-
-def agents(world: World) -> list[int]:
-    return [pid for supervisor in supervisors(world) for pid in children_of(supervisor)]
-
-
-KINDS: list[Callable[[World], list[int]]] = [relay, runners, supervisors, agents]
-
-
-def strike(world: World, kinds: list[Callable[[World], list[int]]], dice: random.Random) -> None:
-    victims = []
-    for kind in kinds:
-        with suppress(OSError, ValueError):
-            victims += [dice.choice(found) for found in [kind(world)] if found]
-    for pid in victims:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.promise("P1")

@@ -124,7 +124,7 @@ class Runner:
         return dict(response.json())
 
     def new_claim(self) -> str:
-        return f"claim-{self.machine}-{next(self.claims)}"
+        return f"claim-{self.id}-{next(self.claims)}"
 
     async def ask(self, claim_id: str | None = None, *, wait: float = 0, **fields: Any) -> dict[str, Any] | None:
         body = {"claimId": claim_id or self.new_claim(), "agents": ["shell", "claude"], "wait": wait, **fields}
@@ -132,6 +132,10 @@ class Runner:
         assert response.status_code == 200, response.text
         assignment: dict[str, Any] | None = response.json()["assignment"]
         return assignment
+
+    async def take_all(self) -> None:
+        while await self.ask():
+            pass
 
     async def take(self, **fields: Any) -> Attempt:
         """Submit a task and claim it."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -336,14 +335,24 @@ async def test_an_attempt_that_cannot_exist_is_not_found(runner: Runner, odd: st
         assert problem_of(response, 404, response.json()["type"])["type"] in {"no_such_attempt", "no_such_route"}
 
 
-def cursors() -> Iterator[str]:
-    for text in ("", "t", "x5", "t-1", "t1.5", "t٣", "t" + "9" * 25, "t99999999999999999999", "\x00"):
-        yield base64.urlsafe_b64encode(text.encode()).decode()
-    yield from ("%00", "%ff", "%ED%A0%80", "%F0%9F%98%80", "!!!!", "a", "a" * 41, "dDE", "dDE=x")
-
-
+CURSORS = [
+    "",
+    "t",
+    "5",
+    "x5",
+    "t0",
+    "t-1",
+    "t1.5",
+    "t1%20",
+    "t1%0a",
+    "t%D9%A3",
+    "t" + "9" * 19,
+    "%00",
+    "%ff",
+    "%ED%A0%80",
+]
 QUERIES = [
-    *[f"cursor={cursor}" for cursor in cursors()],
+    *[f"cursor={cursor}" for cursor in CURSORS],
     *[f"limit={limit}" for limit in ("0", "-1", "101", "1000000000", "x", "", "1e2", "%00", "9" * 50)],
     *[f"status={status}" for status in ("", "blocked", "%00", "QUEUED", "%ff")],
 ]

@@ -18,14 +18,17 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_lease_is_renewed_again_and_again(stage: Stage) -> None:
     bench, assignment = await stage.take("exit 0")
-    lease = Lease(bench.link, assignment, Bell())
+    attention = Bell()
+    lease = Lease(bench.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
         group.start_soon(lease.keep)
         with anyio.fail_after(5):
             while lease.answers < 3:
-                await anyio.lowlevel.checkpoint()
+                await attention.heard()
         group.cancel_scope.cancel()
+
+    assert lease.answers == 3
 
 
 @pytest.mark.promise("P4")

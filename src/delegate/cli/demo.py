@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,11 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from delegate import config, home
-from delegate.cli import keeper, terminal
+from delegate.cli import terminal
 from delegate.cli.demo_work import FILES, TEST_COMMAND, WORKS, Work, git_environment
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.screen import Screen
+from delegate.cli.start import start
 from delegate.cli.timeline import clock, event_words, moment, span, spent
 from delegate.client import Client, StreamItem
 from delegate.config import Home, Settings
@@ -111,7 +112,8 @@ def demo(door: Door, agent: str, keep: bool) -> None:
 
 @contextmanager
 def throw_away_place(environ: Mapping[str, str], *, keep: bool) -> Iterator[Place]:
-    own = {name: text for name, text in environ.items() if not _is_setting(name)}
+    foreign = _settings_of_the_user()
+    own = {name: text for name, text in environ.items() if name not in foreign}
     root = Path(tempfile.mkdtemp(prefix="delegate-demo-"))
     place = Place(root=root.resolve(), environ={**own, **git_environment(), "PYTHONDONTWRITEBYTECODE": "1"})
     signal.signal(signal.SIGTERM, _leave)
@@ -124,12 +126,9 @@ def throw_away_place(environ: Mapping[str, str], *, keep: bool) -> Iterator[Plac
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _is_setting(name: str) -> bool:
-    return name not in KEPT_SETTINGS and any(name in config.source_of(field).variables for field in _setting_names())
-
-
-def _setting_names() -> list[str]:
-    return list(Settings.__dataclass_fields__)
+def _settings_of_the_user() -> set[str]:
+    names = {name for field in fields(Settings) for name in config.source_of(field.name).variables}
+    return names - KEPT_SETTINGS
 
 
 def _leave(*_: object) -> None:
@@ -147,7 +146,7 @@ def make_repository(place: Place) -> None:
 
 
 def start_relay(place: Place, agent: str) -> Client:
-    keeper.start(place.settings, runners=RUNNERS, environ=place.environ)
+    start(place.settings, runners=RUNNERS, environ=place.environ)
     client = Client(place.settings)
     deadline = time.monotonic() + RUNNER_PATIENCE
     while len(runners := client.relay()["runners"]) < int(RUNNERS):
@@ -163,10 +162,12 @@ def start_relay(place: Place, agent: str) -> Client:
 
 def stop_relay(place: Place) -> None:
     holder = home.holder(place.home.keeper_lock)
-    if holder is not None and holder.is_alive:
+    if holder is None:
+        return
+    if holder.is_alive:
         os.kill(holder.pid, signal.SIGQUIT)
     deadline = time.monotonic() + STOP_PATIENCE
-    while home.is_held(place.home.keeper_lock) and time.monotonic() < deadline:
+    while home.is_kept(place.home, holder) and time.monotonic() < deadline:
         time.sleep(POLL)
 
 

@@ -48,9 +48,9 @@ class Door:
         return Client(self.settings, notice=self.say_once)
 
     def _start_relay(self, settings: Settings) -> None:
-        from delegate.cli import keeper  # noqa: PLC0415  needed only when no relay runs, and slow to load
+        from delegate.cli.start import AUTO, start  # noqa: PLC0415  needed only when no relay runs, and slow to load
 
-        keeper.start(settings, runners=keeper.AUTO, environ=self.environ)
+        start(settings, runners=AUTO, environ=self.environ)
 
     def look(self) -> Look:
         colour = terminal.wants_colour(self.environ, sys.stdout)

@@ -7,7 +7,6 @@ import ctypes
 import json
 import logging
 import os
-import select
 import selectors
 import signal
 import socket
@@ -23,7 +22,7 @@ from typing import Any
 
 from delegate import __version__, config, home
 from delegate.config import Home, Settings
-from delegate.errors import DelegateError, InvalidField, RelayUnreachable, Reported
+from delegate.errors import DelegateError, InvalidField, RelayUnreachable
 from delegate.log import configure
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts 
 TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
 LOCK_PATIENCE = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
 LAST_STEPS = 3.0  # seconds for a living keeper that has stopped everything to be gone
-READY_PATIENCE = 60.0  # seconds for a relay to get ready, migrations included
 LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced
 STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
 RELAY_STOP = 15.0
@@ -45,67 +43,11 @@ BACKLOG = 1024  # callers that may wait while the relay restarts
 Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
 
 
-def start(settings: Settings, *, runners: str, environ: Mapping[str, str]) -> bool:
-    """Have the local relay up, starting a keeper in the background if none runs; True when this call started it."""
-    place = Home(settings.home)
-    turn = home.hold(place.start_lock, READY_PATIENCE)
-    if turn is None:
-        raise _not_ready(place, "another command is still starting it")
-    try:
-        if home.live_address(place) is not None:
-            return False
-        answer = _launch(place, runners, environ)
-    finally:
-        os.close(turn)
-    if "error" in answer:
-        told = answer["error"]
-        raise Reported(code=told["code"], message=told["message"], hint=told["hint"] or "", exit_code=told["exitCode"])
-    return True
-
-
-def _launch(place: Home, runners: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    errors = open_log(place, "keeper")
-    reading, writing = os.pipe()
-    try:
-        keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, "--runners", runners, "--report-fd", str(writing)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=[writing],
-            start_new_session=True,
-            cwd=place.root,
-            env=_environment(place, environ),
-        )
-    finally:
-        os.close(writing)
-        os.close(errors)
-    try:
-        told = _hear(reading, place)
-    except BaseException:
-        keeper.terminate()
-        keeper.wait()
-        raise
-    keeper.returncode = 0  # it lives on; nobody here waits for it
-    return told
-
-
-def _hear(descriptor: int, place: Home) -> dict[str, Any]:
-    """The one line a keeper writes when its relay is ready, or when it cannot be."""
-    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        if not select.select([pipe], [], [], READY_PATIENCE)[0]:
-            raise _not_ready(place, f"it was not ready after {READY_PATIENCE:.0f} s")
-        told = _answer(pipe.read())
-    if not told:
-        raise _not_ready(place, "it ended before it was ready")
-    return told
-
-
-def _not_ready(place: Home, why: str) -> RelayUnreachable:
+def not_ready(place: Home, why: str) -> RelayUnreachable:
     return RelayUnreachable(url=place.root, why=why, advice=f"look into {place.logs}")
 
 
-def _environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:
     """The user's own, but everything of this home speaks to its relay with its token, whoever started it."""
     elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
     kept = {name: value for name, value in environ.items() if name not in elsewhere}
@@ -143,7 +85,8 @@ def keep(settings: Settings, *, runners: str, report: Report) -> int:
     try:
         return Keeper(settings, count, lock=lock, listener=listener, report=report).run()
     finally:
-        place.address.unlink(missing_ok=True)
+        if home.is_in_place(lock, place.keeper_lock):
+            place.address.unlink(missing_ok=True)
         listener.close()
         os.close(lock)
 
@@ -226,6 +169,9 @@ class Keeper:
                 break
             self._wait(wake, now)
             self._reap()
+            if self._stops < 2 and not home.is_in_place(self._lock, self._home.keeper_lock):
+                log.error("the home was removed: stopping")
+                self._ask_stop(2)
             self._advance_stop()
         return self._exit_code
 
@@ -269,7 +215,7 @@ class Keeper:
     def _start(self, child: Child, now: float) -> None:
         child.began = now
         is_relay = child is self._relay
-        errors = open_log(self._home, child.name)
+        errors = self._log_of(child)
         try:
             child.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", *child.arguments],
@@ -280,7 +226,7 @@ class Keeper:
                 start_new_session=True,  # a Ctrl-C in the terminal is the keeper's to handle
                 umask=0o077 if is_relay else -1,  # agents keep the user's own
                 cwd=self._home.root,
-                env=_environment(self._home, os.environ),
+                env=environment(self._home, os.environ),
             )
         except OSError:
             log.exception("child not started", extra={"child": child.name})
@@ -293,6 +239,13 @@ class Keeper:
             self._relay_said = b""
             self._selector.register(child.process.stdout, selectors.EVENT_READ)
 
+    def _log_of(self, child: Child) -> int:
+        try:
+            return open_log(self._home, child.name)
+        except DelegateError as error:  # a full disk must not keep the relay from coming back
+            log.warning("no log", extra={"child": child.name, "why": error.message})
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
     def _hear_relay(self, descriptor: int) -> None:
         piece = os.read(descriptor, 65_536)
         if not piece:
@@ -300,7 +253,7 @@ class Keeper:
             return
         was_silent = b"\n" not in self._relay_said
         self._relay_said = (self._relay_said + piece)[:65_536]
-        if was_silent and _answer(self._relay_said).get("ready"):
+        if was_silent and read_answer(self._relay_said).get("ready"):
             self._relay_ready()
 
     def _relay_ready(self) -> None:
@@ -316,8 +269,10 @@ class Keeper:
         try:
             home.write_private(self._home.address, address.as_json())
         except DelegateError as error:
-            self._give_up(error.exit_code, _problem(error))
-            return
+            log.warning("address not written", extra={"why": error.message})
+            if not self._ready_once:  # later there is one already, with the same url
+                self._give_up(error.exit_code, _problem(error))
+                return
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
         if not self._ready_once:
             self._ready_once = True
@@ -353,13 +308,13 @@ class Keeper:
         child.process.stdout.close()
 
     def _relay_died(self, code: int) -> None:
-        told = _answer(self._relay_said)
+        told = read_answer(self._relay_said)
         if "error" in told and (code == 3 or not self._ready_once):
             self._give_up(code, told)
         elif not self._ready_once:
             self._early_deaths += 1
             if self._early_deaths >= TRIES_BEFORE_READY:
-                self._give_up(6, _problem(_not_ready(self._home, f"it ended with exit code {code}")))
+                self._give_up(6, _problem(not_ready(self._home, f"it ended with exit code {code}")))
 
     def _give_up(self, code: int, told: dict[str, Any]) -> None:
         log.error("relay cannot run", extra={"exit_code": code, "told": told})
@@ -377,21 +332,18 @@ class Keeper:
                 child.wanted = False
                 child.tell(signal.SIGTERM)
         if self._stops > 1 and self._kill_at == float("inf"):
-            self._stop_now(self._runners, self._settings.grace.total_seconds() + STOP_MARGIN)
+            for child in self._runners:
+                child.cut()
+            self._kill_at = time.monotonic() + self._settings.grace.total_seconds() + STOP_MARGIN
         if self._relay.wanted and all(child.process is None for child in self._runners):
             self._relay.wanted = False
             self._relay.tell(signal.SIGTERM)
-            self._stop_now([self._relay], RELAY_STOP)
+            self._kill_at = time.monotonic() + RELAY_STOP
         if time.monotonic() >= self._kill_at:
             for child in self._children():
                 if not child.wanted:
                     child.tell(signal.SIGKILL)
             self._kill_at = time.monotonic() + 1.0
-
-    def _stop_now(self, children: Iterable[Child], patience: float) -> None:
-        for child in children:
-            child.cut()
-        self._kill_at = time.monotonic() + patience
 
     def _end_orphans(self) -> None:
         """A runner and its supervisor that were killed together leave their agent's processes here."""
@@ -427,7 +379,7 @@ def _become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _answer(said: bytes) -> dict[str, Any]:
+def read_answer(said: bytes) -> dict[str, Any]:
     """The one line a relay says: that it is ready, or why it cannot be."""
     try:
         found = json.loads(said.partition(b"\n")[0])

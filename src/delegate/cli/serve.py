@@ -16,6 +16,7 @@ from delegate import __version__, config, home
 from delegate.cli import keeper
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.output import relay_page
+from delegate.cli.start import start
 from delegate.cli.timeline import moment, span
 from delegate.client import LOOPBACK
 from delegate.errors import DelegateError, Refused
@@ -41,7 +42,7 @@ def up(door: Door, foreground: bool, runners: str) -> int:
     keeper.runner_count(runners)
     if foreground:
         return _keep_here(door, runners)
-    started = keeper.start(door.settings, runners=runners, environ=door.environ)
+    started = start(door.settings, runners=runners, environ=door.environ)
     address = home.live_address(door.home)
     if door.as_json:
         door.print_json({"url": address.url if address else None, "started": started})
@@ -72,10 +73,11 @@ def down(door: Door, now: bool) -> int:
     """Let running tasks finish, then stop the relay and its runners."""
     door.require_local("delegate down")
     holder = home.holder(door.home.keeper_lock)
-    if holder is None or not holder.is_alive:
+    if holder is None:
         door.say(f"nothing runs for {door.home.root}")
         return 0
-    os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
+    if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
+        os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
     interrupts = _wait_until_gone(door, holder)
     if door.as_json:
         door.print_json({"stopped": True, "pid": holder.pid})
@@ -90,7 +92,7 @@ def _wait_until_gone(door: Door, holder: home.Holder) -> int:
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     waits, answered = Waits(door), 0
     deadline = time.monotonic() + DOWN_MOST
-    while home.is_held(door.home.keeper_lock) and time.monotonic() < deadline:
+    while home.is_kept(door.home, holder) and time.monotonic() < deadline:
         if len(interrupts) > answered:
             answered += 1
             if answered == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -13,7 +12,6 @@ from fastapi.responses import Response, StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from delegate import __version__
-from delegate.errors import InvalidField
 from delegate.intake import submit as intake
 from delegate.model import Priority, Task, TaskId
 from delegate.queue import finish
@@ -43,16 +41,18 @@ from delegate.wire import (
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
 }
+SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was seen before"}}
+BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
 TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 SubmitBody = Annotated[SubmitRequest, Depends(JsonBody(SubmitRequest))]
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
 RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
 MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
-CURSOR_MAX = 2**63 - 1
 
 
-@router.post("/tasks", status_code=201, response_model=TaskView)
+@router.post("/tasks", status_code=201, response_model=TaskView, responses=SEEN)
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     wanted = intake.Request(
@@ -80,12 +80,13 @@ async def list_tasks(
     request: Request,
     status: Annotated[TaskStatus | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    cursor: Annotated[str | None, Query(max_length=40)] = None,
+    cursor: Annotated[str | None, Query(pattern=r"^t[1-9][0-9]{0,17}$")] = None,
 ) -> Response:
     relay = relay_of(request)
-    rows = await follow.page(relay.database, states=_states(status), before=_place(cursor), limit=limit)
+    before = None if cursor is None else int(cursor[1:])
+    rows = await follow.page(relay.database, states=_states(status), before=before, limit=limit)
     around = await follow.surroundings(relay.database, relay.rules, relay.now())
-    following = _cursor(rows[-1][0]) if len(rows) == limit else None
+    following = f"t{rows[-1][0]}" if len(rows) == limit else None
     return answer(TaskPage(tasks=[task_view(task, around) for _, task in rows], next=following))
 
 
@@ -110,7 +111,7 @@ async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -
     return await _task_answer(relay, task)
 
 
-@router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView)
+@router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
 async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
     relay = relay_of(request)
     return _submitted(relay, await intake.retry(relay.database, task_id, body.request_key, relay.now()))
@@ -131,7 +132,7 @@ async def show_output(
     return answer(await feeds.last_lines(relay_of(request).database, task_id, tail))
 
 
-@router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse)
+@router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse, responses=BYTES)
 async def show_raw_output(
     request: Request, task_id: TaskInPath, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
 ) -> Response:
@@ -140,7 +141,7 @@ async def show_raw_output(
     return StreamingResponse(chunks, media_type="application/octet-stream")
 
 
-@router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse)
+@router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse, responses=EVENTS)
 async def follow_task(
     request: Request,
     task_id: TaskInPath,
@@ -154,7 +155,7 @@ async def follow_task(
     return _events(feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
 
 
-@router.get("/events", response_class=EventSourceResponse)
+@router.get("/events", response_class=EventSourceResponse, responses=EVENTS)
 async def follow_all(
     request: Request, start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning"
 ) -> Response:
@@ -205,19 +206,3 @@ def _states(status: TaskStatus | None) -> list[TaskState]:
     if status is None:
         return []
     return [TaskState.QUEUED, TaskState.BLOCKED] if status == "queued" else [TaskState(status)]
-
-
-def _cursor(place: int) -> str:
-    return base64.urlsafe_b64encode(f"t{place}".encode()).decode()
-
-
-def _place(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    try:
-        place = int(base64.urlsafe_b64decode(cursor).decode().removeprefix("t"))
-    except ValueError:
-        place = 0
-    if not 0 < place <= CURSOR_MAX or _cursor(place) != cursor:
-        raise InvalidField(field="cursor", why="was not made by this relay; start again without it")
-    return place

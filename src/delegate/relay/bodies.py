@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from delegate.errors import MalformedBody
+from delegate.errors import MalformedBody, UnsupportedMedia
 from delegate.relay.problems import fault
 from delegate.wire import Wire
 
@@ -26,6 +26,7 @@ class JsonBody(Generic[M]):
         self.model = model
 
     async def __call__(self, request: Request) -> M:
+        check_kind(request)
         try:
             return self.model.model_validate_json(await request.body(), strict=True)
         except ValidationError as error:
@@ -34,3 +35,10 @@ class JsonBody(Generic[M]):
             raise fault(faults[0]["type"], faults[0]["loc"], faults[0]["msg"]) from None
         except ClientDisconnect as error:
             raise MalformedBody(why="it ended too early") from error
+
+
+def check_kind(request: Request) -> None:
+    """A form of a web page can send anything but this kind without asking first."""
+    given = ",".join(request.headers.getlist("content-type")).partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise UnsupportedMedia(given=given or "nothing")

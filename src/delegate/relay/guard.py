@@ -1,4 +1,4 @@
-"""Before any route: foreign hosts and pages, bodies that are too large or of the wrong kind, and a name per request."""
+"""Before any route: foreign hosts and pages, bodies that are too large, and a name for every request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from delegate.errors import (
     MalformedBody,
     OriginRefused,
     PayloadTooLarge,
-    UnsupportedMedia,
 )
 from delegate.relay.problems import problem
 from delegate.wire import BODY_MAX, RECORD_BODY_MAX
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
-METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 Headers = dict[str, list[str]]
 
 
@@ -37,7 +35,7 @@ class Guard:
         try:
             headers = gathered(scope["headers"])
             check_origin(headers)
-            check_body(headers, scope["method"], limit)
+            check_length(headers, limit)
         except DelegateError as error:
             await problem(error, request_id)(scope, receive, send)
             return
@@ -83,13 +81,9 @@ def _name(host: str) -> str:
     return head if colon and port.isdecimal() else host
 
 
-def check_body(headers: Headers, method: str, limit: int) -> None:
+def check_length(headers: Headers, limit: int) -> None:
     for length in headers.get("content-length", []):
         if not (length.isascii() and length.isdecimal()):
             raise MalformedBody(why="its length is no number")
         if len(length) > len(str(limit)) or int(length) > limit:
             raise PayloadTooLarge(limit=limit)
-    if method in METHODS_WITH_BODY:
-        given = ",".join(headers.get("content-type", [])).partition(";")[0].strip().lower()
-        if given != "application/json":
-            raise UnsupportedMedia(given=given or "nothing")

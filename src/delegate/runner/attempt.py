@@ -97,6 +97,7 @@ class Attempt:
         command = Command(argv=invocation.argv, cwd=usable(assignment.working_directory), env=invocation.env)
         reading = agent.reading(assignment)
         process = await launch(await self._bench.spares.take(), command)
+        log.info("agent started", extra={**self._marks, "agent": assignment.agent, "pid": process.pid})
         run = Run(process, reading, self._around, self._started_at)
         return reading, await run.to_its_end(invocation)
 
@@ -141,9 +142,9 @@ def usable(name: str | None) -> Path:
         mode = Path(name).stat().st_mode
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise DirectoryUnusable(f"the directory {shown(name)} cannot be used: {why}") from error
+        raise DirectoryUnusable(f"the directory {shown(Path(name))} cannot be used: {why}") from error
     if not stat.S_ISDIR(mode):
-        raise DirectoryUnusable(f"{shown(name)} is not a directory")
+        raise DirectoryUnusable(f"{shown(Path(name))} is not a directory")
     if not os.access(name, os.X_OK):
-        raise DirectoryUnusable(f"the directory {shown(name)} may not be entered by the runner's user")
+        raise DirectoryUnusable(f"the directory {shown(Path(name))} may not be entered by the runner's user")
     return Path(name)

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from delegate.config import Home, Settings
-from delegate.errors import DamagedDatabase, Refused
+from delegate.errors import DamagedDatabase, DelegateError, DiskFull, Refused
 from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
 KEPT = 12  # automatic backups; at one every six hours, three days
 COMPANIONS = ("-wal", "-shm")
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)  # damaged text comes back inside of an error's message
 
 
 def backup(settings: Settings, target: Path | None) -> Path:
@@ -45,7 +46,10 @@ def restore(settings: Settings, source: Path | None) -> Path:
         raise Refused(why=f"there is no backup in {home.backups}")
     if not chosen.is_file():
         raise Refused(why=f"there is no backup {chosen}")
-    verify(chosen)
+    try:
+        check_whole(chosen)
+    except DAMAGE as error:
+        raise fault_of(chosen, error, backup="or name another one") from error
     incoming = home.database.with_suffix(".incoming")
     shutil.copyfile(chosen, incoming)
     incoming.chmod(0o600)
@@ -72,23 +76,26 @@ def save_copy(database: Path, target: Path) -> None:
             closing(sqlite3.connect(partial)) as copy,
         ):
             source.backup(copy, pages=1000)
-        verify(partial)
+        check_whole(partial)
         flush(partial)
         partial.rename(target)
         flush(target.parent)
+    except DAMAGE as error:
+        raise fault_of(database, error, backup="no new one was made") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def verify(path: Path) -> None:
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise DamagedDatabase(path=path, why=error, backup="choose another one") from error
+def check_whole(path: Path) -> None:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        connection.execute("SELECT version_num FROM alembic_version").fetchone()
     if verdict != "ok":
-        raise DamagedDatabase(path=path, why=verdict, backup="choose another one")
+        raise sqlite3.DatabaseError(verdict.splitlines()[-1])
+
+
+def fault_of(path: Path, error: Exception, *, backup: str) -> DelegateError:
+    return DiskFull(why=error) if "full" in str(error) else DamagedDatabase(path=path, why=error, backup=backup)
 
 
 def flush(path: Path) -> None:

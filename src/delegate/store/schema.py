@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +16,13 @@ from alembic.config import Config
 from sqlalchemy import Connection, exc, inspect, text
 
 from delegate.config import Home
-from delegate.errors import DamagedDatabase, NewerDatabase, StoreBusy
-from delegate.store.backup import newest_backup, save_copy
+from delegate.errors import BadSetting, DamagedDatabase, DelegateError, NewerDatabase, StoreBusy
+from delegate.store.backup import COMPANIONS, DAMAGE, flush, newest_backup, save_copy
 from delegate.store.database import is_postgres, postgres_engine, sqlite_engine
 
 log = logging.getLogger(__name__)
 SQLITE_HEADER = b"SQLite format 3\x00"
+SCHEMA_ROWS = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
 MIGRATIONS = Path(__file__).parent / "migrations"
 # A checkpoint of these can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
 FIRST_SOUND_SQLITE = (3, 51, 3)
@@ -40,25 +42,50 @@ def prepare(home: Home, *, url: str, now: datetime) -> None:
         return
     found = check_sqlite(home)
     warn_of_risks(home.database)
-    if found == revisions()[-1]:
-        return
-    if found is not None:
+    if found is None:
+        _create(home)
+    elif found != revisions()[-1]:
         save_copy(home.database, home.backups / f"before-{revisions()[-1]}-{now:%Y%m%dT%H%M%SZ}.db")
-    engine = sqlite_engine(home.database, begin="BEGIN IMMEDIATE")
+        _upgrade_file(home.database)
+
+
+def _create(home: Home) -> None:
+    """Made beside its place and moved there when it is whole: a first start that is killed leaves no half of it."""
+    incoming = home.database.with_name(f"{home.database.name}.new")
+    for suffix in ("", *COMPANIONS):
+        incoming.with_name(incoming.name + suffix).unlink(missing_ok=True)
+    _upgrade_file(incoming)
+    flush(incoming)
+    incoming.rename(home.database)
+    flush(home.root)
+
+
+def _upgrade_file(path: Path) -> None:
+    engine = sqlite_engine(path, begin="BEGIN IMMEDIATE")
     try:
         with engine.begin() as connection:
             upgrade(connection)
+            mark = fingerprint(connection.exec_driver_sql(SCHEMA_ROWS))
+            connection.exec_driver_sql(f"PRAGMA user_version={mark}")
     finally:
         engine.dispose()
+
+
+def fingerprint(rows: Iterable[Sequence[object]]) -> int:
+    """Of the schema as SQLite stores it; in 31 bits, as `user_version` is signed."""
+    return zlib.crc32(repr([tuple(row) for row in rows]).encode()) & 0x7FFFFFFF
 
 
 def check_sqlite(home: Home) -> str | None:
     """The revision of the file, or None when there is none yet. Reads only: a damaged file is not made worse."""
     path = home.database
-    if not path.exists():
-        return None
+    journal = path.with_name(f"{path.name}-wal")
     with _damage_named(home):
-        with path.open("rb") as file:
+        if not path.exists():
+            if journal.exists() and journal.stat().st_size:
+                raise sqlite3.DatabaseError(f"it is gone, but its journal {journal.name} is still there")
+            return None
+        with path.open("r+b") as file:  # a file that may not be written is of no use either
             if file.read(len(SQLITE_HEADER)) != SQLITE_HEADER:
                 raise sqlite3.DatabaseError("it is empty or not an SQLite file")
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -66,6 +93,10 @@ def check_sqlite(home: Home) -> str | None:
             if verdict != "ok":
                 raise sqlite3.DatabaseError(verdict.splitlines()[-1])
             found = revision_of(connection)
+            [mark] = connection.execute("PRAGMA user_version").fetchone()
+            # quick_check reads the schema but does not know what it should be. No mark: somebody rebuilt the file.
+            if mark not in (0, fingerprint(connection.execute(SCHEMA_ROWS))):
+                raise sqlite3.DatabaseError("its schema is not the one we made")
     if found not in revisions():
         raise NewerDatabase(path=path, found=found, known=revisions()[-1])
     return found
@@ -85,9 +116,10 @@ def revision_of(connection: sqlite3.Connection) -> str:
 def _damage_named(home: Home) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.DatabaseError, OSError) as error:
-        backup = newest_backup(home)
-        raise DamagedDatabase(path=home.database, why=error, backup=backup or "there is none yet") from error
+    except (*DAMAGE, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        backup = newest_backup(home) or "there is none yet"
+        raise DamagedDatabase(path=home.database, why=why, backup=backup) from error
 
 
 def _prepare_postgres(url: str) -> None:
@@ -104,17 +136,28 @@ def _prepare_postgres(url: str) -> None:
                     log.warning("the database may forget commits at a power cut", extra={"setting": f"{name}=off"})
             if found != revisions()[-1]:
                 upgrade(connection)
-    except exc.OperationalError as error:
-        raise StoreBusy(why=str(error.orig).splitlines()[0]) from error
+    except exc.DBAPIError as error:
+        raise _postgres_fault(engine.url.render_as_string(), error) from error
     finally:
         engine.dispose()
+
+
+def _postgres_fault(address: str, error: exc.DBAPIError) -> DelegateError:
+    why = str(error.orig).splitlines()[0]
+    is_refused = any(words in why for words in ("authentication failed", "does not exist", "permission denied"))
+    if is_refused or not isinstance(error, exc.OperationalError):
+        advice = "name a database of PostgreSQL in which this user may create tables"
+        return BadSetting(name="DELEGATE_DATABASE_URL", value=address, why=why, advice=advice)
+    return StoreBusy(why=why)
 
 
 def _postgres_revision(connection: Connection) -> str | None:
     names = set(inspect(connection).get_table_names())
     if "alembic_version" in names:
-        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
-    if names:
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+        if found is not None:
+            return str(found)
+    if names - {"alembic_version"}:
         raise DamagedDatabase(
             path=connection.engine.url.render_as_string(),
             why="it has tables of another program",

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delegate.config import Settings
+from delegate.errors import InvalidField, UnknownAgent
+from delegate.intake.submit import Request, accepted
+from delegate.model import PROMPT_MAX, AgentName, Priority
+from delegate.states import TaskState
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+REQUEST = Request(prompt="true", agent="shell", working_directory="/srv", machine="desk")
+
+
+def test_what_nobody_asked_for_is_as_the_settings_say() -> None:
+    settings = Settings(task_timeout_ms=90_000, max_output_buffer=4096)
+
+    task = accepted(REQUEST, settings, NOW)
+
+    assert (task.state, task.agent, task.priority) == (TaskState.QUEUED, AgentName.SHELL, Priority.P2)
+    assert (task.limits.timeout, task.limits.max_output) == (timedelta(seconds=90), 4096)
+    assert (task.limits.max_budget_usd, task.limits.max_turns) == (None, None)
+    assert (task.created_at, task.lane, task.fence, task.attempts) == (NOW, "desk/shell", 0, 0)
+
+
+def test_every_task_gets_an_id_of_its_own() -> None:
+    ids = {accepted(REQUEST, Settings(), NOW).id for _ in range(100)}
+
+    assert len(ids) == 100
+    assert all(task_id.startswith("task-") for task_id in ids)
+
+
+@pytest.mark.parametrize("prompt", ["", " \n\t", "\u200b\u2060\ufeff", " \u200d \u200b\n"])
+def test_a_prompt_that_says_nothing_is_refused(prompt: str) -> None:
+    with pytest.raises(InvalidField, match="prompt: is empty") as caught:
+        accepted(replace(REQUEST, prompt=prompt), Settings(), NOW)
+
+    assert caught.value.field == "prompt"
+
+
+def test_a_prompt_has_at_most_a_quarter_of_a_million_characters() -> None:
+    longest = "ä" * PROMPT_MAX
+
+    assert accepted(replace(REQUEST, prompt=longest), Settings(), NOW).prompt == longest
+    with pytest.raises(InvalidField, match="has 250,001 characters; the limit is 250,000"):
+        accepted(replace(REQUEST, prompt=longest + "!"), Settings(), NOW)
+
+
+def test_a_prompt_with_a_nul_is_refused_before_a_program_has_to() -> None:
+    with pytest.raises(InvalidField, match="NUL"):
+        accepted(replace(REQUEST, prompt="a\0b"), Settings(), NOW)
+
+
+@pytest.mark.parametrize("prompt", ["--help", "-", "'; rm -rf /", "a\nb", "🜚", "\x1b[31m"])
+def test_a_prompt_is_kept_as_it_came(prompt: str) -> None:
+    assert accepted(replace(REQUEST, prompt=prompt), Settings(), NOW).prompt == prompt
+
+
+@pytest.mark.parametrize("agent", ["", "codex2", "Shell", "shell ", "claude\n"])
+def test_an_unknown_agent_is_refused_with_the_known_ones(agent: str) -> None:
+    with pytest.raises(UnknownAgent) as caught:
+        accepted(replace(REQUEST, agent=agent), Settings(), NOW)
+
+    assert caught.value.hint == "known agents: claude, shell"
+
+
+@pytest.mark.parametrize("directory", ["", "srv", "./srv", "~/srv", "../etc"])
+def test_a_directory_must_not_depend_on_where_one_stands(directory: str) -> None:
+    with pytest.raises(InvalidField, match="workingDirectory: must be an absolute path"):
+        accepted(replace(REQUEST, working_directory=directory), Settings(), NOW)

@@ -1,0 +1,191 @@
+"""The one writer of SQLite, the many of PostgreSQL, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import insert, select, text, update
+from tests.conformance.scene import NOON, Scene
+from tests.databases import Place, run
+
+from delegate.config import Home
+from delegate.errors import DamagedDatabase, DiskFull, StoreBusy
+from delegate.states import TaskState
+from delegate.store.database import BATCH_MAX, Connection, Database, open_database
+from delegate.store.schema import prepare
+from delegate.store.tables import relay
+from delegate.store.tasks import count_by_state
+
+pytestmark = pytest.mark.anyio
+
+
+def writing(name: str) -> Callable[[Connection], object]:
+    """A job that writes one row."""
+    return lambda connection: connection.execute(insert(relay).values(name=name, seen_at=NOON))
+
+
+def names(connection: Connection) -> list[str]:
+    return sorted(connection.execute(select(relay.c.name)).scalars())
+
+
+async def test_every_write_of_a_storm_is_answered_and_stored(database: Database) -> None:
+    wanted = [f"{number:03d}" for number in range(3 * BATCH_MAX)]
+
+    async with anyio.create_task_group() as group:
+        for name in wanted:
+            group.start_soon(database.write, "storm", writing(name))
+
+    assert await database.read(names) == wanted
+
+
+async def test_a_write_that_was_answered_is_seen_by_every_reader(place: Place, database: Database) -> None:
+    await database.write("one", writing("one"))
+
+    async with open_database(path=place.home.database, url=place.url) as other:
+        assert await other.read(names) == ["one"]
+
+
+async def test_a_write_whose_caller_has_gone_is_made_all_the_same(database: Database) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await database.write("abandoned", writing("abandoned"))
+    await database.write("after", writing("after"))
+
+    assert await database.read(names) in (["abandoned", "after"], ["after"])
+
+
+async def test_a_defect_in_one_job_reaches_its_own_caller_and_nobody_else(database: Database) -> None:
+    failures = []
+
+    def broken(connection: Connection) -> None:
+        writing("broken")(connection)
+        raise ZeroDivisionError
+
+    async def try_it() -> None:
+        with pytest.raises(ZeroDivisionError) as caught:
+            await database.write("broken", broken)
+        failures.append(caught)
+
+    async with anyio.create_task_group() as group:
+        for number in range(4):
+            group.start_soon(database.write, "good", writing(f"good-{number}"))
+            group.start_soon(try_it)
+
+    assert len(failures) == 4
+    assert await database.read(names) == [f"good-{number}" for number in range(4)]
+
+
+async def test_a_full_disk_is_said_and_costs_nothing_that_was_accepted(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    prepare(home, url="", now=datetime.now(UTC))
+    async with open_database(path=home.database) as database:
+        scene = Scene(database)
+        kept = [await scene.submit() for _ in range(3)]
+        await limit_pages(database, 0)
+
+        with pytest.raises(DiskFull):
+            await scene.submit("x" * 200_000)
+        await limit_pages(database, 1_000_000)
+        kept.append(await scene.submit("x" * 200_000))
+
+        assert await database.read(count_by_state) == {TaskState.QUEUED: len(kept)}
+    with closing(sqlite3.connect(home.database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_on_a_full_disk_nobody_of_a_batch_is_told_a_lie(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    prepare(home, url="", now=datetime.now(UTC))
+    async with open_database(path=home.database) as database:
+        scene = Scene(database)
+        await limit_pages(database, 60)
+        accepted: list[str] = []
+
+        async def submit(number: int) -> None:
+            with suppress(DiskFull):
+                accepted.append((await scene.submit("x" * 20_000, request_key=str(number))).id)
+
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(submit, number)
+
+        stored = await database.read(count_by_state)
+        assert stored.get(TaskState.QUEUED, 0) == len(accepted) < 50
+
+
+async def limit_pages(database: Database, pages: int) -> None:
+    """The file may grow to this many pages (to no more than it has, if they are fewer), as if the disk were full."""
+    await database.write("limit", lambda c: c.exec_driver_sql(f"PRAGMA max_page_count={pages or 1}"))
+
+
+async def test_a_file_that_breaks_while_it_is_in_use_is_called_damaged(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    prepare(home, url="", now=datetime.now(UTC))
+    async with open_database(path=home.database) as database:
+        await database.write("one", writing("one"))
+        home.database.write_bytes(b"\xff" * home.database.stat().st_size)
+
+        with pytest.raises(DamagedDatabase):
+            await database.read(names)
+
+
+@pytest.mark.real
+async def test_a_deadlock_of_two_jobs_is_solved_by_doing_one_again(prepared_postgres_url: str) -> None:
+    run(prepared_postgres_url, "DELETE FROM relay")
+    meeting = threading.Barrier(2)
+
+    def crossing(first: str, second: str) -> Callable[[Connection], int]:
+        tries: list[str] = []
+
+        def work(connection: Connection) -> int:
+            tries.append(first)
+            connection.execute(update(relay).where(relay.c.name == first).values(seen_at=NOON))
+            if len(tries) == 1:
+                meeting.wait(5)
+            connection.execute(update(relay).where(relay.c.name == second).values(seen_at=NOON))
+            return len(tries)
+
+        return work
+
+    tries = []
+    async with open_database(path=Path(), url=prepared_postgres_url) as database:
+        await database.write("a", writing("a"))
+        await database.write("b", writing("b"))
+
+        async def cross(first: str, second: str) -> None:
+            tries.append(await database.write("cross", crossing(first, second)))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(cross, "a", "b")
+            group.start_soon(cross, "b", "a")
+
+    assert sorted(tries) == [1, 2]
+
+
+@pytest.mark.real
+async def test_a_lost_connection_is_replaced_by_a_new_one(prepared_postgres_url: str) -> None:
+    async with open_database(path=Path(), url=prepared_postgres_url) as database:
+        await database.read(names)
+        run(
+            prepared_postgres_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+
+        assert await database.read(names) is not None
+
+
+@pytest.mark.real
+async def test_a_connection_lost_in_the_middle_means_try_again_later(prepared_postgres_url: str) -> None:
+    async with open_database(path=Path(), url=prepared_postgres_url) as database:
+        with pytest.raises(StoreBusy) as caught:
+            await database.read(lambda c: c.execute(text("SELECT pg_terminate_backend(pg_backend_pid())")).scalar_one())
+
+    assert caught.value.retry_after == 1

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from delegate.log import KeyValueFormatter, one_line
+
+
+def formatted(message: str, *arguments: object, **extra: object) -> str:
+    record = logging.LogRecord("delegate.queue", logging.INFO, __file__, 1, message, arguments, None)
+    vars(record).update(extra, created=0.5)
+    return KeyValueFormatter().format(record)
+
+
+def test_a_line_is_time_level_logger_message_and_fields() -> None:
+    line = formatted("task claimed", task_id="task-1", fence=3)
+
+    assert line == "1970-01-01T00:00:00.500+00:00 info delegate.queue task claimed task_id=task-1 fence=3"
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "x\n1970-01-01T00:00:00+00:00 info delegate.queue task completed",
+        "x\r\ny",
+        "x\x0by\x0cz",
+        "x\x85y",
+        "x\u2028y\u2029z",
+        "x\x1b[2K\x1b[1Ay",
+        "x\x00y",
+        "x\u202ey",
+    ],
+)
+def test_no_value_can_forge_a_line_or_move_the_cursor(forgery: str) -> None:
+    for line in (formatted(forgery), formatted("said %s", forgery), formatted("said", text=forgery)):
+        assert line.isprintable()
+        assert len(line.splitlines()) == 1
+
+
+def test_a_traceback_is_one_field_of_the_line() -> None:
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        record = logging.LogRecord("delegate", logging.ERROR, __file__, 1, "broke", (), sys.exc_info())
+
+    line = KeyValueFormatter().format(record)
+
+    assert "\n" not in line
+    assert "broke traceback=Traceback (most recent call last):\\n" in line
+    assert line.endswith("ValueError: first\\nsecond")
+
+
+def test_what_is_printable_stays_as_it_is() -> None:
+    assert one_line("Grüße, 世界 🜚 a=b") == "Grüße, 世界 🜚 a=b"
