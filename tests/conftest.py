@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,7 @@ from delegate.store.database import Database, open_database
 from delegate.store.schema import prepare
 
 NOWHERE = Home(Path("/nonexistent"))
+WATCH = Path(__file__).parent / "fakes" / "postgres_watch.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +35,7 @@ def anyio_backend() -> str:
 def postgres() -> Iterator[Postgres]:
     # Not under pytest's own directory: as root the server runs as another user, and socket paths must be short.
     directory = Path(tempfile.mkdtemp(prefix="delegate-pg-"))
+    watch = subprocess.Popen([sys.executable, "-I", str(WATCH), str(directory)], stdin=subprocess.PIPE, process_group=0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it speaks of XDG_RUNTIME_DIR when it is imported
@@ -41,6 +44,7 @@ def postgres() -> Iterator[Postgres]:
             server = get_server(directory, cleanup_mode="delete")
     except (ImportError, OSError, subprocess.SubprocessError, AssertionError) as error:
         shutil.rmtree(directory, ignore_errors=True)
+        watch.communicate()
         pytest.skip(f"PostgreSQL cannot be started: {error}")
     try:
         started = Postgres(server.get_uri())
@@ -51,6 +55,7 @@ def postgres() -> Iterator[Postgres]:
         yield started
     finally:
         server.cleanup()
+        watch.communicate()
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ def one_line(text: str) -> str:
 
 
 def configure(level: str) -> None:
+    # Our lines name none of these, and finding them out takes as long as writing a line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     root = logging.getLogger()

@@ -71,6 +71,7 @@ def storable(data: dict[str, object]) -> dict[str, object]:
 NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
 VISIBLE = Field(json_schema_extra={"pattern": r"^[^\x00]*[^\s\x00\u200b-\u200d\u2060\ufeff][^\x00]*$"})
 ABSOLUTE = Field(json_schema_extra={"pattern": r"^/[^\x00]*$"})
+BASE64 = Field(json_schema_extra={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
 KNOWN_AGENT = Field(json_schema_extra={"enum": list(AgentName)})
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
@@ -361,7 +362,7 @@ class RecordItem(Wire):
     kind: RecordedKind
     data: EventData = Field(default_factory=dict)
     stream: Stream | None = None
-    output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4)] | None = None
+    output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4), BASE64] | None = None
     through: Seq | None = None
     bytes: Annotated[StrictInt, Field(ge=0, le=SKIPPED_MAX)] | None = None
 

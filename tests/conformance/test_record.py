@@ -152,6 +152,7 @@ async def test_messages_reach_the_runner_until_it_has_seen_them(scene: Scene) ->
     assert (await scene.record(held, fact(0))).messages == (second,)
     assert (await scene.renew(held, messages_seen=second.id)).messages == ()
     assert (await scene.renew(held, messages_seen=0)).messages == ()
+    assert (await scene.record(held, fact(1))).messages == ()
 
 
 async def test_the_same_message_sent_twice_is_one_message(scene: Scene) -> None:

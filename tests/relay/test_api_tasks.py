@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import httpx2
 import pytest
 from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
+
+from delegate.model import AttemptId, OutputChunk, Stream
+from delegate.relay.feeds import LINES_MAX, Tail
 
 pytestmark = pytest.mark.anyio
 
@@ -220,6 +225,29 @@ async def test_the_tail_of_the_output_can_be_asked_for(runner: Runner) -> None:
     shown = (await runner.owner.get(f"/api/tasks/{attempt.task_id}/output?tail=3")).json()
 
     assert [line["text"] for line in shown["lines"]] == ["97", "98", "99"]
+
+
+async def test_a_line_without_end_is_shown_in_pieces(runner: Runner) -> None:
+    attempt = await runner.take()
+    await attempt.record(*[chunk(seq, b"x" * 100_000) for seq in range(3)], chunk(3, b"y\nlast\n"))
+
+    shown = (await runner.owner.get(f"/api/tasks/{attempt.task_id}/output")).json()
+
+    assert "".join(line["text"] for line in shown["lines"]) == "x" * 300_000 + "y" + "last"
+    assert shown["lines"][-1]["text"] == "last"
+
+
+def test_the_end_of_very_much_output_is_not_more_than_an_answer_should_carry() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    piece = OutputChunk(id=1, attempt_id=AttemptId("a"), seq=1, stream=Stream.STDOUT, at=at, offset=0, data=b"")
+    tail = Tail(10_000)
+
+    for number in range(600):
+        tail.add(piece, [b"%d" % number, b"x" * 64 * 1024])
+
+    views = tail.views()
+    assert views[-2].text == "599"
+    assert sum(len(view.text) for view in views) <= LINES_MAX
 
 
 async def test_raw_output_has_the_exact_bytes_of_each_stream(runner: Runner) -> None:

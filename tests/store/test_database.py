@@ -166,7 +166,8 @@ async def test_a_deadlock_of_two_jobs_is_solved_by_doing_one_again(prepared_post
             group.start_soon(cross, "a", "b")
             group.start_soon(cross, "b", "a")
 
-    assert sorted(tries) == [1, 2]
+    assert len(tries) == 2
+    assert max(tries) > 1
 
 
 @pytest.mark.real

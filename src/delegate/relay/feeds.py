@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from heapq import merge
 
 from sse_starlette import ServerSentEvent
@@ -23,6 +25,7 @@ from delegate.wire import OutputChunkView, OutputLine, OutputView
 PING_SECONDS = 15
 LOOK_SECONDS = 2.0  # another relay on the same database does not ring our bells
 LINE_MAX = 64 * 1024  # a longer line is shown in pieces
+LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one answer; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
 
 
@@ -139,23 +142,41 @@ def marker(missing: int) -> bytes:
 async def last_lines(database: Database, task_id: TaskId, tail: int) -> OutputView:
     """The end of the output of all attempts, as lines."""
     attempts = await follow.attempts_of(database, task_id)
-    lines: list[OutputLine] = []
+    lines = Tail(tail)
     for attempt in attempts:
-        open_lines: dict[Stream, tuple[OutputChunk, bytes]] = {}
+        unfinished: dict[Stream, tuple[OutputChunk, bytes]] = {}
         async for missing, chunk in _chunks(database, attempt):
             if missing:
-                lines.append(OutputLine(at=chunk.at, stream=chunk.stream, text=marker(missing).decode().strip()))
-            _, rest = open_lines.pop(chunk.stream, (chunk, b""))
+                lines.add(chunk, [marker(missing).strip()])
+            _, rest = unfinished.pop(chunk.stream, (chunk, b""))
             *whole, rest = (rest + chunk.data).split(b"\n")
-            lines += [_line(chunk, line) for line in whole]
+            lines.add(chunk, whole)
             if len(rest) > LINE_MAX:
-                lines.append(_line(chunk, rest))
+                lines.add(chunk, [rest])
             elif rest:
-                open_lines[chunk.stream] = (chunk, rest)
-            lines = lines[-tail:]
-        lines += [_line(chunk, rest) for chunk, rest in open_lines.values()]
-    return OutputView(lines=lines[-tail:], truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
+                unfinished[chunk.stream] = (chunk, rest)
+        for chunk, rest in unfinished.values():
+            lines.add(chunk, [rest])
+    return OutputView(lines=lines.views(), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
 
 
-def _line(chunk: OutputChunk, line: bytes) -> OutputLine:
-    return OutputLine(at=chunk.at, stream=chunk.stream, text=line.removesuffix(b"\r").decode(errors="replace"))
+class Tail:
+    """The last lines, and not more of them than an answer should carry. Millions pass through here unshown."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._lines: deque[tuple[datetime, Stream, bytes]] = deque()
+
+    def add(self, chunk: OutputChunk, lines: list[bytes]) -> None:
+        for line in lines[-self._most :]:
+            self._lines.append((chunk.at, chunk.stream, line))
+            self._size += len(line)
+        while len(self._lines) > self._most or self._size > LINES_MAX:
+            self._size -= len(self._lines.popleft()[2])
+
+    def views(self) -> list[OutputLine]:
+        return [
+            OutputLine(at=at, stream=stream, text=line.removesuffix(b"\r").decode(errors="replace"))
+            for at, stream, line in self._lines
+        ]
