@@ -21,12 +21,14 @@ def main() -> int:
     names = parser.parse_args().names or BENCHES
     if unknown := set(names) - set(BENCHES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    load = os.getloadavg()[0]
     rows = [row for name in names for row in measured(name)]
     print(
-        f"\nPython {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, ",
+        f"\nPython {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         end="",
     )
-    print(f"peer: autobeat {peer.version() or 'not installed'}. Medians; all that a row compares ran in turn.\n")
+    print(f", load {load:.1f} before it began; peer: autobeat {peer.version() or 'not installed'}.")
+    print("Medians; all that a row compares ran in turn. With others at work on the machine only the ratios tell.\n")
     print(table(rows))
     return 0
 

@@ -309,7 +309,6 @@ class Assignment(Wire):
 
 class ClaimAnswer(Wire):
     assignment: Assignment | None = None
-    drain: bool = False
 
 
 class Message(Wire):
@@ -322,7 +321,6 @@ class Control(Wire):
 
     next_seq: int
     cancel: str | None = None  # the reason, when somebody asked for the end
-    drain: bool = False
     messages: list[Message] = []
 
 

@@ -63,7 +63,7 @@ def fuzzings() -> Iterator[list[Fuzzing]]:
     yield started
     for fuzzing in started:
         fuzzing.process.kill()
-        fuzzing.process.wait()
+        fuzzing.process.communicate()
 
 
 async def test_nothing_the_document_allows_or_forbids_brings_the_relay_out_of_step(

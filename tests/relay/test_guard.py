@@ -276,6 +276,13 @@ async def test_other_methods_are_refused_and_the_right_one_is_named(relay: Relay
     assert b"allow: POST" in head
 
 
+async def test_the_methods_of_all_routes_at_an_address_are_named(owner: httpx2.AsyncClient) -> None:
+    response = await owner.delete("/api/tasks")
+
+    problem_of(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == "GET, POST"
+
+
 async def test_nobody_can_override_the_method(runner: Runner) -> None:
     headers = {"x-http-method-override": "POST", "x-method-override": "POST", "x-http-method": "POST"}
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from delegate.errors import (
     DelegateError,
@@ -73,13 +74,24 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
-        return problem(routing_fault(request, error), request.state.request_id, error.headers)
+        headers = {"allow": ", ".join(sorted(methods_here(request)))} if error.status_code == 405 else None
+        return problem(routing_fault(request, error), request.state.request_id, headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         request_id = request.state.request_id
         log.error("request failed", exc_info=error, extra={"path": request.url.path, "request_id": request_id})
         return problem(Defect(request_id=request_id), request_id)
+
+
+def methods_here(request: Request) -> set[str]:
+    """Of all routes with this address; the one that was asked knows only its own."""
+    here = [
+        route
+        for route in request.app.routes
+        if isinstance(route, Route) and route.path_regex.match(request.scope["path"])
+    ]
+    return {method for route in here for method in route.methods or ()}
 
 
 def routing_fault(request: Request, error: HTTPException) -> DelegateError:

@@ -37,10 +37,7 @@ async def carry_out(bench: Bench, assignment: Assignment) -> End | None:
     """Work on an assignment; returns the end that the relay took, or None when there is none to tell."""
     holding = Holding(bench, assignment)
     attempt = Attempt(bench, assignment, holding)
-    end = await holding.until(attempt.work)
-    if holding.lease.is_draining:
-        bench.shutdown.drain()
-    return end
+    return await holding.until(attempt.work)
 
 
 class DirectoryUnusable(Exception):

@@ -42,7 +42,6 @@ class Lease:
         self._last_message = 0
         self._messages_seen = 0
         self.cancel_reason: str | None = None
-        self.is_draining = False
         self.answers = 0
 
     async def keep(self) -> None:
@@ -65,7 +64,6 @@ class Lease:
             self._messages += new
         if control.cancel is not None and self.cancel_reason is None:
             self.cancel_reason = control.cancel
-        self.is_draining |= control.drain
         self._attention.ring()
 
     def take_messages(self) -> list[Message]:

@@ -60,11 +60,7 @@ class Runner:
             with self._bench.shutdown.ends_idling():
                 await self._bench.spares.refill()
                 answer = await self._claim()
-            if answer is None:
-                return
-            if answer.drain:
-                self._bench.shutdown.drain()
-            if answer.assignment is not None:
+            if answer is not None and answer.assignment is not None:
                 await self._carry_out(answer.assignment)
         except DelegateError as problem:
             log.warning("runner pauses", extra={"runner_id": self._bench.link.runner_id, "why": problem.message})
