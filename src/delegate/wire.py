@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StringConstraints,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
@@ -28,7 +29,7 @@ ITEMS_MAX = 1_000
 CHUNK_MAX = 256 * 1024  # bytes of output in one item
 SKIPPED_MAX = 2**43  # bytes in one item; their sum must stay a number that a database takes
 RECORD_BODY_MAX = 4 * 1024 * 1024
-BODY_MAX = 1024 * 1024 * 2  # a prompt of 250,000 characters may take four bytes each, escaped six
+BODY_MAX = 3 * 1024 * 1024  # a prompt of 250,000 characters takes up to four bytes each, escaped twelve
 DATA_DEPTH_MAX = 20  # levels of an event's data; readers of JSON give up at depths of their own
 INTEGER_MAX = 2**63
 
@@ -363,6 +364,14 @@ class RecordItem(Wire):
     output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4), BASE64] | None = None
     through: Seq | None = None
     bytes: Annotated[StrictInt, Field(ge=0, le=SKIPPED_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def has_only_what_its_kind_has(self) -> Self:
+        if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
+            raise ValueError("has output, but another kind")
+        if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
+            raise ValueError("says that something was skipped, but has another kind")
+        return self
 
 
 class RecordRequest(Wire):

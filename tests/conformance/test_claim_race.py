@@ -67,7 +67,7 @@ async def test_thousands_of_tasks_are_claimed_once_each_by_two_and_then_by_eight
     place: Place, database: Database
 ) -> None:
     # Eight processes with PostgreSQL beside them are slow on two cores; the soak gives them all ten thousand.
-    await race(place, database, 10_000 if database.is_sqlite else 2_000)
+    await race(place, database, 10_000 if database.is_sqlite else 1_000)
 
 
 @pytest.mark.soak

@@ -291,7 +291,7 @@ def run(place: Place, sample: Path, **effort: Any) -> None:
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P3")
 def test_the_queue_and_its_model_agree_whatever_happens(place: Place, tmp_path: Path) -> None:
-    run(place, tmp_path / "sample.db", max_examples=40 if place.url else 60, derandomize=True, database=None)
+    run(place, tmp_path / "sample.db", max_examples=30 if place.url else 50, derandomize=True, database=None)
 
 
 @pytest.mark.soak

@@ -116,12 +116,14 @@ async def test_a_submit_that_cannot_be_taken_is_refused_by_name(
         assert problem["field"] == field
 
 
-async def test_the_longest_prompt_of_the_widest_characters_is_taken(runner: Runner) -> None:
-    prompt = "\N{PILE OF POO}" * 150_000 + "\u0001" * 100_000  # escaped: six bytes each
+@pytest.mark.parametrize("is_escaped", [True, False])
+async def test_the_longest_prompt_of_the_widest_characters_is_taken(runner: Runner, is_escaped: bool) -> None:
+    prompt = "\N{GRINNING FACE}" * 250_000
+    body = json.dumps(task(prompt=prompt), ensure_ascii=is_escaped)
 
-    answer = await runner.submit(prompt=prompt)
+    response = await runner.owner.post("/api/tasks", content=body, headers=JSON)
 
-    assert answer["prompt"] == prompt
+    assert response.json()["prompt"] == prompt
 
 
 async def test_foreign_text_is_echoed_short_and_escaped(runner: Runner) -> None:
@@ -172,6 +174,8 @@ ATTEMPT_FIELDS: list[tuple[str, str, dict[str, Any], str]] = [
         {"items": [{"seq": 5, "through": 3, "at": "2026-01-01T00:00:00Z", "kind": "skipped"}]},
         "items.through",
     ),
+    ("record output of an event", "record", {"items": [fact(0) | {"output": "aGk="}]}, "items.0"),
+    ("record a gap of an event", "record", {"items": [fact(0) | {"through": 3}]}, "items.0"),
     ("finish with an unknown outcome", "finish", {"outcome": "fine"}, "outcome"),
     ("finish with an unknown reason", "finish", {"reason": "because"}, "reason"),
     ("finish with NUL in the message", "finish", {"message": NUL}, "message"),
