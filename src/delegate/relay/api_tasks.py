@@ -46,7 +46,8 @@ BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-s
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
 TaskInPath = Annotated[TaskId, Depends(task_in_path)]
-SubmitBody = Annotated[SubmitRequest, Depends(JsonBody(SubmitRequest))]
+submit_body = JsonBody(SubmitRequest)
+SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
 RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
 MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
@@ -73,6 +74,12 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
     )
     submitted = await intake.submit(relay.database, wanted, relay.settings, relay.now())
     return _submitted(relay, submitted)
+
+
+async def submit_task_quickly(request: Request) -> Response:
+    """The door above without FastAPI before it, which takes a fifth of the time of a submit; these come in crowds."""
+    await owner(request)
+    return await submit_task(request, await submit_body(request))
 
 
 @router.get("/tasks", response_model=TaskPage)

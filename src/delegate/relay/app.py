@@ -10,6 +10,7 @@ import anyio
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from delegate import __version__
 from delegate.queue.rescue import welcome_back
@@ -46,7 +47,7 @@ def make_app(relay: Relay) -> FastAPI:
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.
     routes = [route for router in (api_tasks.router, api_runners.router) for route in router.routes]
-    app.router.routes.extend(routes)
+    app.router.routes.extend([Route("/api/tasks", api_tasks.submit_task_quickly, methods=["POST"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way
 
     @app.get("/healthz", include_in_schema=False)

@@ -12,6 +12,8 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
 from delegate.store.tables import event_table, output
 
+INSERT_EVENTS = insert(event_table)  # every change writes some: made once, it is hashed once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
@@ -47,7 +49,7 @@ def append_events(connection: Connection, events: Sequence[NewEvent]) -> None:
         for new in events
     ]
     if rows:
-        connection.execute(insert(event_table), rows)
+        connection.execute(INSERT_EVENTS, rows)
 
 
 def append_output(connection: Connection, chunks: Sequence[NewOutput]) -> None:

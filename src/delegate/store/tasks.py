@@ -13,9 +13,11 @@ from delegate.model import AgentName, Limits, Priority, Task, TaskId, Usage
 from delegate.states import Reason, TaskState
 from delegate.store.tables import task
 
+# One statement for all tasks, with parameters: built with values() it would be made and hashed anew for each.
+INSERT = insert(task)
+
 
 def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -> None:
-    # Parameters, not values(): the statement is then the same for every task and is neither built nor hashed anew.
     row = {
         "id": new.id,
         "trigger_key": trigger_key,
@@ -39,7 +41,7 @@ def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -
         "parent_task_id": new.parent_task_id,
         "retry_count": new.retry_count,
     }
-    connection.execute(insert(task), row)
+    connection.execute(INSERT, row)
 
 
 def get_task(connection: Connection, task_id: TaskId) -> Task | None:
