@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from delegate.log import KeyValueFormatter, one_line
+from delegate.errors import escaped
+from delegate.log import KeyValueFormatter
 
 
 def formatted(message: str, *arguments: object, **extra: object) -> str:
@@ -53,4 +54,4 @@ def test_a_traceback_is_one_field_of_the_line() -> None:
 
 
 def test_what_is_printable_stays_as_it_is() -> None:
-    assert one_line("Grüße, 世界 🜚 a=b") == "Grüße, 世界 🜚 a=b"
+    assert escaped("Grüße, 世界 🜚 a=b") == "Grüße, 世界 🜚 a=b"

@@ -25,7 +25,6 @@ ANSWER_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is n
 STREAM_SILENCE = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
 STREAM_LINE_MAX = 8 * 1024 * 1024
 BACKOFF_FIRST, BACKOFF_MOST = 0.05, 1.0
-LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 Answer = TypeVar("Answer")
 
 
@@ -205,7 +204,7 @@ class Client:
     def _locate(self) -> tuple[Target, str, str]:
         """Where the relay is, the path it lives under, and the token for it."""
         if not self._settings.is_local:
-            return remote_target(self._settings, self._home)
+            return remote_target(self._settings)
         address = home.live_address(self._home)
         if address is None:
             self._start(self._settings)
@@ -215,7 +214,7 @@ class Client:
         if address.version != __version__:
             self._notice(f"the relay runs version {address.version}, this is {__version__}: restart it when it is idle")
         self.url = address.url
-        return Target(host="127.0.0.1", port=address.port), "", home.read_token(self._home)
+        return Target(host="127.0.0.1", port=address.port), "", home.token_for(self._settings, host=None)
 
     def _problem(self, answer: Exchange) -> Exception:
         with answer:
@@ -236,7 +235,7 @@ class Client:
         return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
 
 
-def remote_target(settings: Settings, local: Home) -> tuple[Target, str, str]:
+def remote_target(settings: Settings) -> tuple[Target, str, str]:
     parts = urlsplit(settings.relay_url)
     try:
         port = parts.port
@@ -244,10 +243,9 @@ def remote_target(settings: Settings, local: Home) -> tuple[Target, str, str]:
         port = -1
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or not settings.relay_url.isascii():
         raise _bad_url(settings, "must look like https://relay.example or http://127.0.0.1:4000")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in home.LOOPBACK:
         raise _bad_url(settings, "must be https: plain http would show the token to everybody on the way")
-    # The token in the home opens the relay of this machine and is sent nowhere else.
-    token = settings.token or (home.read_token(local) if parts.hostname in LOOPBACK else "")
+    token = home.token_for(settings, parts.hostname)
     if not token.isascii() or not token.isprintable() or not token:
         raise Unauthenticated()
     secure = parts.scheme == "https"

@@ -56,7 +56,8 @@ def shown(value: object, most: int = SHOWN_MAX) -> str:
 
 
 def escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """On one line and without effect on a terminal: everything that is not printable is written as its code."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class DelegateError(Exception):
@@ -78,6 +79,11 @@ class DelegateError(Exception):
     @property
     def field(self) -> str | None:
         return self.data.get("field")
+
+    def report(self) -> dict[str, Any]:
+        """As one process of Delegate tells it to another, which raises it again as Reported."""
+        told = {"code": self.code, "message": self.message, "hint": self.hint, "exitCode": self.exit_code}
+        return {"error": told}
 
     @property
     def retry_after(self) -> float | None:

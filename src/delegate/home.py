@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from delegate.config import Home
+from delegate import __version__
+from delegate.config import Home, Settings
 from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
 TOKEN_BYTES = 32
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -37,6 +40,18 @@ class Address:
     def as_json(self) -> str:
         names = {"url": self.url, "port": self.port, "pid": self.pid, "keeperPid": self.keeper_pid}
         return json.dumps({**names, "version": self.version, "startedAt": self.started_at})
+
+
+def new_address(port: int, pid: int) -> Address:
+    """The address of a relay that this process keeps."""
+    return Address(
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        pid=pid,
+        keeper_pid=os.getpid(),
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(),
+    )
 
 
 def not_writable(path: Path, error: OSError) -> DelegateError:
@@ -128,6 +143,17 @@ def read_token(home: Home) -> str:
         return ""
     except OSError as error:
         raise not_writable(home.token, error) from error
+
+
+def token_for(settings: Settings, host: str | None) -> str:
+    """The token for the relay on this host; None means the relay of this home, which nothing but its own token opens.
+
+    DELEGATE_TOKEN goes with a relay that is named by its address. The token in the home is sent nowhere else than to
+    this machine.
+    """
+    if host is None:
+        return read_token(Home(settings.home))
+    return settings.token or (read_token(Home(settings.home)) if host in LOOPBACK else "")
 
 
 def read_address(home: Home) -> Address | None:

@@ -6,6 +6,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from delegate.errors import escaped
+
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
@@ -13,16 +15,11 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 class KeyValueFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        words = [at, record.levelname.lower(), record.name, one_line(record.getMessage())]
-        words += [f"{key}={one_line(str(value))}" for key, value in vars(record).items() if key not in STANDARD_FIELDS]
+        words = [at, record.levelname.lower(), record.name, escaped(record.getMessage())]
+        words += [f"{key}={escaped(str(value))}" for key, value in vars(record).items() if key not in STANDARD_FIELDS]
         if record.exc_info:
-            words.append(f"traceback={one_line(self.formatException(record.exc_info))}")
+            words.append(f"traceback={escaped(self.formatException(record.exc_info))}")
         return " ".join(words)
-
-
-def one_line(text: str) -> str:
-    """A value cannot forge a log line: everything that is not printable is escaped."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def configure(level: str) -> None:

@@ -10,6 +10,9 @@ import pytest
 from tests.cli.scripted_relay import LAST_CHUNK, ScriptedRelay, answer, chunked, problem
 
 from delegate import __version__, client, home
+from delegate.cli import serve
+from delegate.cli.door import Door
+from delegate.cli.follow import waits_after
 from delegate.client import Client, StreamItem, StreamParser
 from delegate.config import Home, Settings
 from delegate.errors import BadSetting, DelegateError, LoosePermissions, RelayUnreachable, Reported, Unauthenticated
@@ -184,6 +187,46 @@ def test_the_local_relay_is_found_while_its_keeper_lives(tmp_path: Path) -> None
         assert Client(Settings(home=tmp_path)).relay() == RELAY
 
     assert relay.asked[0].headers["authorization"] == f"Bearer {home.read_token(place)}"
+
+
+def test_the_local_relay_is_opened_by_the_token_of_its_home_only(tmp_path: Path) -> None:
+    place = Home(tmp_path)
+    with ScriptedRelay([answer({})]) as relay, kept(place):
+        leave_address(place, relay)
+        Client(Settings(home=tmp_path, token="of another relay")).relay()
+
+    assert relay.asked[0].headers["authorization"] == f"Bearer {home.read_token(place)}"
+
+
+def test_a_follower_asks_why_only_while_its_task_waits() -> None:
+    events = [("submitted", True), ("claimed", False), ("started", False), ("released", True), ("claimed", False)]
+    is_waiting, seen = True, []
+
+    for kind, _ in events:
+        is_waiting = waits_after(StreamItem(id="", kind="event", data={"kind": kind}), is_waiting)
+        seen.append((kind, is_waiting))
+    after_output = waits_after(StreamItem(id="", kind="output", data={}), is_waiting)
+
+    assert (seen, after_output) == (events, False)
+
+
+def test_a_drain_names_a_task_once_even_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "FIRST_LOOK", 0.0)
+    monkeypatch.setattr(serve, "LOOK_EVERY", 0.0)
+    began = "2026-01-01T00:00:00+00:00"
+    task = {"taskId": "task-1", "agent": "shell", "timeout": 1000, "startedAt": began, "createdAt": began}
+    busy, detail = answer({"runners": [{"taskId": "task-1"}]}), answer({"task": task})
+    place = Home(tmp_path)
+    with ScriptedRelay([busy, detail, busy, detail]) as relay, kept(place):
+        leave_address(place, relay)
+        waits = serve.Waits(Door(environ={"DELEGATE_HOME": str(tmp_path)}))
+        waits.tell()
+        waits.tell()
+
+    assert [asked.line.split()[1] for asked in relay.asked] == ["/api/relay", "/api/tasks/task-1", "/api/relay"]
+    assert capsys.readouterr().err.count("waiting for task-1") == 1
 
 
 def test_a_relay_of_another_version_is_pointed_out(tmp_path: Path) -> None:

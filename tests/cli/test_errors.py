@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from delegate.cli.door import Door
 from delegate.cli.main import COMMANDS, main
 
 
@@ -194,3 +195,9 @@ def test_help_lists_every_command(typed: list[str], capsys: pytest.CaptureFixtur
 
     listed = capsys.readouterr().out.partition("Commands:\n")[2]
     assert {line.split()[0] for line in listed.splitlines() if line.startswith("  ")} >= {*COMMANDS, "help"}
+
+
+def test_words_of_a_relay_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Door(environ={}).say("it said \x1b[2J\u202e", "try\x9b")
+
+    assert capsys.readouterr().err == "delegate: it said \\x1b[2J\\u202e\nhint: try\\x9b\n"

@@ -17,7 +17,7 @@ from tests.fakes.world import World, children_of, tree_of, wait_until
 
 from delegate import home
 from delegate.cli import keeper
-from delegate.cli.keeper import Child, adopted, open_log, runner_count
+from delegate.cli.keeper import Child, open_log, runner_count
 from delegate.config import Home
 from delegate.errors import InvalidField
 
@@ -101,6 +101,55 @@ def test_what_a_runner_and_its_supervisor_leave_behind_is_ended(world: World) ->
     assert wait_until(lambda: is_gone(daemon), 15)
 
 
+KEEPER_WITH_STRANGERS = """
+sleep 600 & echo $! > stranger
+(until [ -e ready ]; do sleep 0.05; done; (setsid sh -c 'echo $$ > late.new; mv late.new late; sleep 600' &) ) &
+exec "$0" -m delegate up --foreground --runners 1
+"""
+
+
+def test_a_keeper_leaves_strangers_alone_and_ends_what_is_its_own(world: World) -> None:
+    command = ["sh", "-c", KEEPER_WITH_STRANGERS, sys.executable]
+    keeping = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL)
+    wait_until((world.home / "relay.json").exists)
+    (runner,) = wait_until(lambda: runner_pids(world))
+    stranger = int((world.work / "stranger").read_text())
+    world.submit("(setsid sh -c 'echo $$ > daemon.new; mv daemon.new daemon; sleep 600' &); sleep 600")
+    daemon = int(wait_until(lambda: (world.work / "daemon").exists() and (world.work / "daemon").read_text()))
+    (world.work / "ready").touch()
+    late = int(wait_until(lambda: (world.work / "late").exists() and (world.work / "late").read_text()))
+
+    victims = [*children_of(runner), runner]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for victim in victims:
+            os.kill(victim, number)
+
+    try:
+        assert wait_until(lambda: is_gone(daemon), 15)
+        world.ok("down", "--now")
+        assert not is_gone(stranger)
+        assert not is_gone(late)
+    finally:
+        for pid in (stranger, late):
+            os.kill(pid, signal.SIGKILL)
+        keeping.wait(timeout=30)
+
+
+def test_a_supervisor_that_hangs_without_its_runner_is_ended_with_its_agent(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    (runner,) = wait_until(lambda: runner_pids(world))
+    task_id = world.submit("touch up; sleep 600")
+    wait_until((world.work / "up").exists)
+    below = [pid for pid in tree_of(runner) if pid != runner]
+
+    for pid in children_of(runner):
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(runner, signal.SIGKILL)
+
+    assert wait_until(lambda: all(is_gone(pid) for pid in below), 15)
+    assert world.wait_for(task_id)["reason"] == "lost_runner"
+
+
 def test_down_waits_for_the_running_task_and_names_it(world: World) -> None:
     world.ok("up", "--runners", "1")
     gate = world.work / "gate"
@@ -111,25 +160,27 @@ def test_down_waits_for_the_running_task_and_names_it(world: World) -> None:
     assert stopping.stderr is not None
     said = stopping.stderr.readline()
     gate.touch()
-    out, _ = stopping.communicate(timeout=30)
+    out, more = stopping.communicate(timeout=30)
 
     assert said.startswith(f"delegate: waiting for {task_id} (shell), until ")
+    assert more == ""
     assert (out, stopping.returncode) == ("stopped\n", 0)
     assert world.task(task_id)["status"] == "completed"
 
 
-def test_down_now_puts_the_running_task_back_into_the_queue(world: World) -> None:
+def test_down_now_puts_a_running_task_that_may_run_again_back_into_the_queue(world: World) -> None:
     world.ok("up", "--runners", "1")
-    task_id = world.submit("sleep 600")
+    task_id = world.submit("touch up; sleep 600", "--rerun")
+    wait_until((world.work / "up").exists)
     world.wait_for(task_id, "running")
 
     said = world.ok("down", "--now")
     wait_until(lambda: not strays(world.home))
     world.ok("up", "--runners", "0")
 
-    assert said == "stopped; running tasks are back in the queue\n"
+    assert said == "stopped; running tasks that may run again are back in the queue\n"
     task = world.task(task_id)
-    assert (task["status"], task["attempt"]) == ("queued", 0)
+    assert (task["status"], task["attempt"]) == ("queued", 1)
 
 
 def test_interrupting_down_twice_stops_now(world: World) -> None:
@@ -145,8 +196,8 @@ def test_interrupting_down_twice_stops_now(world: World) -> None:
     stopping.send_signal(signal.SIGINT)
     out, _ = stopping.communicate(timeout=30)
 
-    assert said == "delegate: still draining; Ctrl-C again stops the tasks now and puts them back into the queue\n"
-    assert (out, stopping.returncode) == ("stopped; running tasks are back in the queue\n", 0)
+    assert said == "delegate: still draining; Ctrl-C again stops the running tasks now\n"
+    assert (out, stopping.returncode) == ("stopped; running tasks that may run again are back in the queue\n", 0)
 
 
 def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: World) -> None:
@@ -246,6 +297,18 @@ def test_a_relay_can_be_named_by_its_address(world: World) -> None:
     )
 
 
+def test_a_relay_alone_has_the_token_of_its_home_whatever_is_set(world: World) -> None:
+    world.environment["DELEGATE_TOKEN"] = "0" * 64
+    serving = world.popen("serve")
+    wait_until((world.home / "relay.json").exists)
+
+    task = world.task(world.submit("true"))
+    serving.send_signal(signal.SIGINT)
+    serving.communicate(timeout=30)
+
+    assert task["status"] == "queued"
+
+
 def test_serve_says_that_its_port_is_taken(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -295,22 +358,6 @@ def test_auto_is_one_runner_for_each_core() -> None:
     assert (runner_count("0"), runner_count("256")) == (0, 256)
 
 
-def test_orphans_are_found_with_everything_below_them() -> None:
-    script = "sleep 600 & sleep 600 & echo; wait"
-    child = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.readline()
-    try:
-        found = adopted(os.getpid(), set())
-        assert set(tree_of(child.pid)) <= set(found)
-        assert child.pid not in adopted(os.getpid(), {child.pid})
-    finally:
-        for pid in tree_of(child.pid):
-            os.kill(pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-
-
 def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "LOG_MAX", 10)
     place = Home(tmp_path)
@@ -324,6 +371,24 @@ def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkey
         "relay.log": "third",
         "relay.old.log": "second and long",
     }
+
+
+def test_a_log_that_grows_while_it_is_written_to_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LOG_MAX", 10)
+    place = Home(tmp_path)
+    descriptor = open_log(place, "relay")
+
+    for text in (b"0123456789 the end of it", b"short"):
+        os.write(descriptor, text)
+        keeper.shorten_logs(place)
+    os.write(descriptor, b" and on")
+    os.close(descriptor)
+
+    assert {path.name: path.read_text() for path in place.logs.iterdir()} == {
+        "relay.log": "short and on",
+        "relay.old.log": " end of it",
+    }
+    assert {path.stat().st_mode & 0o777 for path in place.logs.iterdir()} == {0o600}
 
 
 def test_the_keeper_loads_little(world: World) -> None:

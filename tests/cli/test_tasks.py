@@ -324,6 +324,54 @@ def test_on_a_terminal_output_cannot_drive_it(busy_world: World) -> None:
     os.close(ours)
 
 
+def on_a_terminal(world: World, *words: str) -> str:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "delegate", *words]
+    done = subprocess.Popen(command, env=world.environment, cwd=world.work, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    seen = b""
+    while piece := _read(ours):
+        seen += piece
+    done.communicate(timeout=30)
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # nobody holds its other side any more
+        return b""
+
+
+def test_json_on_a_terminal_cannot_drive_it_and_is_the_same_json(busy_world: World) -> None:
+    hostile = "true # \x9b2J \u202eevil\u2066 \U000e0041 grün"
+    task_id = busy_world.submit(hostile)
+    busy_world.wait_for(task_id)
+
+    shown = on_a_terminal(busy_world, "status", "--json", task_id)
+
+    assert shown.rstrip("\n").isprintable()
+    assert "grün" in shown
+    assert json.loads(shown)["prompt"] == hostile
+
+
+def test_json_of_a_follower_keeps_characters_that_come_in_pieces(busy_world: World) -> None:
+    gate = busy_world.work / "second-half"
+    command = rf"printf 'gr\303'; {HOLD.format(gate)}; printf '\274n \342\202'"
+    following = busy_world.popen("delegate", "-a", "shell", "-f", "--json", command)
+    assert following.stdout is not None
+    lines = []
+    while not any('"kind":"output"' in line for line in lines):
+        lines.append(following.stdout.readline())
+    gate.touch()
+    out, _ = following.communicate(timeout=30)
+
+    items = [json.loads(line) for line in [*lines, *out.splitlines()]]
+
+    assert "".join(item["text"] for item in items if item.get("kind") == "output") == "grün \ufffd"
+
+
 def test_no_heavy_module_is_loaded_to_show_the_status(busy_world: World) -> None:
     heavy = [
         "pydantic",

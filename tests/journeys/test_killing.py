@@ -106,7 +106,7 @@ def test_runner_and_supervisor_killed_together_leave_nothing(world: World) -> No
 def test_a_killed_keeper_takes_everything_down_and_the_next_command_goes_on(world: World) -> None:
     world.ok("up", "--runners", "1")
     gate = world.work / "go"
-    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done")
+    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done", "--rerun")
     wait_until((world.work / "started").exists)
 
     os.kill(world.keeper_pid(), signal.SIGKILL)
@@ -114,7 +114,21 @@ def test_a_killed_keeper_takes_everything_down_and_the_next_command_goes_on(worl
     gate.touch()
 
     ended = world.wait_for(task_id)
-    assert ended["status"] == "completed"
+    assert (ended["status"], ended["attempt"]) == ("completed", 2)
+
+
+@pytest.mark.promise("P5")
+def test_a_command_broken_off_by_a_killed_keeper_is_not_run_again_unasked(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    task_id = world.submit("echo ran >> runs; sleep 600")
+    wait_until((world.work / "runs").exists)
+
+    os.kill(world.keeper_pid(), signal.SIGKILL)
+    wait_until(lambda: not strays(world.home), 20)
+    ended = world.wait_for(task_id)
+
+    assert (ended["status"], ended["reason"], ended["attempt"]) == ("failed", "lost_runner", 1)
+    assert (world.work / "runs").read_text() == "ran\n"
 
 
 @pytest.mark.promise("P4")

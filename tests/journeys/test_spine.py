@@ -137,10 +137,10 @@ def test_down_lets_the_running_task_finish_and_leaves_no_process(world: World) -
     assert world.task(task_id)["status"] == "completed"
 
 
-def test_down_now_hands_the_task_back_and_the_next_up_runs_it(world: World) -> None:
+def test_after_down_now_the_next_up_runs_a_command_that_may_run_again(world: World) -> None:
     world.ok("up", "--runners", "1")
     gate = world.work / "go"
-    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done")
+    task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done", "--rerun")
     wait_until((world.work / "started").exists)
 
     world.ok("down", "--now")
@@ -149,4 +149,18 @@ def test_down_now_hands_the_task_back_and_the_next_up_runs_it(world: World) -> N
     world.ok("up", "--runners", "1")
 
     ended = world.wait_for(task_id)
-    assert (ended["status"], ended["attempt"]) == ("completed", 1)
+    assert (ended["status"], ended["attempt"]) == ("completed", 2)
+
+
+def test_down_now_fails_a_command_that_may_not_run_again(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    task_id = world.submit("echo ran >> runs; sleep 600")
+    wait_until((world.work / "runs").exists)
+
+    world.ok("down", "--now")
+    world.ok("up", "--runners", "1")
+    world.ok("delegate", "-a", "shell", "-f", "true")
+
+    task = world.task(task_id)
+    assert (task["status"], task["reason"]) == ("failed", "lost_runner")
+    assert (world.work / "runs").read_text() == "ran\n"

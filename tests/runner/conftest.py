@@ -18,7 +18,7 @@ from delegate.home import machine_id, make_token
 from delegate.relay.app import make_app
 from delegate.relay.auth import hash_of
 from delegate.relay.state import Relay
-from delegate.runner.bench import Bench, furnish
+from delegate.runner.equipment import Equipment, equip
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
@@ -40,26 +40,26 @@ class Stage:
     url: str
     client: httpx2.AsyncClient
     work: Path
-    benches: list[Bench] = field(default_factory=list)
+    handed_out: list[Equipment] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
         return self.relay.settings
 
-    def bench(self, slot: str = "1", **environ: str) -> Bench:
+    def equipment(self, slot: str = "1", **environ: str) -> Equipment:
         """Everything a runner of this home works with."""
         directory = Home(self.settings.home).runners / slot
         surroundings = {"PATH": "/usr/bin:/bin", **environ}
-        made = furnish(self.settings, surroundings, slot=Slot(directory), name=slot, url=self.url)
-        self.benches.append(made)
+        made = equip(self.settings, surroundings, slot=Slot(directory), name=slot, url=self.url)
+        self.handed_out.append(made)
         return made
 
-    async def leave(self, bench: Bench) -> None:
-        """The runner at this bench is gone, so that another may have its slot."""
-        self.benches.remove(bench)
-        await bench.spares.discard()
-        await bench.link.aclose()
-        bench.slot.close()
+    async def leave(self, equipment: Equipment) -> None:
+        """The runner with this equipment is gone, so that another may have its slot."""
+        self.handed_out.remove(equipment)
+        await equipment.spares.discard()
+        await equipment.link.aclose()
+        equipment.slot.close()
 
     async def submit(self, prompt: str, **fields: Any) -> str:
         body = {
@@ -73,19 +73,19 @@ class Stage:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["taskId"])
 
-    async def claim(self, bench: Bench) -> Assignment:
-        request = ClaimRequest(claim_id=bench.slot.claim_id(), agents=["shell", "claude"], wait=5)
-        answer = await bench.link.claim(request)
-        bench.slot.forget_claim()
+    async def claim(self, equipment: Equipment) -> Assignment:
+        request = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["shell", "claude"], wait=5)
+        answer = await equipment.link.claim(request)
+        equipment.slot.forget_claim()
         assert answer.assignment is not None
         return answer.assignment
 
-    async def take(self, prompt: str, **fields: Any) -> tuple[Bench, Assignment]:
+    async def take(self, prompt: str, **fields: Any) -> tuple[Equipment, Assignment]:
         """A registered runner that has just been given this task."""
         await self.submit(prompt, **fields)
-        bench = self.bench()
-        bench.slot.remember((await bench.link.register()).runner_id)
-        return bench, await self.claim(bench)
+        equipment = self.equipment()
+        equipment.slot.remember((await equipment.link.register()).runner_id)
+        return equipment, await self.claim(equipment)
 
     async def detail(self, task_id: str) -> TaskDetail:
         answer = await self.client.get(f"/api/tasks/{task_id}")
@@ -137,7 +137,7 @@ async def stage(tmp_path: Path, blank_database: Path) -> AsyncIterator[Stage]:
                 group.start_soon(server._serve, [listening])
                 made = Stage(relay=relay, url=url, client=client, work=work)
                 yield made
-                for bench in list(made.benches):
-                    await made.leave(bench)
+                for equipment in list(made.handed_out):
+                    await made.leave(equipment)
                 relay.hub.close()
                 server.should_exit = True

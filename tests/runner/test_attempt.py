@@ -13,9 +13,9 @@ import pytest
 
 from delegate.model import AgentName, AttemptId, EventKind, Outcome, Stream, TaskId, Usage
 from delegate.queue.rescue import lose
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Probe, Reading
+from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading
 from delegate.runner.attempt import carry_out
-from delegate.runner.bench import Bench
+from delegate.runner.equipment import Equipment
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.store.attempts import get_attempt
@@ -38,9 +38,10 @@ class Script:
     outcome: Outcome = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done")
     directory: Path | None = None  # where the first segment of a spool becomes a full disk
     sessions: list[str | None] | None = None  # what each start was to resume
+    parse_errors: int = 0
 
-    def probe(self, environ: Mapping[str, str]) -> Probe:
-        return Probe(available=True)
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        return True
 
     def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
         if self.directory is not None:
@@ -52,7 +53,8 @@ class Script:
         return Invocation(argv=argv, env=env, opening=b"hello\n", keep_input_open=True)
 
     def reading(self, assignment: Assignment) -> ScriptReading:
-        return ScriptReading(agent=self, is_resumed=assignment.resume_session is not None)
+        is_resumed = assignment.resume_session is not None
+        return ScriptReading(agent=self, is_resumed=is_resumed, parse_errors=self.parse_errors)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class ScriptReading:
     session_missing: bool = False
     session_id: str | None = "session-1"
     usage: Usage = Usage()
+    parse_errors: int = 0
     seen: bytes = b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
@@ -78,27 +81,27 @@ class ScriptReading:
         return replace(self.agent.outcome, message=ending.value)
 
 
-def with_script(bench: Bench, script: Script) -> Bench:
+def with_script(equipment: Equipment, script: Script) -> Equipment:
     scripted: dict[str, Agent] = {AgentName.CLAUDE: script}
-    return replace(bench, agents=scripted)
+    return replace(equipment, agents=scripted)
 
 
 async def test_what_a_command_prints_arrives_exactly_and_its_end_too(stage: Stage) -> None:
-    bench, assignment = await stage.take("printf 'a\\0b\\377'; printf oops >&2; exit 7")
+    equipment, assignment = await stage.take("printf 'a\\0b\\377'; printf oops >&2; exit 7")
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     detail = await stage.detail(assignment.task_id)
     assert (detail.task.status, detail.task.reason, detail.task.exit_code) == ("failed", Reason.COMMAND_FAILED, 7)
     assert await stage.output(assignment.task_id, "stdout") == b"a\0b\xff"
     assert await stage.output(assignment.task_id, "stderr") == b"oops"
-    assert bench.slot.spooled() == []
+    assert equipment.slot.spooled() == []
 
 
 async def test_the_start_is_a_fact_of_the_timeline(stage: Stage) -> None:
-    bench, assignment = await stage.take("exit 0")
+    equipment, assignment = await stage.take("exit 0")
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     detail = await stage.detail(assignment.task_id)
     started = next(event for event in detail.events if event.kind is EventKind.STARTED)
@@ -108,10 +111,10 @@ async def test_the_start_is_a_fact_of_the_timeline(stage: Stage) -> None:
 
 async def test_output_is_seen_while_the_command_still_runs(stage: Stage) -> None:
     go = stage.work / "go"
-    bench, assignment = await stage.take(f"echo early; until [ -e {go} ]; do sleep 0.01; done; echo late")
+    equipment, assignment = await stage.take(f"echo early; until [ -e {go} ]; do sleep 0.01; done; echo late")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, bench, assignment)
+        group.start_soon(carry_out, equipment, assignment)
         with anyio.fail_after(5):
             await stage.news(assignment.task_id, "event: output")
         early = await stage.output(assignment.task_id)
@@ -123,9 +126,9 @@ async def test_output_is_seen_while_the_command_still_runs(stage: Stage) -> None
 
 @pytest.mark.promise("P10")
 async def test_many_megabytes_arrive_byte_by_byte(stage: Stage) -> None:
-    bench, assignment = await stage.take("seq 1 1000000", maxOutputBuffer=64 * 1024 * 1024)
+    equipment, assignment = await stage.take("seq 1 1000000", maxOutputBuffer=64 * 1024 * 1024)
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     expected = "".join(f"{number}\n" for number in range(1, 1_000_001)).encode()
     assert await stage.output(assignment.task_id) == expected
@@ -134,10 +137,10 @@ async def test_many_megabytes_arrive_byte_by_byte(stage: Stage) -> None:
 async def test_a_directory_that_is_gone_is_named(stage: Stage) -> None:
     gone = stage.work / "gone"
     gone.mkdir()
-    bench, assignment = await stage.take("exit 0", workingDirectory=str(gone))
+    equipment, assignment = await stage.take("exit 0", workingDirectory=str(gone))
     gone.rmdir()
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.SETUP_ERROR)
@@ -147,18 +150,18 @@ async def test_a_directory_that_is_gone_is_named(stage: Stage) -> None:
 async def test_a_file_is_no_directory_to_work_in(stage: Stage) -> None:
     file = stage.work / "file"
     file.touch()
-    bench, assignment = await stage.take("exit 0", workingDirectory=str(file))
+    equipment, assignment = await stage.take("exit 0", workingDirectory=str(file))
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert task.message == f"{file} is not a directory"
 
 
 async def test_an_agent_that_is_not_there_any_more_is_not_installed(stage: Stage) -> None:
-    bench, assignment = await stage.take("hello", agent="claude")
+    equipment, assignment = await stage.take("hello", agent="claude")
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.NOT_INSTALLED)
@@ -167,10 +170,11 @@ async def test_an_agent_that_is_not_there_any_more_is_not_installed(stage: Stage
 @pytest.mark.promise("P11")
 async def test_cancel_ends_the_tree_of_a_command_that_does_not_listen(stage: Stage) -> None:
     pid_file = stage.work / "pid"
-    bench, assignment = await stage.take(f"trap '' TERM; echo $$ > {pid_file}; echo up; while :; do sleep 0.1; done")
+    deaf = f"trap '' TERM; echo $$ > {pid_file}; echo up; while :; do sleep 0.1; done"
+    equipment, assignment = await stage.take(deaf)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, bench, assignment)
+        group.start_soon(carry_out, equipment, assignment)
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/cancel", json={"reason": "wrong branch"})
 
@@ -181,9 +185,9 @@ async def test_cancel_ends_the_tree_of_a_command_that_does_not_listen(stage: Sta
 
 
 async def test_a_command_that_takes_too_long_is_stopped(stage: Stage) -> None:
-    bench, assignment = await stage.take("echo begun; sleep 60", timeout=1000)
+    equipment, assignment = await stage.take("echo begun; sleep 60", timeout=1000)
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.TIMEOUT)
@@ -201,19 +205,19 @@ async def test_a_command_that_takes_too_long_is_stopped(stage: Stage) -> None:
     ],
 )
 async def test_an_agent_that_hangs_is_ended_for_the_right_reason(stage: Stage, prompt: str, ending: Ending) -> None:
-    bench, assignment = await stage.take(prompt, agent="claude")
+    equipment, assignment = await stage.take(prompt, agent="claude")
     soon = timedelta(seconds=0.2)
-    hasty = replace(bench.settings, no_start_after=soon, stalled_after=soon, linger_after=soon)
+    hasty = replace(equipment.settings, no_start_after=soon, stalled_after=soon, linger_after=soon)
 
-    await carry_out(replace(with_script(bench, Script()), settings=hasty), assignment)
+    await carry_out(replace(with_script(equipment, Script()), settings=hasty), assignment)
 
     assert (await stage.detail(assignment.task_id)).task.message == ending
 
 
 async def test_the_input_is_closed_when_the_result_is_there(stage: Stage) -> None:
-    bench, assignment = await stage.take("read first; echo RESULT; read more || echo closed", agent="claude")
+    equipment, assignment = await stage.take("read first; echo RESULT; read more || echo closed", agent="claude")
 
-    await carry_out(with_script(bench, Script()), assignment)
+    await carry_out(with_script(equipment, Script()), assignment)
 
     assert await stage.output(assignment.task_id) == b"RESULT\nclosed\n"
     assert (await stage.detail(assignment.task_id)).task.message == Ending.EXITED
@@ -221,22 +225,48 @@ async def test_the_input_is_closed_when_the_result_is_there(stage: Stage) -> Non
 
 async def test_a_message_reaches_the_agent_while_it_works(stage: Stage) -> None:
     script = "read first; echo $first; read second; echo $second; echo RESULT"
-    bench, assignment = await stage.take(script, agent="claude")
+    equipment, assignment = await stage.take(script, agent="claude")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, with_script(bench, Script()), assignment)
+        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "use tabs"})
 
     assert await stage.output(assignment.task_id) == b"hello\nuse tabs\nRESULT\n"
 
 
+async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(stage: Stage) -> None:
+    go = stage.work / "go"
+    script = f"echo RESULT; until [ -e {go} ]; do sleep 0.01; done"
+    equipment, assignment = await stage.take(script, agent="claude")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
+        await stage.news(assignment.task_id, "event: output")
+        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "use tabs " * 20})
+        for _ in range(3):  # of the answers to come, only the first may have been on its way before the message
+            await equipment.shutdown.attention.wait()
+        go.touch()
+
+    warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
+    assert warnings == ["a message came too late: " + ("use tabs " * 20)[:80] + "…"]
+
+
+async def test_lines_that_could_not_be_understood_are_counted_in_the_timeline(stage: Stage) -> None:
+    equipment, assignment = await stage.take("echo RESULT", agent="claude")
+
+    await carry_out(with_script(equipment, Script(parse_errors=2)), assignment)
+
+    warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
+    assert warnings == ["lines of the agent's output that could not be understood: 2"]
+
+
 async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None:
-    bench, assignment = await stage.take("echo NO SESSION", agent="claude")
+    equipment, assignment = await stage.take("echo NO SESSION", agent="claude")
     sessions: list[str | None] = []
 
     resuming = assignment.model_copy(update={"resume_session": "old"})
-    await carry_out(with_script(bench, Script(sessions=sessions)), resuming)
+    await carry_out(with_script(equipment, Script(sessions=sessions)), resuming)
 
     assert sessions == ["old", None]
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
@@ -245,10 +275,10 @@ async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None
 
 @pytest.mark.promise("P10")
 async def test_a_full_disk_ends_the_attempt_and_not_the_runner(stage: Stage) -> None:
-    bench, assignment = await stage.take("echo something; sleep 60", agent="claude")
-    directory = bench.slot.spool(assignment.attempt_id).parent
+    equipment, assignment = await stage.take("echo something; sleep 60", agent="claude")
+    directory = equipment.slot.spool(assignment.attempt_id).parent
 
-    end = await carry_out(with_script(bench, Script(directory=directory)), assignment)
+    end = await carry_out(with_script(equipment, Script(directory=directory)), assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.DISK_FULL)
@@ -259,9 +289,9 @@ async def test_a_full_disk_ends_the_attempt_and_not_the_runner(stage: Stage) -> 
 async def test_a_usage_limit_parks_the_task(stage: Stage) -> None:
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     limit = Outcome(state=AttemptState.RELEASED, reason=Reason.USAGE_LIMIT, message="limit", not_before=until)
-    bench, assignment = await stage.take("exit 0", agent="claude")
+    equipment, assignment = await stage.take("exit 0", agent="claude")
 
-    end = await carry_out(with_script(bench, Script(outcome=limit)), assignment)
+    end = await carry_out(with_script(equipment, Script(outcome=limit)), assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.not_before) == ("queued", until)
@@ -272,18 +302,18 @@ async def test_a_usage_limit_parks_the_task(stage: Stage) -> None:
 @pytest.mark.promise("P3")
 async def test_an_attempt_taken_away_is_stopped_and_leaves_nothing_behind(stage: Stage) -> None:
     pid_file = stage.work / "pid"
-    bench, assignment = await stage.take(f"echo $$ > {pid_file}; echo up; sleep 60", rerun=True)
+    equipment, assignment = await stage.take(f"echo $$ > {pid_file}; echo up; sleep 60", rerun=True)
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out, bench, assignment)
+            group.start_soon(carry_out, equipment, assignment)
             await stage.news(assignment.task_id, "event: output")
             await take_away(stage, assignment)
 
     detail = await stage.detail(assignment.task_id)
     assert detail.task.status == "queued"
     assert [attempt.state for attempt in detail.attempts] == [AttemptState.LOST]
-    assert bench.slot.spooled() == []
+    assert equipment.slot.spooled() == []
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
 
@@ -300,25 +330,52 @@ async def take_away(stage: Stage, assignment: Assignment) -> None:
 
 
 async def test_a_supervisor_that_is_killed_counts_as_a_lost_runner(stage: Stage) -> None:
-    bench, assignment = await stage.take("kill -9 $PPID; sleep 60")
+    equipment, assignment = await stage.take("kill -9 $PPID; sleep 60")
 
-    await carry_out(bench, assignment)
+    await carry_out(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.LOST_RUNNER)
 
 
-async def test_stopping_the_runner_hands_the_task_back_uncounted(stage: Stage) -> None:
-    bench, assignment = await stage.take("echo up; sleep 60")
+async def test_stopping_the_runner_hands_an_agents_task_back_uncounted(stage: Stage) -> None:
+    equipment, assignment = await stage.take("echo up; sleep 60", agent="claude")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, bench, assignment)
+        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
-        bench.shutdown.stop_now()
+        equipment.shutdown.stop_now()
 
     detail = await stage.detail(assignment.task_id)
     assert (detail.task.status, detail.task.attempt) == ("queued", 0)
     assert await stage.output(assignment.task_id) == b"up\n"
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize(("rerun", "status"), [(False, "failed"), (True, "queued")])
+async def test_a_command_broken_off_by_its_runner_is_lost(stage: Stage, rerun: bool, status: str) -> None:
+    equipment, assignment = await stage.take("echo up; sleep 60", rerun=rerun)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(carry_out, equipment, assignment)
+        await stage.news(assignment.task_id, "event: output")
+        equipment.shutdown.stop_now()
+
+    detail = await stage.detail(assignment.task_id)
+    assert (detail.task.status, detail.task.attempt) == (status, 1)
+    assert [attempt.state for attempt in detail.attempts] == [AttemptState.LOST]
+    assert await stage.output(assignment.task_id) == b"up\n"
+
+
+async def test_a_command_that_had_not_begun_is_handed_back_uncounted(stage: Stage) -> None:
+    equipment, assignment = await stage.take(f"touch {stage.work / 'begun'}")
+    equipment.shutdown.stop_now()
+
+    await carry_out(equipment, assignment)
+
+    task = (await stage.detail(assignment.task_id)).task
+    assert (task.status, task.attempt) == ("queued", 0)
+    assert not (stage.work / "begun").exists()
 
 
 async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
@@ -326,8 +383,8 @@ async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
         def reading(self, assignment: Assignment) -> Reading:
             raise ZeroDivisionError
 
-    bench, assignment = await stage.take("exit 0", agent="claude")
+    equipment, assignment = await stage.take("exit 0", agent="claude")
 
-    await carry_out(with_script(bench, Broken()), assignment)
+    await carry_out(with_script(equipment, Broken()), assignment)
 
     assert (await stage.detail(assignment.task_id)).task.reason == Reason.INTERNAL

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from delegate.runner import lease as lease_module
-from delegate.runner.bell import Bell
 from delegate.runner.lease import Lease, sleep_counting_clock
-from delegate.wire import Control, Message
+from delegate.runner.wakeup import Wakeup
+from delegate.wire import Control, Message, Timings
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_lease_is_renewed_again_and_again(stage: Stage) -> None:
-    bench, assignment = await stage.take("exit 0")
-    attention = Bell()
-    lease = Lease(bench.link, assignment, attention)
+    equipment, assignment = await stage.take("exit 0")
+    attention = Wakeup()
+    lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
         group.start_soon(lease.keep)
         with anyio.fail_after(5):
             while lease.answers < 3:
-                await attention.heard()
+                await attention.wait()
         group.cancel_scope.cancel()
 
     assert lease.answers == 3
@@ -33,8 +33,8 @@ async def test_a_lease_is_renewed_again_and_again(stage: Stage) -> None:
 
 @pytest.mark.promise("P4")
 async def test_after_a_sleep_nothing_is_sent_before_a_renewal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, assignment = await stage.take("exit 0")
-    lease = Lease(bench.link, assignment, Bell())
+    equipment, assignment = await stage.take("exit 0")
+    lease = Lease(equipment.link, assignment, Wakeup())
     slept = stage.settings.lease.total_seconds()
     monkeypatch.setattr(lease_module, "sleep_counting_clock", lambda: sleep_counting_clock() + slept)
 
@@ -47,25 +47,47 @@ async def test_after_a_sleep_nothing_is_sent_before_a_renewal(stage: Stage, monk
     assert lease.answers > 0
 
 
+@pytest.mark.promise("P4")
+async def test_after_a_sleep_the_pause_that_follows_news_is_cut_short(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    equipment, assignment = await stage.take("exit 0", agent="claude")
+    equipment.link.timings = Timings(heartbeat=50, lease=100, reclaim_after=500)
+    attention = Wakeup()
+    lease = Lease(equipment.link, assignment, attention)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(lease.keep)
+        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "hello"})
+        with anyio.fail_after(5):
+            while not lease.take_messages():
+                await attention.wait()
+            monkeypatch.setattr(lease_module, "sleep_counting_clock", lambda: sleep_counting_clock() + 200)
+            await lease.fresh()
+        group.cancel_scope.cancel()
+
+    assert lease.answers == 2
+
+
 async def test_a_cancel_is_heard_while_a_renewal_is_held(stage: Stage) -> None:
-    attention = Bell()
-    bench, assignment = await stage.take("exit 0")
-    lease = Lease(bench.link, assignment, attention)
+    attention = Wakeup()
+    equipment, assignment = await stage.take("exit 0")
+    lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
         group.start_soon(lease.keep)
         await stage.client.post(f"/api/tasks/{assignment.task_id}/cancel", json={"reason": "enough"})
         with anyio.fail_after(5):
             while lease.cancel_reason is None:
-                await attention.heard()
+                await attention.wait()
         group.cancel_scope.cancel()
 
     assert lease.cancel_reason == "enough"
 
 
 async def test_a_message_is_handed_out_once(stage: Stage) -> None:
-    bench, assignment = await stage.take("exit 0")
-    lease = Lease(bench.link, assignment, Bell())
+    equipment, assignment = await stage.take("exit 0")
+    lease = Lease(equipment.link, assignment, Wakeup())
     control = Control(next_seq=0, messages=[Message(id=4, text="hello")])
 
     lease.heed(control)

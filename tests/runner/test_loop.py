@@ -17,10 +17,10 @@ from anyio.abc import Process
 from delegate.config import Home
 from delegate.model import AgentName, Outcome, Stream, Usage
 from delegate.runner import ends
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Probe, Reading
+from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading
 from delegate.runner.agents.shell import Shell
 from delegate.runner.attempt import carry_out
-from delegate.runner.bench import Bench
+from delegate.runner.equipment import Equipment
 from delegate.runner.loop import Runner
 from delegate.runner.process import Exit
 from delegate.runner.relay import RelayLink
@@ -38,28 +38,28 @@ DONE = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="it was
 
 async def test_a_runner_drains_the_queue(stage: Stage) -> None:
     tasks = [await stage.submit(f"echo {number}") for number in range(3)]
-    bench = stage.bench()
+    equipment = stage.equipment()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(bench).work)
+        group.start_soon(Runner(equipment).work)
         with anyio.fail_after(5):
             ended = [(await stage.ended(task)).task.status for task in tasks]
-        bench.shutdown.drain()
+        equipment.shutdown.drain()
 
     assert ended == ["completed"] * 3
-    stage.benches.remove(bench)
+    stage.handed_out.remove(equipment)
 
 
 async def test_a_draining_runner_finishes_what_it_has_and_claims_nothing(stage: Stage) -> None:
     go = stage.work / "go"
     first = await stage.submit(f"echo up; until [ -e {go} ]; do sleep 0.01; done")
     second = await stage.submit("exit 0")
-    bench = stage.bench()
+    equipment = stage.equipment()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(bench).work)
+        group.start_soon(Runner(equipment).work)
         await stage.news(first, "event: output")
-        bench.shutdown.drain()
+        equipment.shutdown.drain()
         go.touch()
 
     assert (await stage.detail(first)).task.status == "completed"
@@ -67,29 +67,29 @@ async def test_a_draining_runner_finishes_what_it_has_and_claims_nothing(stage: 
 
 
 async def test_an_idle_runner_leaves_at_once_and_strands_no_task(stage: Stage) -> None:
-    bench = stage.bench()
+    equipment = stage.equipment()
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(Runner(bench).work)
-            await has_asked(bench.slot)
-            bench.shutdown.drain()
+            group.start_soon(Runner(equipment).work)
+            await has_asked(equipment.slot)
+            equipment.shutdown.drain()
 
-    assert not bench.slot.has_claim()
+    assert not equipment.slot.has_claim()
 
 
 async def test_a_runner_waits_for_a_relay_that_is_not_there_until_it_is_asked_to_go(stage: Stage) -> None:
-    bench = replace(stage.bench(), link=furnished_link(stage, "http://127.0.0.1:9"))
+    equipment = replace(stage.equipment(), link=furnished_link(stage, "http://127.0.0.1:9"))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(Runner(bench).work)
+            group.start_soon(Runner(equipment).work)
             await anyio.wait_all_tasks_blocked()
-            bench.shutdown.drain()
+            equipment.shutdown.drain()
 
 
 def furnished_link(stage: Stage, url: str) -> RelayLink:
-    return replace(stage, url=url).bench("other").link
+    return replace(stage, url=url).equipment("other").link
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,8 +100,8 @@ class LimitedShell:
     runs: int = 0
     name: AgentName = AgentName.SHELL
 
-    def probe(self, environ: Mapping[str, str]) -> Probe:
-        return Probe(available=True)
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        return True
 
     def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
         return Shell().invocation(assignment, environ)
@@ -119,6 +119,7 @@ class LimitedReading:
     session_missing: bool = False
     session_id: str | None = None
     usage: Usage = Usage()
+    parse_errors: int = 0
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         return []
@@ -133,14 +134,14 @@ class LimitedReading:
 async def test_an_agent_at_its_limit_gets_nothing_until_that_is_over(stage: Stage) -> None:
     until = datetime.now(UTC) + timedelta(seconds=1)
     agents: dict[str, Agent] = {"shell": LimitedShell(until=until)}
-    bench = replace(stage.bench(), agents=agents)
+    equipment = replace(stage.equipment(), agents=agents)
     first, second = await stage.submit("exit 0"), await stage.submit("exit 0")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(bench).work)
+        group.start_soon(Runner(equipment).work)
         with anyio.fail_after(5):
             ended = [await stage.ended(first), await stage.ended(second)]
-        bench.shutdown.drain()
+        equipment.shutdown.drain()
 
     claims = sorted(event.at for detail in ended for event in detail.events if event.kind == "claimed")
     assert claims[0] < until
@@ -150,8 +151,8 @@ async def test_an_agent_at_its_limit_gets_nothing_until_that_is_over(stage: Stag
 
 @pytest.mark.promise("P1")
 async def test_a_claim_whose_answer_was_not_heard_is_handed_back_uncounted(stage: Stage) -> None:
-    bench, assignment = await stage.take("exit 0")
-    await stage.leave(bench)
+    equipment, assignment = await stage.take("exit 0")
+    await stage.leave(equipment)
 
     await one_turn(stage, assignment.task_id)
 
@@ -165,8 +166,8 @@ async def test_a_claim_whose_answer_was_not_heard_is_handed_back_uncounted(stage
 async def test_what_a_dead_runner_was_at_is_lost_and_its_output_is_not(stage: Stage, rerun: bool, status: str) -> None:
     mark = stage.work / "mark"
     command = f"[ -e {mark} ] && exit 0; touch {mark}; echo first; sleep 60"
-    bench, assignment = await stage.take(command, rerun=rerun)
-    await die_at_work(stage, bench, assignment)
+    equipment, assignment = await stage.take(command, rerun=rerun)
+    await die_at_work(stage, equipment, assignment)
 
     await one_turn(stage, assignment.task_id)
 
@@ -176,22 +177,22 @@ async def test_what_a_dead_runner_was_at_is_lost_and_its_output_is_not(stage: St
     assert detail.attempts[0].output_bytes == len("first\n")
 
 
-async def die_at_work(stage: Stage, bench: Bench, assignment: Assignment) -> None:
+async def die_at_work(stage: Stage, equipment: Equipment, assignment: Assignment) -> None:
     """The runner stops in the middle of everything, and says nothing to anybody."""
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, bench, assignment)
+        group.start_soon(carry_out, equipment, assignment)
         await stage.news(assignment.task_id, "event: output")
         group.cancel_scope.cancel()
-    await stage.leave(bench)
+    await stage.leave(equipment)
 
 
 @pytest.mark.promise("P1")
 async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) -> None:
-    bench, assignment = await stage.take("exit 0")
-    spool = bench.slot.spool(assignment.attempt_id)
+    equipment, assignment = await stage.take("exit 0")
+    spool = equipment.slot.spool(assignment.attempt_id)
     spool.mkdir()
     ends.note(spool, ends.finish(assignment, DONE))
-    await stage.leave(bench)
+    await stage.leave(equipment)
 
     await one_turn(stage, assignment.task_id)
 
@@ -201,26 +202,26 @@ async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) 
 
 
 async def test_spools_of_attempts_that_are_over_are_removed(stage: Stage) -> None:
-    bench = stage.bench()
-    bench.slot.spool("att-0123").mkdir()
-    await stage.leave(bench)
+    equipment = stage.equipment()
+    equipment.slot.spool("att-0123").mkdir()
+    await stage.leave(equipment)
 
     successor = await one_turn(stage)
 
     assert successor.slot.spooled() == []
 
 
-async def one_turn(stage: Stage, *task_ids: str) -> Bench:
+async def one_turn(stage: Stage, *task_ids: str) -> Equipment:
     """The next process in the same slot, until these tasks have ended and it asks for more."""
-    bench = stage.bench()
+    equipment = stage.equipment()
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(bench).work)
+        group.start_soon(Runner(equipment).work)
         with anyio.fail_after(5):
             for task_id in task_ids:
                 await stage.ended(task_id)
-            await has_asked(bench.slot)
-        bench.shutdown.drain()
-    return bench
+            await has_asked(equipment.slot)
+        equipment.shutdown.drain()
+    return equipment
 
 
 async def has_asked(slot: Slot) -> None:
@@ -256,8 +257,8 @@ async def test_the_program_finishes_its_task_when_it_is_asked_to_stop(stage: Sta
 
 
 @pytest.mark.parametrize("ask", ["twice", "keeper"])
-async def test_the_program_hands_back_its_task_when_it_must_go(stage: Stage, ask: str) -> None:
-    task = await stage.submit("echo up; sleep 60")
+async def test_the_program_gives_up_its_task_when_it_must_go(stage: Stage, ask: str) -> None:
+    task = await stage.submit("echo up; sleep 60", rerun=True)
 
     async with await start_program(stage) as program:
         await stage.news(task, "event: output")
@@ -270,8 +271,31 @@ async def test_the_program_hands_back_its_task_when_it_must_go(stage: Stage, ask
         code = await program.wait()
 
     detail = await stage.detail(task)
-    assert (code, detail.task.status, detail.task.attempt) == (0, "queued", 0)
-    assert detail.attempts[0].state == AttemptState.RELEASED
+    assert (code, detail.task.status, detail.task.attempt) == (0, "queued", 1)
+    assert detail.attempts[0].state == AttemptState.LOST
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("ask", ["timeout", "cancel"])
+async def test_a_supervisor_that_does_not_obey_holds_up_no_end(stage: Stage, ask: str) -> None:
+    pid_file = stage.work / "pid"
+    limit = {"timeout": 1000} if ask == "timeout" else {}
+    task = await stage.submit(f"echo $$ > {pid_file}; kill -STOP $PPID; echo up; sleep 60", **limit)
+
+    async with await start_program(stage) as program:
+        await stage.news(task, "event: output")
+        if ask == "cancel":
+            await stage.client.post(f"/api/tasks/{task}/cancel", json={"reason": "enough"})
+        with anyio.fail_after(15):
+            ended = (await stage.ended(task)).task
+        program.send_signal(signal.SIGTERM)
+        await program.wait()
+
+    expected = ("failed", Reason.TIMEOUT) if ask == "timeout" else ("cancelled", Reason.CANCELLED)
+    assert (ended.status, ended.reason) == expected
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
 
 
 @pytest.mark.promise("P1")

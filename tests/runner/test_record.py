@@ -9,9 +9,9 @@ import pytest
 
 from delegate.errors import Refused
 from delegate.model import EventKind, Stream
-from delegate.runner.bell import Bell
 from delegate.runner.record import Record
 from delegate.runner.spool import Batch, Spool
+from delegate.runner.wakeup import Wakeup
 from delegate.wire import CHUNK_MAX, Control
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ class Sink:
 
 @asynccontextmanager
 async def recording(directory: Path, sink: Sink) -> AsyncIterator[Record]:
-    record = Record(Spool(directory, max_output=1 << 20, next_seq=0), Bell())
+    record = Record(Spool(directory, max_output=1 << 20, next_seq=0), Wakeup())
     record.open()
     async with anyio.create_task_group() as group:
         group.start_soon(record.gather)
@@ -99,12 +99,12 @@ async def test_output_that_is_refused_is_not_sent_for_ever(tmp_path: Path) -> No
 
 
 async def test_a_disk_that_takes_nothing_more_calls_for_attention(tmp_path: Path) -> None:
-    attention = Bell()
+    attention = Wakeup()
     record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), attention)
     (tmp_path / f"{0:016d}.jsonl").symlink_to("/dev/full")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(attention.heard)
+        group.start_soon(attention.wait)
         await anyio.wait_all_tasks_blocked()
         record.fact(EventKind.MESSAGE, {"text": "hello"})
 

@@ -174,6 +174,14 @@ def test_a_flood_stays_within_its_limit_and_is_cut_visibly_and_exactly(tmp_path:
     assert [item["data"]["text"] for item in items if item["kind"] == "message"] == [str(n) for n in range(0, 256, 10)]
 
 
+def test_nobody_else_can_read_a_spool_even_after_it_was_thinned(tmp_path: Path, new_spool: NewSpool) -> None:
+    flood(new_spool(max_output=TIGHT), 24)
+
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.jsonl")}
+
+    assert modes == {0o600}
+
+
 def test_the_head_and_the_tail_of_a_flood_survive(new_spool: NewSpool) -> None:
     spool = new_spool(max_output=TIGHT)
     total = flood(spool, 64)

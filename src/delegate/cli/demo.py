@@ -27,7 +27,7 @@ from delegate.cli.demo_work import FILES, TEST_COMMAND, WORKS, Work, git_environ
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.screen import Screen
 from delegate.cli.start import start
-from delegate.cli.timeline import clock, event_words, moment, span, spent
+from delegate.cli.timeline import QUIET, clock, event_words, moment, span, spent
 from delegate.client import Client, StreamItem
 from delegate.config import Home, Settings
 from delegate.errors import Refused, Unavailable
@@ -40,7 +40,6 @@ RUNNER_PATIENCE = 30.0  # seconds for a runner to start and to look for its agen
 STOP_PATIENCE = 60.0
 COMMAND_PATIENCE = 60.0
 POLL = 0.05
-QUIET = {"submitted", "claimed", "started", "finished", "usage", "session"}
 # What the user has set for their own Delegate must not reach the demo, except where its agent is.
 KEPT_SETTINGS = {"DELEGATE_CLAUDE_COMMAND"}
 

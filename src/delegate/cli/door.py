@@ -16,7 +16,7 @@ from delegate.cli import terminal
 from delegate.cli.output import Look, json_line
 from delegate.client import Client
 from delegate.config import Home, Settings
-from delegate.errors import DelegateError, Refused
+from delegate.errors import DelegateError, Refused, escaped
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
 
@@ -62,13 +62,18 @@ class Door:
             sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def print_json(self, value: object) -> None:
-        self.print([json_line(value)])
+        self.print_json_lines([value])
+
+    def print_json_lines(self, values: Iterable[object]) -> None:
+        """On a terminal nothing in them may drive it; for a program they stay as they are, which is the same JSON."""
+        lines = map(json_line, values)
+        self.print(map(terminal.escaped_json, lines) if terminal.is_terminal(sys.stdout) else lines)
 
     def say(self, message: str, hint: str = "") -> None:
         """Everything that is no result, on standard error."""
         if sys.stderr is None:
             return
-        sys.stderr.write(f"delegate: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.write(f"delegate: {escaped(message)}\n" + (f"hint: {escaped(hint)}\n" if hint else ""))
         sys.stderr.flush()
 
     def say_once(self, message: str) -> None:
@@ -81,7 +86,8 @@ class Door:
             self.say(terminal.one_line(error.message), terminal.one_line(error.hint))
         elif sys.stderr is not None:
             problem = {"error": error.code, "message": error.message, "hint": error.hint}
-            sys.stderr.write(f"{json_line(problem)}\n")
+            line = json_line(problem)
+            sys.stderr.write(f"{terminal.escaped_json(line) if terminal.is_terminal(sys.stderr) else line}\n")
 
 
 class HintedUsage(click.UsageError):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from delegate.cli import terminal
 from delegate.cli.door import Door
-from delegate.cli.output import json_line
 from delegate.cli.screen import Screen
-from delegate.cli.timeline import event_words
+from delegate.cli.timeline import QUIET, event_words
 from delegate.client import Client, StreamItem
 
 if TYPE_CHECKING:
@@ -22,23 +22,30 @@ EXIT_TIMEOUT, EXIT_CANCELLED = 124, 130
 RESET = "\x1b[0m"
 # With a shell task the output is the command's own; only what the command cannot know is said beside it.
 NOTABLE = {"warning", "skipped", "released", "parked", "lost", "cancel_requested"}
-QUIET = {"submitted", "claimed", "started", "finished", "usage", "session"}
+WAITS_AGAIN = {"released", "parked", "lost"}
 
 
 def follow(door: Door, client: Client, task: TaskData) -> TaskData:
     """Show everything a task does until its end, and return it as it ended."""
     show = follower(door, task)
-    told_why = ""
+    told_why, is_waiting = "", True
     with show:
         for item in client.stream(task["taskId"], idle_after=ASK_WHY_AFTER):
             if item is None:
-                told_why = _say_why(door, client, task, told_why)
+                told_why = _say_why(door, client, task, told_why) if is_waiting else told_why
             elif item.kind == "end":
                 ended: TaskData = item.data
                 return ended
             else:
+                is_waiting = waits_after(item, is_waiting)
                 show.item(item)
     raise AssertionError("a stream ends with its task's end")
+
+
+def waits_after(item: StreamItem, before: bool) -> bool:
+    """Whether a task waits for a runner after this item of its stream: only then there is a reason to ask for."""
+    kind = item.data["kind"] if item.kind == "event" else ""
+    return kind in WAITS_AGAIN or (before and kind != "claimed")
 
 
 def show_events(door: Door, events: Sequence[EventData], tail: int | None) -> None:
@@ -54,7 +61,7 @@ def show_events(door: Door, events: Sequence[EventData], tail: int | None) -> No
 def show_lines(door: Door, output: OutputData) -> None:
     """Output as the relay has split it into lines."""
     if door.as_json:
-        door.print(json_line(line) for line in output["lines"])
+        door.print_json_lines(output["lines"])
         return
     with ByteWriter() as writer:
         for line in output["lines"]:
@@ -161,9 +168,28 @@ class AgentFollower(Follower):
 
 
 class JsonFollower(Follower):
+    """A character may begin in one piece of a stream and end in the next."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door)
+        self._decoders: dict[tuple[str, str], codecs.IncrementalDecoder] = {}
+        self._last: dict[tuple[str, str], str] = {}  # when the last piece came
+
+    def __exit__(self, *_: object) -> None:
+        for (attempt, stream), at in self._last.items():
+            self._text(attempt, stream, at, b"", is_end=True)
+        super().__exit__()
+
     def output(self, piece: dict[str, Any]) -> None:
-        text = base64.b64decode(piece["output"]).decode("utf-8", "replace")
-        self._print({"kind": "output", "at": piece["at"], "stream": piece["stream"], "text": text})
+        attempt, stream = piece["attemptId"], piece["stream"]
+        self._last[attempt, stream] = piece["at"]
+        self._text(attempt, stream, piece["at"], base64.b64decode(piece["output"]))
+
+    def _text(self, attempt: str, stream: str, at: str, data: bytes, *, is_end: bool = False) -> None:
+        new = codecs.getincrementaldecoder("utf-8")
+        text = self._decoders.setdefault((attempt, stream), new("replace")).decode(data, is_end)
+        if text:
+            self._print({"kind": "output", "at": at, "stream": stream, "text": text})
 
     def event(self, event: EventData) -> None:
         self._print(event)

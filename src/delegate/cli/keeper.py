@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import logging
 import os
@@ -16,11 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from delegate import __version__, config, home
+from delegate import config, home
+from delegate.cli.orphans import Orphans
 from delegate.config import Home, Settings
 from delegate.errors import DelegateError, InvalidField, RelayUnreachable
 from delegate.log import configure
@@ -34,11 +33,12 @@ HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts 
 TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
 LOCK_PATIENCE = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
 LAST_STEPS = 3.0  # seconds for a living keeper that has stopped everything to be gone
-LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced
+LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced, and at the size of the logs
 STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
 RELAY_STOP = 15.0
 LOG_MAX = 10 * 1024 * 1024
-PR_SET_CHILD_SUBREAPER = 36
+OLD_LOG = ".old.log"
+COPY_PIECE = 1024 * 1024
 BACKLOG = 1024  # callers that may wait while the relay restarts
 Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
 
@@ -60,10 +60,35 @@ def open_log(place: Home, name: str) -> int:
     path = place.logs / f"{name}.log"
     try:
         if path.exists() and path.stat().st_size > LOG_MAX:
-            path.replace(path.with_suffix(".old.log"))
+            path.replace(path.with_suffix(OLD_LOG))
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, home.PRIVATE_FILE)
     except OSError as error:
         raise home.not_writable(path, error) from error
+
+
+def shorten_logs(place: Home) -> None:
+    """Put aside what has grown too long while it is written to: writers append, so they go on at the new end."""
+    for path in place.logs.glob("*.log"):
+        try:
+            if path.stat().st_size <= LOG_MAX or path.name.endswith(OLD_LOG):
+                continue
+            scratch = path.with_suffix(".new")
+            with suppress(OSError):  # a full disk must at least not get fuller
+                _copy_end(path, scratch)
+                scratch.replace(path.with_suffix(OLD_LOG))
+            scratch.unlink(missing_ok=True)
+            os.truncate(path, 0)
+        except OSError as error:
+            log.warning("log not shortened", extra={"path": path, "why": error.strerror})
+
+
+def _copy_end(path: Path, copy: Path) -> None:
+    """The last LOG_MAX bytes: a child may write faster than we look."""
+    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, home.PRIVATE_FILE)
+    with path.open("rb") as source, os.fdopen(descriptor, "wb") as target:
+        source.seek(max(0, path.stat().st_size - LOG_MAX))
+        while piece := source.read(COPY_PIECE):
+            target.write(piece)
 
 
 def runner_count(text: str) -> int:
@@ -157,9 +182,10 @@ class Keeper:
         self._exit_code = 0
         self._stops = 0  # how often somebody asked for the end: once drains, twice stops now
         self._kill_at = float("inf")
+        self._orphans = Orphans()
+        self._look_at = 0.0
 
     def run(self) -> int:
-        _become_subreaper()
         wake = self._install_signals()
         self._selector.register(wake, selectors.EVENT_READ)
         while True:
@@ -169,15 +195,21 @@ class Keeper:
                 break
             self._wait(wake, now)
             self._reap()
+            self._look_at_logs(now)
             if self._stops < 2 and not home.is_in_place(self._lock, self._home.keeper_lock):
                 log.error("the home was removed: stopping")
                 self._ask_stop(2)
             self._advance_stop()
         return self._exit_code
 
+    def _look_at_logs(self, now: float) -> None:
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            shorten_logs(self._home)
+
     def _finished(self) -> bool:
         ended = not self._relay.wanted and all(child.process is None for child in self._children())
-        return ended and not adopted(os.getpid(), set())
+        return ended and not self._end_orphans()
 
     def _children(self) -> Iterable[Child]:
         return [self._relay, *self._runners]
@@ -258,20 +290,13 @@ class Keeper:
 
     def _relay_ready(self) -> None:
         assert self._relay.process is not None
-        address = home.Address(
-            url=self._url,
-            port=self._listener.getsockname()[1],
-            pid=self._relay.process.pid,
-            keeper_pid=os.getpid(),
-            version=__version__,
-            started_at=datetime.now(UTC).isoformat(),
-        )
+        address = home.new_address(self._listener.getsockname()[1], self._relay.process.pid)
         try:
             home.write_private(self._home.address, address.as_json())
         except DelegateError as error:
             log.warning("address not written", extra={"why": error.message})
             if not self._ready_once:  # later there is one already, with the same url
-                self._give_up(error.exit_code, _problem(error))
+                self._give_up(error.exit_code, error.report())
                 return
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
         if not self._ready_once:
@@ -314,7 +339,7 @@ class Keeper:
         elif not self._ready_once:
             self._early_deaths += 1
             if self._early_deaths >= TRIES_BEFORE_READY:
-                self._give_up(6, _problem(not_ready(self._home, f"it ended with exit code {code}")))
+                self._give_up(6, not_ready(self._home, f"it ended with exit code {code}").report())
 
     def _give_up(self, code: int, told: dict[str, Any]) -> None:
         log.error("relay cannot run", extra={"exit_code": code, "told": told})
@@ -345,38 +370,9 @@ class Keeper:
                     child.tell(signal.SIGKILL)
             self._kill_at = time.monotonic() + 1.0
 
-    def _end_orphans(self) -> None:
-        """A runner and its supervisor that were killed together leave their agent's processes here."""
-        own = {child.process.pid for child in self._children() if child.process is not None}
-        for pid in adopted(os.getpid(), own):
-            log.warning("orphan ended", extra={"pid": pid})
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            # Its end is announced by a signal, and so is that of everything below it: the next look reaps them.
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-
-
-def adopted(keeper: int, own: set[int]) -> list[int]:
-    """The processes that became the keeper's children without being started by it, and all below them."""
-    parents = _parents()
-    found = [pid for pid, parent in parents.items() if parent == keeper and pid not in own]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found
-
-
-def _parents() -> dict[int, int]:
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(entry.parent.name)] = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
-    return parents
-
-
-def _become_subreaper() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    def _end_orphans(self) -> bool:
+        """A runner and its supervisor that were killed together leave their agent's processes here; True: some live."""
+        return self._orphans.end({child.process.pid for child in self._children() if child.process is not None})
 
 
 def read_answer(said: bytes) -> dict[str, Any]:
@@ -386,11 +382,6 @@ def read_answer(said: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _problem(error: DelegateError) -> dict[str, Any]:
-    told = {"code": error.code, "message": error.message, "hint": error.hint, "exitCode": error.exit_code}
-    return {"error": told}
 
 
 def main() -> int:
@@ -412,7 +403,7 @@ def main() -> int:
         configure(settings.log_level)
         return keep(settings, runners=options.runners, report=report)
     except DelegateError as error:
-        report(_problem(error))
+        report(error.report())
         return error.exit_code
 
 

@@ -37,8 +37,3 @@ def _allowed(found: re.Match[str]) -> str:
     if found["line"]:
         return "\n"
     return found[0] if found["colour"] else ""
-
-
-def safe_text(text: str) -> str:
-    """A whole text as a terminal may show it."""
-    return Screen().feed(text.encode("utf-8", "replace"), final=True)

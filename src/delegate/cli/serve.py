@@ -7,24 +7,25 @@ import signal
 import socket
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate import __version__, config, home
+from delegate import config, home
 from delegate.cli import keeper
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.output import relay_page
 from delegate.cli.start import start
 from delegate.cli.timeline import moment, span
-from delegate.client import LOOPBACK
 from delegate.errors import DelegateError, Refused
 
 if TYPE_CHECKING:
     from delegate.answers import TaskData
 
 DOWN_POLL = 0.1
+STOPPED_NOW = "stopped; running tasks that may run again are back in the queue"
 FIRST_LOOK = 0.5  # seconds; most drains need no words
 LOOK_EVERY = 1.0  # seconds between questions about what is still running
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
@@ -66,7 +67,7 @@ def _keep_here(door: Door, runners: str) -> int:
 
 
 @click.command(epilog=examples("delegate down", "delegate down --now"))
-@click.option("--now", is_flag=True, help="Do not wait for running tasks: stop them and put them back into the queue.")
+@click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again are queued.")
 @shared_options
 @click.pass_obj
 def down(door: Door, now: bool) -> int:
@@ -82,7 +83,7 @@ def down(door: Door, now: bool) -> int:
     if door.as_json:
         door.print_json({"stopped": True, "pid": holder.pid})
     else:
-        door.print(["stopped" if interrupts < 2 and not now else "stopped; running tasks are back in the queue"])
+        door.print(["stopped" if interrupts < 2 and not now else STOPPED_NOW])
     return 0
 
 
@@ -96,7 +97,7 @@ def _wait_until_gone(door: Door, holder: home.Holder) -> int:
         if len(interrupts) > answered:
             answered += 1
             if answered == 1:
-                door.say("still draining; Ctrl-C again stops the tasks now and puts them back into the queue")
+                door.say("still draining; Ctrl-C again stops the running tasks now")
             elif holder.is_alive:
                 os.kill(holder.pid, signal.SIGQUIT)
         waits.tell()
@@ -110,6 +111,7 @@ class Waits:
     def __init__(self, door: Door) -> None:
         self._door = door
         self._next_look = time.monotonic() + FIRST_LOOK
+        self._told: set[str] = set()
 
     def tell(self) -> None:
         if time.monotonic() < self._next_look or home.live_address(self._door.home) is None:
@@ -117,14 +119,15 @@ class Waits:
         self._next_look = time.monotonic() + LOOK_EVERY
         try:
             for task in self._running():
-                self._door.say_once(waits_for(task, datetime.now(UTC)))
+                self._told.add(task["taskId"])
+                self._door.say(waits_for(task, datetime.now(UTC)))
         except DelegateError:
             return  # it is stopping; there is nobody left to ask
 
     def _running(self) -> Iterable[TaskData]:
         client = self._door.client_of_running_relay()
         busy = [runner["taskId"] for runner in client.relay()["runners"] if runner["taskId"]]
-        return [client.task(task_id)["task"] for task_id in busy]
+        return [client.task(task_id)["task"] for task_id in busy if task_id not in self._told]
 
 
 def waits_for(task: TaskData, now: datetime) -> str:
@@ -157,12 +160,12 @@ def info(door: Door) -> None:
 def serve(door: Door, host: str, port: int) -> int:
     """Run the relay alone in the foreground: it takes tasks, and executes nothing."""
     door.require_local("delegate serve")
-    if host not in LOOPBACK:
+    if host not in home.LOOPBACK:
         raise Refused(why=f"a relay answers only on this machine for now, not on {host}; use --host 127.0.0.1")
     lock = home.own(door.home, patience=1.0)
     home.make_token(door.home)
     with _listening(port) as listener:
-        home.write_private(door.home.address, _own_address(listener).as_json())
+        home.write_private(door.home.address, home.new_address(listener.getsockname()[1], os.getpid()).as_json())
         try:
             return _serve(door, listener)
         finally:
@@ -176,7 +179,8 @@ def _serve(door: Door, listener: socket.socket) -> int:
 
     log.configure(door.settings.log_level)
     door.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
-    return run(door.settings, listener, keeper=False)
+    # DELEGATE_TOKEN is for a relay that is named by its address; this one is opened by the token of its home.
+    return run(replace(door.settings, token=""), listener, keeper=False)
 
 
 def _listening(port: int) -> socket.socket:
@@ -189,15 +193,3 @@ def _listening(port: int) -> socket.socket:
         raise Refused(why=f"port {port} cannot be used: {(error.strerror or str(error)).lower()}") from error
     listener.listen(keeper.BACKLOG)
     return listener
-
-
-def _own_address(listener: socket.socket) -> home.Address:
-    port = listener.getsockname()[1]
-    return home.Address(
-        url=f"http://127.0.0.1:{port}",
-        port=port,
-        pid=os.getpid(),
-        keeper_pid=os.getpid(),
-        version=__version__,
-        started_at=datetime.now(UTC).isoformat(),
-    )

@@ -12,7 +12,7 @@ import click
 
 from delegate import config, home
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
-from delegate.cli.output import json_line, note_of, task_page, task_table
+from delegate.cli.output import note_of, task_page, task_table
 from delegate.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def status(door: Door, task_id: str | None, limit: int) -> None:
         return
     tasks, more = _newest(door.client(), limit)
     if door.as_json:
-        door.print(json_line(task) for task in tasks)
+        door.print_json_lines(tasks)
     elif tasks:
         door.print(task_table(tasks, door.look()))
         if more:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -36,6 +37,13 @@ def painted(text: str, *colours: str) -> str:
 def one_line(text: str) -> str:
     """Foreign text in a table: white space folded, everything else that is not printable escaped."""
     return escaped(" ".join(text.split()))
+
+
+def escaped_json(line: str) -> str:
+    """The same JSON, without characters that a terminal or its reader would take for something else."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def cells(text: str) -> int:

@@ -11,6 +11,7 @@ from delegate.cli.terminal import one_line
 if TYPE_CHECKING:
     from delegate.answers import EventData, UsageData
 
+QUIET = {"submitted", "claimed", "started", "finished", "usage", "session"}  # what a follower need not be told
 TODO_MARKS = {"completed": "x", "in_progress": ">"}
 Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here and nowhere else
 

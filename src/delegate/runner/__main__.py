@@ -13,7 +13,7 @@ import stamina.instrumentation
 from delegate.config import Home, Settings, load
 from delegate.errors import DelegateError
 from delegate.log import configure
-from delegate.runner.bench import furnish
+from delegate.runner.equipment import equip
 from delegate.runner.loop import live
 from delegate.runner.process import become_subreaper
 from delegate.runner.slot import FILE_NAME, Slot
@@ -26,7 +26,7 @@ def slot_name(text: str) -> str:
 
 
 async def run(settings: Settings, slot: Slot, name: str, url: str) -> None:
-    await live(furnish(settings, os.environ, slot=slot, name=name, url=url))
+    await live(equip(settings, os.environ, slot=slot, name=name, url=url))
 
 
 def main() -> int:

@@ -14,11 +14,11 @@ import anyio
 
 from delegate.errors import shown
 from delegate.home import DISK_FULL_ERRORS
-from delegate.model import EventKind, Outcome
+from delegate.model import AgentName, EventKind, Outcome
 from delegate.runner import ends
 from delegate.runner.agents.base import Agent, Ending, Reading
-from delegate.runner.bench import Bench
 from delegate.runner.ends import End
+from delegate.runner.equipment import Equipment
 from delegate.runner.holding import Holding
 from delegate.runner.process import Command, NotStarted, launch
 from delegate.runner.run import Run, RunEnd, Surroundings
@@ -33,10 +33,10 @@ NO_PROGRAM = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR
 SUPERVISOR_KILLED = errno.ECONNRESET
 
 
-async def carry_out(bench: Bench, assignment: Assignment) -> End | None:
+async def carry_out(equipment: Equipment, assignment: Assignment) -> End | None:
     """Work on an assignment; returns the end that the relay took, or None when there is none to tell."""
-    holding = Holding(bench, assignment)
-    attempt = Attempt(bench, assignment, holding)
+    holding = Holding(equipment, assignment)
+    attempt = Attempt(equipment, assignment, holding)
     return await holding.until(attempt.work)
 
 
@@ -45,8 +45,8 @@ class DirectoryUnusable(Exception):
 
 
 class Attempt:
-    def __init__(self, bench: Bench, assignment: Assignment, holding: Holding) -> None:
-        self._bench = bench
+    def __init__(self, equipment: Equipment, assignment: Assignment, holding: Holding) -> None:
+        self._equipment = equipment
         self._assignment = assignment
         self._record = holding.record
         self._lease = holding.lease
@@ -55,9 +55,9 @@ class Attempt:
         self._around = Surroundings(
             record=holding.record,
             lease=holding.lease,
-            shutdown=bench.shutdown,
-            patience=patience_with(assignment, bench.settings),
-            grace=bench.settings.grace,
+            shutdown=equipment.shutdown,
+            patience=patience_with(assignment, equipment.settings),
+            grace=equipment.settings.grace,
         )
 
     async def work(self) -> End:
@@ -76,12 +76,14 @@ class Attempt:
             return self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
 
     async def _work(self) -> End:
-        agent = self._bench.agents.get(self._assignment.agent)
+        agent = self._equipment.agents.get(self._assignment.agent)
         if agent is None:
             return self._failure(Reason.NOT_INSTALLED, f"this runner has no agent {self._assignment.agent}")
         self._record.open()
         if self._record.failure is not None:
             return self._disk_failure(self._record.failure)
+        if self._equipment.shutdown.is_now:
+            return ends.hand_back(self._assignment, "the runner was stopped before it began")
         reading, end = await self._run(agent, self._assignment)
         if reading.session_missing and self._assignment.resume_session is not None and end.ending is Ending.EXITED:
             text = "the session of the attempt before is not there any more; the agent starts anew"
@@ -90,10 +92,10 @@ class Attempt:
         return self._judged(reading, end)
 
     async def _run(self, agent: Agent, assignment: Assignment) -> tuple[Reading, RunEnd]:
-        invocation = agent.invocation(assignment, self._bench.environ)
+        invocation = agent.invocation(assignment, self._equipment.environ)
         command = Command(argv=invocation.argv, cwd=usable(assignment.working_directory), env=invocation.env)
         reading = agent.reading(assignment)
-        process = await launch(await self._bench.spares.take(), command)
+        process = await launch(await self._equipment.spares.take(), command)
         log.info("agent started", extra={**self._marks, "agent": assignment.agent, "pid": process.pid})
         run = Run(process, reading, self._around, self._started_at)
         return reading, await run.to_its_end(invocation)
@@ -102,14 +104,30 @@ class Attempt:
         if self._record.failure is not None:
             return self._disk_failure(self._record.failure)
         if not reading.result_seen and end.is_broken_off:
-            return ends.hand_back(self._assignment, "the runner was stopped", reading.session_id)
-        if not reading.result_seen and end.is_supervisor_lost:
+            return self._broken_off(reading)
+        if not reading.result_seen and end.is_supervisor_lost and end.ending is Ending.EXITED:
             return ends.loss(self._assignment, "the agent's supervisor was killed", reading.session_id)
         ending = Ending.LINGERED if end.is_broken_off else end.ending
         outcome = reading.judge(end.exit, ending, datetime.now(UTC))
+        self._warn(reading, outcome)
         if outcome.state is AttemptState.CANCELLED and self._lease.cancel_reason:
             outcome = replace(outcome, message=self._lease.cancel_reason)
         return ends.finish(self._assignment, outcome)
+
+    def _warn(self, reading: Reading, outcome: Outcome) -> None:
+        if reading.parse_errors:
+            text = f"lines of the agent's output that could not be understood: {reading.parse_errors}"
+            self._record.fact(EventKind.WARNING, {"text": text})
+        if outcome.not_before is not None:
+            return  # the next attempt gets the messages that this one did not take
+        for message in self._lease.take_messages():
+            self._record.fact(EventKind.WARNING, {"text": f"a message came too late: {shown(message.text)}"})
+
+    def _broken_off(self, reading: Reading) -> End:
+        """An agent looks at what it finds and goes on from there; a command that had begun would do it all again."""
+        if self._assignment.agent == AgentName.SHELL:
+            return ends.loss(self._assignment, "the runner was stopped while the command ran")
+        return ends.hand_back(self._assignment, "the runner was stopped", reading.session_id)
 
     def _not_started(self, problem: NotStarted) -> End:
         try:

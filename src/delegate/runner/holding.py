@@ -11,8 +11,8 @@ from delegate.errors import Refused, SequenceGap, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Outcome
 from delegate.runner import ends
-from delegate.runner.bench import Bench
 from delegate.runner.ends import End
+from delegate.runner.equipment import Equipment
 from delegate.runner.lease import Lease
 from delegate.runner.record import Record
 from delegate.runner.spool import Batch, Spool
@@ -26,18 +26,18 @@ HAND_BACK_PATIENCE = 3.0  # the same when the runner must go
 
 
 class Holding:
-    def __init__(self, bench: Bench, assignment: Assignment) -> None:
-        self._bench = bench
+    def __init__(self, equipment: Equipment, assignment: Assignment) -> None:
+        self._equipment = equipment
         self._assignment = assignment
-        self._directory = bench.slot.spool(assignment.attempt_id)
+        self._directory = equipment.slot.spool(assignment.attempt_id)
         spool = Spool(self._directory, max_output=assignment.max_output, next_seq=assignment.next_seq)
-        self.lease = Lease(bench.link, assignment, bench.shutdown.attention)
-        self.record = Record(spool, bench.shutdown.attention)
+        self.lease = Lease(equipment.link, assignment, equipment.shutdown.attention)
+        self.record = Record(spool, equipment.shutdown.attention)
         self._is_telling = False
         self.marks = {
             "task_id": assignment.task_id,
             "attempt_id": assignment.attempt_id,
-            "runner_id": bench.link.runner_id,
+            "runner_id": equipment.link.runner_id,
         }
 
     async def until(self, decide: Callable[[], Awaitable[End]]) -> End | None:
@@ -65,7 +65,7 @@ class Holding:
         finally:
             self.record.close()
         if told is not None or is_lost:
-            self._bench.slot.remove_spool(self._assignment.attempt_id)
+            self._equipment.slot.remove_spool(self._assignment.attempt_id)
         return told
 
     async def _unless_told(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -81,7 +81,7 @@ class Holding:
 
     async def _send(self, batch: Batch) -> Control:
         await self.lease.fresh()
-        control = await self._bench.link.record(self._assignment, batch)
+        control = await self._equipment.link.record(self._assignment, batch)
         self.lease.heed(control)
         return control
 
@@ -94,7 +94,7 @@ class Holding:
             facts = {"next_seq": self.record.next_seq, "output_incomplete": not is_complete}
             await self._finish(end.model_copy(update=facts))
         else:
-            await self._bench.link.release(self._assignment, end)
+            await self._equipment.link.release(self._assignment, end)
         failpoint("runner.finish.after")
         log.info("attempt ended", extra={**self.marks, "reason": end.reason, "is_complete": is_complete})
 
@@ -102,7 +102,7 @@ class Holding:
         """Wait until the relay has all output; False when it answers but does not take it, or never can."""
         while not self.record.is_uploaded:
             answers = self.lease.answers
-            is_leaving = self._bench.shutdown.is_now
+            is_leaving = self._equipment.shutdown.is_now
             with anyio.move_on_after(HAND_BACK_PATIENCE if is_leaving else UPLOAD_PATIENCE) as scope:
                 await self.record.progress()
             if scope.cancelled_caught and (is_leaving or self.lease.answers > answers):
@@ -111,18 +111,18 @@ class Holding:
 
     async def _finish(self, request: FinishRequest) -> None:
         try:
-            await self._bench.link.finish(self._assignment, request)
+            await self._equipment.link.finish(self._assignment, request)
         except SequenceGap:
-            await self._bench.link.finish(self._assignment, request.model_copy(update={"output_incomplete": True}))
+            await self._equipment.link.finish(self._assignment, request.model_copy(update={"output_incomplete": True}))
         except Refused as refusal:
             log.error("end refused", extra={**self.marks, "why": refusal.message})  # noqa: TRY400  why says it all
             message = f"the relay did not take the end of the attempt ({request.reason}): {refusal.message}"
             plain = ends.finish(
                 self._assignment, Outcome(state=AttemptState.FAILED, reason=Reason.INTERNAL, message=message)
             )
-            await self._bench.link.finish(self._assignment, plain.model_copy(update={"output_incomplete": True}))
+            await self._equipment.link.finish(self._assignment, plain.model_copy(update={"output_incomplete": True}))
 
     async def _give_up_in_time(self, scope: anyio.CancelScope) -> None:
-        await self._bench.shutdown.out_of_time()
+        await self._equipment.shutdown.out_of_time()
         log.warning("attempt not handed back in time", extra=self.marks)
         scope.cancel()

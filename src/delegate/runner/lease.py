@@ -8,8 +8,8 @@ import time
 
 import anyio
 
-from delegate.runner.bell import Bell
 from delegate.runner.relay import RelayLink
+from delegate.runner.wakeup import Wakeup
 from delegate.wire import Assignment, Control, Message, RenewRequest
 
 log = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ def sleep_counting_clock() -> float:
 class Lease:
     """Renewing raises StaleFence when the attempt is somebody else's; no answer is no news, and the agent goes on."""
 
-    def __init__(self, link: RelayLink, attempt: Assignment, attention: Bell) -> None:
+    def __init__(self, link: RelayLink, attempt: Assignment, attention: Wakeup) -> None:
         self._link = link
         self._attempt = attempt
         self._attention = attention
-        self._renewed = Bell()
-        self._seen = Bell()
+        self._renewed = Wakeup()
+        self._seen = Wakeup()
         self._renewed_at = sleep_counting_clock()  # when the renewal that was answered had been sent
         self._asking = anyio.CancelScope()
         self._is_urgent = False
@@ -54,7 +54,7 @@ class Lease:
         """Returns when a renewal younger than the lease is known: nothing is sent on an old one."""
         while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease:
             self._hurry()
-            await self._renewed.heard()
+            await self._renewed.wait()
 
     def heed(self, control: Control) -> None:
         """Take in what came with an answer about this attempt."""
@@ -64,7 +64,7 @@ class Lease:
             self._messages += new
         if control.cancel is not None and self.cancel_reason is None:
             self.cancel_reason = control.cancel
-        self._attention.ring()
+        self._attention.send()
 
     def take_messages(self) -> list[Message]:
         taken, self._messages = self._messages, []
@@ -73,7 +73,7 @@ class Lease:
     def mark_seen(self, message: Message) -> None:
         """The agent has the message; the next renewal says so."""
         self._messages_seen = message.id
-        self._seen.ring()
+        self._seen.send()
 
     async def _beat(self) -> None:
         await anyio.sleep(FIRST_BEAT)
@@ -85,7 +85,7 @@ class Lease:
             if is_answered and not is_urgent:
                 # Answered early means that there is news: ask again when it is dealt with, not at once for the same.
                 with anyio.move_on_after(next_beat - anyio.current_time()):
-                    await self._seen.heard()
+                    await self._seen.wait()
 
     async def _renew(self, wait: float) -> bool:
         """One renewal, which the relay may hold for `wait` seconds until it has news; False: broken off."""
@@ -98,7 +98,7 @@ class Lease:
         self._renewed_at = sent_at
         self.answers += 1
         self.heed(control)
-        self._renewed.ring()
+        self._renewed.send()
         return True
 
     async def _notice_sleep(self) -> None:
@@ -114,3 +114,4 @@ class Lease:
     def _hurry(self) -> None:
         self._is_urgent = True
         self._asking.cancel()
+        self._seen.send()

@@ -11,8 +11,8 @@ from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.runner import ends
 from delegate.runner.attempt import carry_out
-from delegate.runner.bench import Bench
 from delegate.runner.ends import End
+from delegate.runner.equipment import Equipment
 from delegate.runner.holding import Holding
 from delegate.runner.process import end_strays
 from delegate.wire import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
@@ -25,26 +25,26 @@ EARLY_PAUSE = 0.2
 PAUSE = 5.0  # seconds after something that trying again at once would only meet again
 
 
-async def live(bench: Bench) -> None:
+async def live(equipment: Equipment) -> None:
     """Work until asked to go."""
     async with anyio.create_task_group() as group:
-        group.start_soon(bench.shutdown.heed_signals)
-        group.start_soon(bench.shutdown.heed_keeper)
-        await Runner(bench).work()
+        group.start_soon(equipment.shutdown.heed_signals)
+        group.start_soon(equipment.shutdown.heed_keeper)
+        await Runner(equipment).work()
         group.cancel_scope.cancel()
 
 
 class Runner:
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, equipment: Equipment) -> None:
+        self._equipment = equipment
         self._parked: dict[str, datetime] = {}
         self._is_settled = False
 
     async def work(self) -> None:
-        shutdown = self._bench.shutdown
+        shutdown = self._equipment.shutdown
         try:
             with shutdown.ends_idling():
-                await self._bench.link.register()
+                await self._equipment.link.register()
             while not shutdown.is_draining:
                 await self._turn()
         finally:
@@ -57,56 +57,57 @@ class Runner:
             if not self._is_settled:
                 await self._settle()
             answer = None
-            with self._bench.shutdown.ends_idling():
-                await self._bench.spares.refill()
+            with self._equipment.shutdown.ends_idling():
+                await self._equipment.spares.refill()
                 answer = await self._claim()
             if answer is not None and answer.assignment is not None:
                 await self._carry_out(answer.assignment)
         except DelegateError as problem:
-            log.warning("runner pauses", extra={"runner_id": self._bench.link.runner_id, "why": problem.message})
+            log.warning("runner pauses", extra={"runner_id": self._equipment.link.runner_id, "why": problem.message})
             await self._pause()
         except Exception:
-            log.exception("runner met a defect", extra={"runner_id": self._bench.link.runner_id})
+            log.exception("runner met a defect", extra={"runner_id": self._equipment.link.runner_id})
             self._is_settled = False
             await self._pause()
 
     async def _pause(self) -> None:
-        with self._bench.shutdown.ends_idling():
+        with self._equipment.shutdown.ends_idling():
             await anyio.sleep(PAUSE)
 
     async def _claim(self) -> ClaimAnswer:
-        self._bench.slot.remember(self._bench.link.runner_id)
+        self._equipment.slot.remember(self._equipment.link.runner_id)
         now = datetime.now(UTC)
         self._parked = {agent: until for agent, until in self._parked.items() if until > now}
         wait = min([CLAIM_WAIT, *(until - now for until in self._parked.values())])
         request = ClaimRequest(
-            claim_id=self._bench.slot.claim_id(),
-            agents=[name for name in self._bench.available() if name not in self._parked],
+            claim_id=self._equipment.slot.claim_id(),
+            agents=[name for name in self._equipment.available() if name not in self._parked],
             parked=self._parked,
             wait=wait.total_seconds(),
         )
         asked_at = anyio.current_time()
-        answer = await self._bench.link.claim(request)
+        answer = await self._equipment.link.claim(request)
         if answer.assignment is not None:
             failpoint("runner.claimed")
-        self._bench.slot.forget_claim()
+        self._equipment.slot.forget_claim()
         if answer.assignment is None and anyio.current_time() - asked_at < request.wait / 2:
             await anyio.sleep(EARLY_PAUSE)  # a relay that is stopping sends everybody away at once
         return answer
 
     async def _carry_out(self, assignment: Assignment) -> None:
         marks = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
-        log.info("task claimed", extra={**marks, "runner_id": self._bench.link.runner_id, "agent": assignment.agent})
-        end = await carry_out(self._bench, assignment)
+        runner_id = self._equipment.link.runner_id
+        log.info("task claimed", extra={**marks, "runner_id": runner_id, "agent": assignment.agent})
+        end = await carry_out(self._equipment, assignment)
         if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
             self._parked[assignment.agent] = end.not_before
 
     async def _settle(self) -> None:
         """Bring attempts of an earlier life to their end: their processes first, so that nobody works twice."""
-        slot = self._bench.slot
+        slot = self._equipment.slot
         found: list[Assignment] | None = None
-        with self._bench.shutdown.ends_idling():
-            found = await self._bench.link.attempts()
+        with self._equipment.shutdown.ends_idling():
+            found = await self._equipment.link.attempts()
         if found is None:
             return
         held = {assignment.attempt_id: assignment for assignment in found}
@@ -123,29 +124,30 @@ class Runner:
         self._is_settled = True
 
     async def _settle_attempt(self, assignment: Assignment) -> None:
-        spool = self._bench.slot.spool(assignment.attempt_id)
+        spool = self._equipment.slot.spool(assignment.attempt_id)
         if not spool.exists():
-            with self._bench.shutdown.ends_idling():
+            with self._equipment.shutdown.ends_idling():
                 await self._hand_back(assignment, "the runner was stopped before it began")
             return
 
         async def decide() -> End:
             return ends.noted(spool) or ends.loss(assignment, "the runner was restarted while it worked")
 
-        await Holding(self._bench, assignment).until(decide)
+        await Holding(self._equipment, assignment).until(decide)
 
     async def _hand_back(self, assignment: Assignment, message: str) -> None:
         try:
-            await self._bench.link.release(assignment, ends.hand_back(assignment, message))
+            await self._equipment.link.release(assignment, ends.hand_back(assignment, message))
         except StaleFence:
             return
         log.info("attempt handed back", extra={"task_id": assignment.task_id, "attempt_id": assignment.attempt_id})
 
     async def _leave(self) -> None:
-        await self._bench.spares.discard()
-        if self._bench.slot.has_claim():
+        await self._equipment.spares.discard()
+        if self._equipment.slot.has_claim():
             # The relay may have answered the claim in the moment we broke it off.
-            for assignment in await self._bench.link.attempts():
+            for assignment in await self._equipment.link.attempts():
                 await self._hand_back(assignment, "the runner was stopped before it began")
-            self._bench.slot.forget_claim()
-        await self._bench.link.aclose()
+            self._equipment.slot.forget_claim()
+        await self._equipment.link.leave()
+        await self._equipment.link.aclose()

@@ -192,17 +192,13 @@ class AgentProcess:
         await anyio.lowlevel.checkpoint()
         _close(self._spare.stdin)
 
-    async def interrupt(self) -> None:
-        """SIGINT to the agent's first process, as Ctrl-C would."""
-        await self._order({"interrupt": True})
-
     async def stop(self, grace: timedelta) -> None:
         """TERM everything the agent started, after `grace` KILL it; returns when nothing lives."""
-        await self._order({"stop": grace.total_seconds()})
-        with anyio.move_on_after(grace.total_seconds() + KILL_BOUND) as scope:
+        with anyio.move_on_after(grace.total_seconds() + KILL_BOUND):
+            await self._order({"stop": grace.total_seconds()})
             await self._until(lambda: self._gone)
-        if scope.cancelled_caught:
-            log.warning("agent processes outlive their kill", extra={"pid": self.pid})
+        if not self._gone:
+            await self._bury()
 
     async def wait(self) -> Exit:
         """How the agent's first process ended; what it left behind may live a little longer, see `stop`."""
@@ -219,7 +215,6 @@ class AgentProcess:
         with anyio.move_on_after(KILL_BOUND, shield=True):
             await self._cut_off()
         if not self._gone:
-            log.warning("supervisor does not obey, killing it", extra={"pid": self.pid})
             await self._bury()
         with anyio.move_on_after(KILL_BOUND, shield=True):
             await _reap(self._spare.pid)
@@ -288,9 +283,10 @@ class AgentProcess:
                 self._gone = True
 
     async def _bury(self) -> None:
-        """The supervisor is dead, or must be: its children become ours, and we kill them."""
+        """The supervisor is dead, or does not obey and must be: its children become ours, and we kill them."""
+        if not self.supervisor_lost:
+            log.warning("supervisor lost, killing the agent", extra={"pid": self.pid})
         self.supervisor_lost = True
-        log.warning("supervisor lost, killing the agent", extra={"pid": self.pid})
         with anyio.move_on_after(KILL_BOUND, shield=True):
             if not _has_ended(self._spare.pid):
                 os.kill(self._spare.pid, signal.SIGKILL)

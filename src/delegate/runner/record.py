@@ -11,8 +11,8 @@ import anyio
 from delegate.errors import Refused, SequenceGap
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Stream
-from delegate.runner.bell import Bell
 from delegate.runner.spool import Batch, Spool
+from delegate.runner.wakeup import Wakeup
 from delegate.wire import CHUNK_MAX, Control
 
 log = logging.getLogger(__name__)
@@ -24,15 +24,15 @@ Upload = Callable[[Batch], Awaitable[Control]]
 class Record:
     """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
 
-    def __init__(self, spool: Spool, attention: Bell) -> None:
+    def __init__(self, spool: Spool, attention: Wakeup) -> None:
         self._spool = spool
         self._attention = attention
         self._pieces: list[bytes] = []
         self._gathered = 0
         self._stream = Stream.STDOUT
-        self._arrived = Bell()
-        self._spooled = Bell()
-        self._progress = Bell()
+        self._arrived = Wakeup()
+        self._spooled = Wakeup()
+        self._progress = Wakeup()
         self.failure: OSError | None = None
         self.is_refused = False
 
@@ -63,7 +63,7 @@ class Record:
             self._stream = stream
         self._pieces.append(data)
         self._gathered += len(data)
-        self._arrived.ring()
+        self._arrived.send()
 
     def fact(self, kind: EventKind, data: dict[str, object]) -> None:
         self._write(lambda at: self._spool.fact(kind, data, at))
@@ -78,7 +78,7 @@ class Record:
         """Spool what has arrived, a moment after its first piece."""
         while True:
             if not self._pieces:
-                await self._arrived.heard()
+                await self._arrived.wait()
             await anyio.sleep(GATHER)
             self.flush()
 
@@ -88,19 +88,19 @@ class Record:
             try:
                 batch = self._spool.batch()
                 if batch is None:
-                    await self._spooled.heard()
+                    await self._spooled.wait()
                     continue
                 control = await send(batch)
                 self._spool.acknowledge(control.next_seq, batch)
             except (Refused, SequenceGap, OSError) as failure:
                 log.error("output cannot be sent", extra={"why": str(failure)})  # noqa: TRY400  what to know is in why
                 self.is_refused = True
-            self._progress.ring()
+            self._progress.send()
             if self.is_refused:
                 return
 
     async def progress(self) -> None:
-        await self._progress.heard()
+        await self._progress.wait()
 
     def _write(self, write: Callable[[datetime], None]) -> None:
         if self.failure is not None:
@@ -110,6 +110,6 @@ class Record:
             failpoint("runner.spooled")
         except OSError as failure:
             self.failure = failure
-            self._attention.ring()
+            self._attention.send()
             return
-        self._spooled.ring()
+        self._spooled.send()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,6 +51,7 @@ RETRY_AFTER_MAX = 60.0  # a relay that asks for more is asked again nonetheless
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 15.0  # longer than a busy disk takes to flush: the connection is dead
 WRITE_TIMEOUT = 60.0  # four MiB over a slow line
+LEAVE_TIMEOUT = 2.0  # nobody waits long for a good-bye
 JITTER = 1.25
 
 # Codes by which the relay says that it does not know us, and that an attempt is not ours or not any more.
@@ -101,6 +103,13 @@ class RelayLink:
         self._token, self.runner_id, self.timings = answer.token, answer.runner_id, answer.timings
         log.info("runner registered", extra={"runner_id": answer.runner_id, "url": self._url})
         return answer
+
+    async def leave(self) -> None:
+        """Say good-bye, once: a relay that does not hear it notices the silence."""
+        if self._token:
+            with suppress(DelegateError):
+                call = Call(method="POST", path="/api/runners/leave", body=b"{}", patience=LEAVE_TIMEOUT)
+                await self._exchange(call, self._token)
 
     async def claim(self, request: ClaimRequest) -> ClaimAnswer:
         patience = request.wait + ANSWER_TIMEOUT

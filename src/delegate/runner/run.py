@@ -19,7 +19,7 @@ from delegate.runner.watchdog import Patience, Signs, next_end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a run writes to and listens to; the bell of the shutdown rings when one of them has changed."""
+    """What a run writes to and listens to; the attention of the shutdown is called when one of them has changed."""
 
     record: Record
     lease: Lease
@@ -87,7 +87,7 @@ class Run:
         if self._reading.result_seen == (self._signs.result_at is not None):
             return
         self._signs.result_at = anyio.current_time() if self._reading.result_seen else None
-        self._attention.ring()
+        self._attention.send()
 
     async def _speak(self, invocation: Invocation) -> None:
         """Hand the agent its task and then the messages for it; its input ends with its result."""
@@ -97,7 +97,7 @@ class Run:
         while self._signs.result_at is None:
             await self._pass_messages_on()
             if self._signs.result_at is None:
-                await self._attention.heard()
+                await self._attention.wait()
         await self._process.close_input()
 
     async def _pass_messages_on(self) -> None:
@@ -114,7 +114,7 @@ class Run:
         while (ending := self._must_end()) is None:
             deadline, _ = next_end(self._around.patience, self._signs)
             with anyio.move_on_at(deadline):
-                await self._attention.heard()
+                await self._attention.wait()
         self._ending = ending
         await self._process.stop(self._grace())
 

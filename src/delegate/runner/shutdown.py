@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import anyio
 
-from delegate.runner.bell import Bell
+from delegate.runner.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ STDIN = 0
 
 class Shutdown:
     def __init__(self) -> None:
-        self.attention = Bell()
+        self.attention = Wakeup()
         self.is_draining = False
         self.is_now = False
         self._now = anyio.Event()
@@ -54,7 +54,7 @@ class Shutdown:
         self.drain()
         self.is_now = True
         self._now.set()
-        self.attention.ring()
+        self.attention.send()
 
     async def out_of_time(self) -> None:
         """Returns when the time for handing back is over."""

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from delegate.home import PRIVATE_DIRECTORY, PRIVATE_FILE
-from delegate.model import EventKind, Stream
+from delegate.model import HEAD_SHARE, EventKind, Stream
 from delegate.runner.items import fact_line, output_line, span, thinned
 from delegate.wire import CHUNK_MAX, ITEMS_MAX
 
 SEGMENT = 1024 * 1024  # a segment that has grown to this is closed; with its last item it fits one upload
 FACTS_MAX = 4 * 1024 * 1024
-HEAD_SHARE = 8  # the relay keeps the first eighth of the output and the last seven
+
 SLACK = 2 * FACTS_MAX + 4 * SEGMENT  # facts with a gap beside each, and the segments that are never thinned
 MERGE_MAX = 64 * 1024  # a thinned segment smaller than this takes in the next one
 
@@ -181,7 +181,9 @@ class Spool:
         lines = _lines(segment) if into is segment else [*_lines(before), *_lines(segment)]
         kept = b"".join(thinned(lines))
         scratch = into.path.with_suffix(".new")
-        scratch.write_bytes(kept)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(kept)
         # A runner that dies between these two leaves both files; the numbers tell that the second is in the first.
         scratch.replace(into.path)
         self._size += len(kept) - into.size

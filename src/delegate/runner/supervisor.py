@@ -2,8 +2,8 @@
 
 Run as `python -I -S supervisor.py` with the agent's pipes as 0, 1, 2 and the control socket as 3. It takes one line
 `{"argv", "cwd", "env"}`, answers `{"started": pid}` or `{"failed": errno, "why": sentence}`, later sends
-`{"exited": code, "signal": number}` and, when nothing is left, `{"gone": true}`. Orders: `{"stop": grace_seconds}`,
-`{"interrupt": true}`. End of the orders means that the runner died: everything is killed at once.
+`{"exited": code, "signal": number}` and, when nothing is left, `{"gone": true}`. The one order is
+`{"stop": grace_seconds}`. End of the orders means that the runner died: everything is killed at once.
 """
 
 # A spare supervisor waits in every runner: what it imports is paid for in memory and in the start of a runner, so no
@@ -27,7 +27,7 @@ IS_LINUX = sys.platform == "linux"
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 2.0  # a leader that ended by itself is done; what it left may flush a file, no more
 TERM_TICK = 0.1  # how soon a process born during the grace hears of it
-KILL_TICK = 0.01
+KILL_TICK, KILL_TICK_MOST = 0.01, 1.0  # the pause doubles while what was killed stays: it hangs in the kernel
 SNAPSHOT_TICK = 2.0  # without a subreaper, a daemon must be seen before it detaches; `ps` is too dear to ask more often
 READ_SIZE = 65536
 PS_COMMAND = ("/bin/ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart=")
@@ -233,6 +233,8 @@ class Supervisor:
         self.orders = orders
         self.deadline: float | None = None  # of the grace; set when the tree must end
         self.told: set[tuple[int, str]] = set()
+        self.killed: set[tuple[int, str]] = set()
+        self.kill_pause = KILL_TICK
         self.seen: Table = {}
 
     def run(self, wake: int) -> None:
@@ -252,7 +254,7 @@ class Supervisor:
         """Milliseconds until there is something to do that nobody wakes us for."""
         if self.deadline is not None:
             left = self.deadline - time.monotonic()
-            return 1000 * (min(TERM_TICK, left) if left > 0 else KILL_TICK)
+            return 1000 * (min(TERM_TICK, left) if left > 0 else self.kill_pause)
         return None if IS_LINUX else 1000 * SNAPSHOT_TICK
 
     def listen(self) -> bool:
@@ -272,9 +274,6 @@ class Supervisor:
             order = json.loads(line)
             if "stop" in order:
                 self.end_within(order["stop"])
-            elif "interrupt" in order and self.leader is not None:
-                with suppress(PermissionError):  # it runs as somebody else (sudo)
-                    os.kill(self.leader, signal.SIGINT)
 
     def end_within(self, grace: float) -> None:
         deadline = time.monotonic() + grace
@@ -322,6 +321,9 @@ class Supervisor:
                     send_signal(process, signal.SIGTERM)
                     send_signal(process, signal.SIGCONT)  # a stopped process hears nothing else
             return False
+        known = {(process.pid, process.start) for process in living}
+        self.kill_pause = min(2 * self.kill_pause, KILL_TICK_MOST) if known <= self.killed else KILL_TICK
+        self.killed |= known
         # A program that runs as somebody else (sudo) cannot be killed by us, and must not hold the runner for ever.
         return not [process for process in living if send_signal(process, signal.SIGKILL)]
 

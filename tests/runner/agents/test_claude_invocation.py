@@ -155,17 +155,15 @@ def test_a_relative_place_on_path_means_the_runners_directory_not_the_tasks(
 def test_probing_finds_a_name_on_path_or_a_path(program: Path) -> None:
     path = {"PATH": str(program.parent)}
 
-    assert Claude(command="claude", is_root=False).probe(path).available
-    assert Claude(command=str(program), is_root=False).probe({"PATH": "/nowhere"}).available
+    assert Claude(command="claude", is_root=False).is_available(path)
+    assert Claude(command=str(program), is_root=False).is_available({"PATH": "/nowhere"})
 
 
 def test_probing_tells_what_is_not_there_or_cannot_run(program: Path) -> None:
     program.chmod(0o644)
 
     for command, path in (("claude", str(program.parent)), (str(program), "/bin"), ("claude", "/nowhere")):
-        probe = Claude(command=command, is_root=False).probe({"PATH": path})
-        assert not probe.available
-        assert probe.problem == f"{command} is not an executable program on PATH"
+        assert not Claude(command=command, is_root=False).is_available({"PATH": path})
 
 
 def test_every_agent_of_the_trade_is_there() -> None:

@@ -131,4 +131,4 @@ def test_its_output_tells_nothing_and_it_takes_no_messages(new_assignment: NewAs
     assert reading.feed(Stream.STDOUT, b'{"type":"result","subtype":"success","is_error":false}\n') == []
     assert reading.message("hello") is None
     assert not reading.result_seen
-    assert Shell().probe({}).available
+    assert Shell().is_available({})

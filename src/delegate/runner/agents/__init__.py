@@ -6,11 +6,11 @@ import os
 
 from delegate.config import Settings
 from delegate.model import AgentName
-from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Probe, Reading, agent_environment
+from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Reading, agent_environment
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.shell import Shell
 
-__all__ = ["Agent", "Ending", "Fact", "Invocation", "Probe", "Reading", "agent_environment", "agents"]
+__all__ = ["Agent", "Ending", "Fact", "Invocation", "Reading", "agent_environment", "agents"]
 
 
 def agents(settings: Settings) -> dict[str, Agent]:

@@ -61,13 +61,6 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    available: bool
-    version: str | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     state: AttemptState
     reason: Reason
@@ -94,6 +87,11 @@ class Reading(Protocol):
     @property
     def usage(self) -> Usage: ...
 
+    @property
+    def parse_errors(self) -> int:
+        """How many lines could not be understood; none of a program that has no protocol."""
+        ...
+
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         """Takes any bytes in any pieces; what cannot be understood is passed over."""
         ...
@@ -109,7 +107,7 @@ class Agent(Protocol):
     @property
     def name(self) -> AgentName: ...
 
-    def probe(self, environ: Mapping[str, str]) -> Probe: ...
+    def is_available(self, environ: Mapping[str, str]) -> bool: ...
 
     def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation: ...
 

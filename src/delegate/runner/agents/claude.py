@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delegate.model import AgentName
-from delegate.runner.agents.base import Invocation, Probe, agent_environment
+from delegate.runner.agents.base import Invocation, agent_environment
 from delegate.runner.agents.claude_reading import SESSION_ID, ClaudeReading, user_message
 from delegate.wire import Assignment
 
@@ -26,11 +26,9 @@ class Claude:
     is_root: bool
     name: AgentName = AgentName.CLAUDE
 
-    def probe(self, environ: Mapping[str, str]) -> Probe:
+    def is_available(self, environ: Mapping[str, str]) -> bool:
         """Whether the program is there; whether it is logged in shows when it runs."""
-        if self._program(environ) is None:
-            return Probe(available=False, problem=f"{self.command} is not an executable program on PATH")
-        return Probe(available=True)
+        return self._program(environ) is not None
 
     def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
         env = agent_environment(environ, assignment)

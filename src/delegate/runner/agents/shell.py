@@ -11,7 +11,6 @@ from delegate.runner.agents.base import (
     Ending,
     Fact,
     Invocation,
-    Probe,
     Verdict,
     agent_environment,
     exit_code,
@@ -38,8 +37,8 @@ BOOTSTRAP = (
 class Shell:
     name: AgentName = AgentName.SHELL
 
-    def probe(self, environ: Mapping[str, str]) -> Probe:  # noqa: ARG002 - every POSIX system has a shell there
-        return Probe(available=True)
+    def is_available(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002 - every POSIX system has a shell there
+        return True
 
     def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
         return Invocation(
@@ -62,6 +61,7 @@ class ShellReading:
     session_missing: bool = False
     session_id: str | None = None
     usage: Usage = Usage()
+    parse_errors: int = 0
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
         return []

@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from delegate import __version__
 from delegate.config import Home, Settings
-from delegate.home import machine_id, read_token
+from delegate.home import machine_id, token_for
 from delegate.runner.agents import Agent, agents
 from delegate.runner.relay import RelayLink
 from delegate.runner.shutdown import Shutdown
@@ -19,7 +20,7 @@ from delegate.wire import RegisterRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Equipment:
     settings: Settings
     environ: Mapping[str, str]
     slot: Slot
@@ -34,11 +35,11 @@ class Bench:
 
 
 def available(known: Mapping[str, Agent], environ: Mapping[str, str]) -> list[str]:
-    return [name for name, agent in known.items() if agent.probe(environ).available]
+    return [name for name, agent in known.items() if agent.is_available(environ)]
 
 
-def furnish(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str) -> Bench:
-    """A bench for the runner of this slot, with a link to the relay at `url`."""
+def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str) -> Equipment:
+    """The equipment of the runner of this slot, with a link to the relay at `url`."""
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)
@@ -53,11 +54,11 @@ def furnish(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name:
             agents=available(known, environ),
         )
 
-    return Bench(
+    return Equipment(
         settings=settings,
         environ=environ,
         slot=slot,
-        link=RelayLink(url, who, lambda: settings.token or read_token(home)),
+        link=RelayLink(url, who, lambda: token_for(settings, urlsplit(url).hostname or "")),
         agents=known,
         spares=Spares(),
         shutdown=Shutdown(),
