@@ -17,6 +17,7 @@ RunnerId = NewType("RunnerId", str)
 PROMPT_MAX = 250_000
 MAX_ATTEMPTS = 3  # in all, counting those lost with their machine
 ANY_MACHINE = "*"
+HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
 
 
 class Priority(IntEnum):

@@ -114,7 +114,3 @@ ADVICE: dict[Reason, str] = {
 
 # Reasons after which the task waits for a reset instead of ending.
 PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
-
-
-def may_move(old: TaskState, new: TaskState) -> bool:
-    return new in TASK_MOVES[old]

@@ -280,6 +280,14 @@ class RegisterAnswer(Wire):
     timings: Timings
 
 
+class LeaveRequest(Wire):
+    """The runner stops and holds nothing; it is not listed any more until it registers again."""
+
+
+class LeaveAnswer(Wire):
+    runner_id: str
+
+
 class ClaimRequest(Wire):
     claim_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
     agents: Annotated[list[Name], Field(max_length=20)]

@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from tests.conformance.scene import DONE, NOON, Scene, parked_until, runner
+from tests.conformance.scene import DONE, GONE, NOON, Scene, fact, parked_until, runner
 
-from delegate.model import Usage
+from delegate.model import EventKind, Outcome, Usage
 from delegate.queue.claim import Held, budget_left
+from delegate.queue.rules import start_of_day
 from delegate.report.follow import relay_state
+from delegate.states import AttemptState, Reason, TaskState
 
 pytestmark = pytest.mark.anyio
 
@@ -109,3 +111,46 @@ async def test_claims_at_once_never_promise_more_than_the_budget(scene: Scene) -
 
     assert [held.attempt.budget_usd for held in taken] == [2.0] * 5
     assert await left(scene) == 0.0
+
+
+async def test_what_was_spent_before_a_park_is_taken_off_the_tasks_own_budget(scene: Scene) -> None:
+    held = await scene.take(agent="claude", max_budget_usd=5.0)
+    await scene.finish(held, parked_until(scene.now, usage=Usage(cost_usd=4.0)))
+
+    again = await scene.claim()
+
+    assert again is not None
+    assert again.attempt.budget_usd == 1.0
+
+
+async def test_what_a_lost_attempt_has_told_of_its_cost_counts(scene: Scene) -> None:
+    scene.with_budget(10.0)
+    held = await scene.take(agent="claude")
+    await scene.record(held, fact(0, kind=EventKind.USAGE, costUsd=4.0, outputTokens=7))
+
+    lost = await scene.release(held, GONE)
+
+    assert (lost.usage.cost_usd, lost.usage.output_tokens) == (4.0, 7)
+    assert await left(scene) == 6.0
+
+
+async def test_a_task_stopped_by_the_days_budget_waits_for_the_next_day(scene: Scene) -> None:
+    scene.with_budget(1.0)
+    held = await scene.take(agent="claude", max_budget_usd=5.0)
+    broke = Outcome(state=AttemptState.FAILED, reason=Reason.BUDGET, message="spent", usage=Usage(cost_usd=1.0))
+
+    waiting = await scene.finish(held, broke)
+    again = await scene.finish(held, broke)
+
+    assert (waiting.state, waiting.not_before) == (TaskState.QUEUED, start_of_day(scene.now) + timedelta(days=1))
+    assert (again.id, again.state) == (waiting.id, TaskState.QUEUED)
+
+
+async def test_a_task_stopped_by_its_own_budget_has_failed(scene: Scene) -> None:
+    scene.with_budget(10.0)
+    held = await scene.take(agent="claude", max_budget_usd=1.0)
+    broke = Outcome(state=AttemptState.FAILED, reason=Reason.BUDGET, message="spent", usage=Usage(cost_usd=1.0))
+
+    ended = await scene.finish(held, broke)
+
+    assert (ended.state, ended.reason) == (TaskState.FAILED, Reason.BUDGET)

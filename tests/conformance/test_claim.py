@@ -7,10 +7,9 @@ import pytest
 from tests.conformance.scene import DONE, NOON, Scene, parked_until, runner
 
 from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
-from delegate.queue.claim import held_by
-from delegate.queue.rescue import lanes_that_came_due
+from delegate.queue.claim import Wish, claim_if_any, held_by
 from delegate.states import AttemptState, TaskState
-from delegate.store.runners import all_runners
+from delegate.store.runners import all_runners, get_runner
 
 pytestmark = pytest.mark.anyio
 
@@ -111,18 +110,6 @@ async def test_a_parked_task_does_not_hold_up_the_ones_behind_it(scene: Scene) -
     assert held.task.id == second.id
 
 
-async def test_a_lane_comes_due_when_its_parked_task_does(scene: Scene) -> None:
-    held = await scene.take(agent="claude")
-    until = NOON + timedelta(minutes=1)
-    await scene.finish(held, parked_until(until))
-
-    before = await lanes_that_came_due(scene.database, NOON, until - timedelta(seconds=1))
-    at = await lanes_that_came_due(scene.database, until - timedelta(seconds=1), until)
-    after = await lanes_that_came_due(scene.database, until, until + timedelta(hours=1))
-
-    assert (before, at, after) == ([], ["desk/claude"], [])
-
-
 @pytest.mark.promise("P3")
 async def test_every_claim_raises_the_fence(scene: Scene) -> None:
     held = await scene.take(agent="claude")
@@ -188,3 +175,26 @@ async def test_a_runner_that_starts_again_learns_what_it_holds(scene: Scene) -> 
     assert await held_by(scene.database, runner()) == [mine]
     await scene.finish(mine)
     assert await held_by(scene.database, runner()) == []
+
+
+async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> None:
+    anna = await scene.register(runner())
+    wish = Wish(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
+    before = await scene.database.read(lambda c: get_runner(c, anna.id))
+    await scene.pass_time(timedelta(seconds=1))
+
+    nothing = await claim_if_any(scene.database, wish, scene.rules, scene.now)
+
+    assert nothing is None
+    assert await scene.database.read(lambda c: get_runner(c, anna.id)) == before
+
+
+async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scene) -> None:
+    anna = await scene.register(runner())
+    wish = Wish(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
+    task = await scene.submit()
+
+    held = await claim_if_any(scene.database, wish, scene.rules, scene.now)
+
+    assert held is not None
+    assert held.task.id == task.id

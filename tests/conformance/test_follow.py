@@ -3,7 +3,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import delete
 from tests.conformance.scene import HANDED_BACK, LEASE, NOON, Scene, fact, output, runner
 
 from delegate.errors import IllegalMove, NoSuchTask
@@ -12,6 +11,7 @@ from delegate.model import EventKind, TaskId
 from delegate.report.follow import (
     HOLE_PATIENCE,
     Cursor,
+    Holes,
     end_of_feed,
     end_of_task_feed,
     news_of_all,
@@ -22,8 +22,6 @@ from delegate.report.follow import (
     task_in_full,
 )
 from delegate.states import TaskState
-from delegate.store.database import Connection
-from delegate.store.tables import event_table
 
 pytestmark = pytest.mark.anyio
 
@@ -89,31 +87,51 @@ async def test_the_feed_of_all_tasks_has_every_event_in_order(scene: Scene) -> N
     first, second = await scene.submit(), await scene.submit()
     await scene.cancel(first)
 
-    events = await news_of_all(scene.database, start, scene.now)
+    events = await news_of_all(scene.database, start)
 
     assert [(event.task_id, event.kind) for event in events] == [
         (first.id, EventKind.SUBMITTED),
         (second.id, EventKind.SUBMITTED),
         (first.id, EventKind.FINISHED),
     ]
-    assert await news_of_all(scene.database, events[-1].id, scene.now) == []
+    assert await news_of_all(scene.database, events[-1].id) == []
 
 
 async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene) -> None:
     """In PostgreSQL a transaction takes its numbers before it commits: another may be seen before it."""
     start = await end_of_feed(scene.database)
-    tasks = [await scene.submit() for _ in range(3)]
-    events = await news_of_all(scene.database, start, scene.now)
+    for _ in range(5):
+        await scene.submit()
+    first, missing, third, also_missing, fifth = await news_of_all(scene.database, start)
+    seen, patience = [first, third, fifth], HOLE_PATIENCE.total_seconds()
+    holes = Holes()
 
-    def make_hole(connection: Connection) -> None:
-        connection.execute(delete(event_table).where(event_table.c.id == events[1].id))
+    assert holes.pass_over(seen, start, now=0.0) == [first]
+    assert holes.pass_over([third, fifth], first.id, now=patience - 0.1) == []
+    assert holes.pass_over([third, fifth], first.id, now=patience) == [third, fifth]
+    assert {missing.id, also_missing.id} == {first.id + 1, third.id + 1}
 
-    await scene.database.write("hole", make_hole)
 
-    at_once = await news_of_all(scene.database, start, scene.now)
-    later = await news_of_all(scene.database, start, scene.now + HOLE_PATIENCE)
-    assert [event.task_id for event in at_once] == [tasks[0].id]
-    assert [event.task_id for event in later] == [tasks[0].id, tasks[2].id]
+async def test_an_event_that_fills_a_hole_in_time_is_told(scene: Scene) -> None:
+    start = await end_of_feed(scene.database)
+    for _ in range(3):
+        await scene.submit()
+    first, late, third = await news_of_all(scene.database, start)
+    holes = Holes()
+
+    assert holes.pass_over([first, third], start, now=0.0) == [first]
+    assert holes.pass_over([late, third], first.id, now=1.0) == [late, third]
+
+
+async def test_the_end_of_a_long_timeline_is_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = await scene.take()
+    await scene.record(held, *(fact(seq, text=str(seq)) for seq in range(6)))
+    await scene.finish(held, next_seq=6)
+    monkeypatch.setattr("delegate.report.follow.TIMELINE_MAX", 3)
+
+    full = await task_in_full(scene.database, held.task.id, scene.rules, scene.now)
+
+    assert [event.kind for event in full.events] == [EventKind.MESSAGE, EventKind.MESSAGE, EventKind.FINISHED]
 
 
 async def test_a_task_that_does_not_exist_cannot_be_followed(scene: Scene) -> None:

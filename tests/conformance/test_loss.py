@@ -261,3 +261,17 @@ async def test_a_loss_does_not_forget_the_session_of_an_earlier_attempt(scene: S
     await scene.release(again, GONE)
 
     assert (await scene.task(held)).session_id == "s-1"
+
+
+async def test_a_clock_that_was_ahead_and_is_set_back_does_not_stretch_a_lease(scene: Scene) -> None:
+    await scene.register(EVE)
+    await scene.pass_time(timedelta(days=1))
+    held = await scene.take(agent="claude")
+    scene.now = NOON
+
+    assert await scene.tick() == []
+    await scene.pass_time(scene.rules.reclaim_after)
+    rescued = await scene.claim(EVE)
+
+    assert rescued is not None
+    assert rescued.task.id == held.task.id

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.conformance.scene import NOON, Scene, fact, output, skipped
+from tests.conformance.scene import GONE, NOON, Scene, fact, output, skipped
 
 from delegate.errors import EventConflict, SequenceGap
 from delegate.intake.submit import send_message
@@ -161,3 +161,35 @@ async def test_the_same_message_sent_twice_is_one_message(scene: Scene) -> None:
         await send_message(scene.database, held.task.id, "stop", request_key="k", now=scene.now)
 
     assert [message.text for message in (await scene.renew(held)).messages] == ["stop"]
+
+
+async def test_a_session_that_goes_on_does_not_hear_old_messages_again(scene: Scene) -> None:
+    held = await scene.take(agent="claude")
+    await scene.record(held, fact(0, kind=EventKind.SESSION, sessionId="s-1"))
+    await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
+    [heard] = (await scene.renew(held)).messages
+    await scene.renew(held, messages_seen=heard.id)
+    await scene.release(held, GONE)
+
+    again = await scene.claim()
+
+    assert again is not None
+    assert (await scene.renew(again)).messages == ()
+
+
+async def test_a_message_sent_again_after_the_end_is_still_the_same_message(scene: Scene) -> None:
+    held = await scene.take(agent="claude")
+    await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
+    await scene.finish(held)
+
+    again = await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
+
+    assert again.id == held.task.id
+
+
+async def test_output_that_could_not_be_sent_is_told_in_the_timeline(scene: Scene) -> None:
+    held = await scene.take()
+
+    await scene.finish(held, next_seq=None)
+
+    assert (await scene.kinds(held))[-2:] == [EventKind.WARNING, EventKind.FINISHED]

@@ -49,7 +49,7 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("next in line for a free runner", {}, {"runners": [ANNA, EVE], "busy": frozenset({EVE.id})}),
     ("next in line for a free runner", {"agent": AgentName.SHELL}, {"budget_left": 0.0}),
     ("next in line for a free runner", {}, {"budget_left": 0.01}),
-    ("parked until 2026-03-04 12:05:00 UTC: the agent's limit is used up", {"not_before": SOON}, {"runners": []}),
+    ("parked until 2026-03-04 12:05:00 UTC: its limit is used up", {"not_before": SOON}, {"runners": []}),
     ("no runner is connected; `delegate up` starts some", {}, {"runners": []}),
     ("no runner is connected; `delegate up` starts some", {}, {"runners": [unseen(ANNA)]}),
     ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),

@@ -69,7 +69,9 @@ def start_relay(
         relay = RelayProcess(process=process, port=listening.getsockname()[1], home=home)
     assert process.stdout is not None
     greeting = process.stdout.readline()
-    assert json.loads(greeting or "{}") == {"ready": True}, (greeting, relay.log)
+    if json.loads(greeting or "{}") != {"ready": True}:
+        end(relay)
+        raise AssertionError(f"the relay did not start: {greeting!r} {relay.log}")
     return relay
 
 

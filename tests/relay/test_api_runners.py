@@ -257,3 +257,14 @@ async def test_a_lost_agent_task_is_claimed_again_with_its_session(runner: Runne
 
     assert assignment is not None
     assert (assignment["number"], assignment["resumeSession"]) == (2, "session-7")
+
+
+async def test_a_runner_that_leaves_is_not_listed_and_its_token_is_void(
+    owner: httpx2.AsyncClient, runner: Runner
+) -> None:
+    answer = await runner.http.post("/api/runners/leave", json={})
+
+    listed = (await owner.get("/api/relay")).json()["runners"]
+    assert answer.json() == {"runnerId": runner.id}
+    assert runner.id not in [known["id"] for known in listed]
+    problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")

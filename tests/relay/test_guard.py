@@ -31,6 +31,8 @@ from tests.relay.peers import (
     task,
 )
 
+from delegate.relay import api_tasks
+from delegate.relay.auth import owner as owner_only
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
@@ -51,6 +53,7 @@ OWNER_ROUTES = [
     ("POST", "/api/runners/register"),
 ]
 RUNNER_ROUTES = [
+    ("POST", "/api/runners/leave"),
     ("POST", "/api/runners/claim"),
     ("GET", "/api/runners/attempts"),
     ("POST", "/api/runners/attempts/att-1/renew"),
@@ -412,3 +415,12 @@ async def test_forged_forwarding_headers_change_nothing(relay: RelayProcess) -> 
 
     async with client(relay.url, "wrong") as stranger:
         problem_of(await stranger.get("/api/relay", headers=headers), 401, "unauthenticated")
+
+
+async def test_the_quick_way_to_submit_has_the_guards_of_the_documented_one(relay: RelayProcess) -> None:
+    """Both lead to the same function; a guard that is added to the router must be added to the quick way, too."""
+    guards = [dependency.dependency for dependency in api_tasks.router.dependencies]
+
+    assert guards == [owner_only]
+    async with client(relay.url, token="wrong") as stranger:
+        problem_of(await stranger.post("/api/tasks", json=task()), 401, "unauthenticated")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -12,7 +13,20 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.relay.peers import TIMINGS, TOKEN, WAIT, RelayProcess, client, end, listener, runner_of, start_relay, task
+from tests.fakes.world import wait_until
+from tests.relay.peers import (
+    TIMINGS,
+    TOKEN,
+    WAIT,
+    RelayProcess,
+    client,
+    end,
+    listener,
+    runner_of,
+    running_relay,
+    start_relay,
+    task,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +125,23 @@ async def test_no_secret_is_in_the_log(own_relay: RelayProcess) -> None:
     assert "attempt ended" in own_relay.log
     for secret in (TOKEN, runner.token, "the-prompt-is-private", "wrong-token"):
         assert secret not in own_relay.log
+
+
+def test_a_relay_that_cannot_write_at_its_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="disk_full"):
+        start_relay(tmp_path, DELEGATE_FAILPOINTS="welcome_back.before=error")
+
+
+def test_an_unforeseen_error_does_not_end_the_housekeeping(tmp_path: Path) -> None:
+    with running_relay(tmp_path, DELEGATE_HEARTBEAT="0.1", DELEGATE_LEASE="0.5") as relay:
+        with closing(sqlite3.connect(relay.database)) as database:
+            database.execute("ALTER TABLE relay RENAME TO mislaid")
+            database.commit()
+            wait_until(lambda: "housekeeping" in relay.log)
+            database.execute("ALTER TABLE mislaid RENAME TO relay")
+            database.execute("DELETE FROM relay")
+            database.commit()
+
+            wait_until(lambda: database.execute("SELECT count(*) FROM relay").fetchone()[0] == 1)
+
+        assert "Traceback" in relay.log or "housekeeping skipped" in relay.log

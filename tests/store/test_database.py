@@ -12,13 +12,14 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import insert, select, text, update
+from sqlalchemy.exc import OperationalError
 from tests.conformance.scene import NOON, Scene
 from tests.databases import Place, run
 
 from delegate.config import Home
-from delegate.errors import DamagedDatabase, DiskFull, StoreBusy
+from delegate.errors import DamagedDatabase, DiskFull, StaleFence, StoreBusy
 from delegate.states import TaskState
-from delegate.store.database import BATCH_MAX, Connection, Database, open_database
+from delegate.store.database import BATCH_MAX, Connection, Database, Job, commit_batch, open_database, sqlite_engine
 from delegate.store.schema import prepare
 from delegate.store.tables import relay
 from delegate.store.tasks import count_by_state
@@ -190,3 +191,29 @@ async def test_a_connection_lost_in_the_middle_means_try_again_later(prepared_po
             await database.read(lambda c: c.execute(text("SELECT pg_terminate_backend(pg_backend_pid())")).scalar_one())
 
     assert caught.value.retry_after == 1
+
+
+async def test_a_refusal_that_rests_on_a_neighbours_lost_write_is_not_told(tmp_path: Path) -> None:
+    """One batch: the second job refuses because of what the first has written, then the disk is full."""
+    home = Home(tmp_path)
+    prepare(home, url="", now=datetime.now(UTC))
+    engine = sqlite_engine(home.database, begin="BEGIN IMMEDIATE")
+    batch = [Job(name="first", work=writing("first")), Job(name="second", work=refusing), Job(name="third", work=full)]
+
+    with engine.connect() as connection:
+        commit_batch(connection, batch)
+        stored = names(connection)
+    engine.dispose()
+
+    assert [type(job.error) for job in batch] == [DiskFull, DiskFull, DiskFull]
+    assert stored == []
+
+
+def refusing(connection: Connection) -> object:
+    raise StaleFence(attempt_id="one", fence=len(names(connection)))
+
+
+def full(connection: Connection) -> object:
+    """On a full disk SQLite rolls the whole transaction back by itself."""
+    connection.exec_driver_sql("ROLLBACK")
+    raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))

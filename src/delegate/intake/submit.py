@@ -12,7 +12,7 @@ from delegate.model import PROMPT_MAX, AgentName, EventKind, Limits, Priority, T
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
-from delegate.store.runners import insert_message
+from delegate.store.runners import has_message, insert_message
 from delegate.store.tasks import get_task, insert_task, lock_task, task_of_trigger
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ async def send_message(
         task = lock_task(connection, task_id)
         if task is None:
             raise NoSuchTask(task_id=task_id)
+        if request_key is not None and has_message(connection, request_key):
+            return task
         if task.state is not TaskState.RUNNING or task.agent is AgentName.SHELL:
             raise IllegalMove(
                 task_id=task_id, state=task.state, verb="told anything", advice="only an agent at work can be told"

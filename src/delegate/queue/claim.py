@@ -16,12 +16,13 @@ from delegate.model import (
     lane,
     new_attempt_id,
 )
-from delegate.queue.rescue import rescue_expired
-from delegate.queue.rules import Rules, start_of_day
+from delegate.queue.rescue import SIGNS_PER_LEASE, has_expired, rescue_expired
+from delegate.queue.rules import Rules, own_budget_left, start_of_day
 from delegate.states import AttemptState
 from delegate.store.attempts import (
     attempt_of_claim,
     insert_attempt,
+    last_message_seen,
     lock_budget,
     reserved_budget,
     running_attempts,
@@ -29,7 +30,7 @@ from delegate.store.attempts import (
 )
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
-from delegate.store.runners import see_runner
+from delegate.store.runners import get_runner, see_runner
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,20 @@ async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> 
     return held
 
 
+async def claim_if_any(database: Database, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+    """For a runner that asks again without a reason to: look first, so that an idle pool writes nothing."""
+    if await database.read(lambda connection: _is_worth_it(connection, wish, rules, now)):
+        return await claim(database, wish, rules, now)
+    return None
+
+
+def _is_worth_it(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> bool:
+    seen = get_runner(connection, wish.runner.id)
+    if seen is None or now - seen.seen_at >= rules.lease / SIGNS_PER_LEASE:
+        return True
+    return bool(queued_heads(connection, wish.lanes, now)) or has_expired(connection, rules, wish.lanes, now)
+
+
 async def held_by(database: Database, runner: Runner) -> list[Held]:
     """What a runner holds, for one that has just started and wants to know what it left behind."""
     return await database.read(lambda connection: _held_by(connection, runner))
@@ -97,7 +112,7 @@ def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> H
     for name in queued_heads(connection, lanes, now):
         task = take_queued(connection, name, now)
         if task is not None:
-            return _begin_attempt(connection, wish, task, _budget_of(task, left), now)
+            return _begin_attempt(connection, wish, task, budget_of(task, left), now)
     return None
 
 
@@ -120,6 +135,7 @@ def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float
         started_at=now,
         renewed_at=now,
         budget_usd=budget,
+        messages_seen=last_message_seen(connection, task.id) if task.session_id else 0,
     )
     insert_attempt(connection, attempt)
     data: dict[str, object] = {"runnerId": wish.runner.id, "runner": wish.runner.name, "attempt": task.attempts}
@@ -137,10 +153,11 @@ def budget_left(connection: Connection, rules: Rules, now: datetime) -> float | 
     return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved
 
 
-def _budget_of(task: Task, left: float | None) -> float | None:
+def budget_of(task: Task, left: float | None) -> float | None:
+    """Pure: what the next attempt may spend: the rest of the task's own budget, or of the day's if that is less."""
     if task.agent not in PAID_AGENTS:
         return None
-    own = task.limits.max_budget_usd
+    own = own_budget_left(task)
     return own if left is None else left if own is None else min(own, left)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from delegate.errors import IllegalMove, NoSuchTask, SequenceGap, StaleFence
 from delegate.model import Attempt, EventKind, Outcome, Task, TaskId
 from delegate.queue.held import Holder, known_attempt, task_held_by
-from delegate.queue.rescue import finished_event, lose
-from delegate.states import FINAL_TASK_STATES, PARKING_REASONS, AttemptState, Reason, TaskState
+from delegate.queue.rescue import finished_event, lose, must
+from delegate.queue.rules import own_budget_left, start_of_day
+from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
@@ -49,6 +50,7 @@ async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime
 
 def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Task:
     attempt = known_attempt(connection, holder)
+    outcome = until_tomorrow(outcome, attempt, get_task(connection, attempt.task_id), now)
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
     if next_seq is not None and next_seq != attempt.next_seq:
@@ -73,8 +75,27 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
     )
     if not end_task(connection, ended, was=TaskState.RUNNING, finished_at=now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    if next_seq is None:
+        append_events(connection, [incomplete_event(ended, attempt, now)])
     append_events(connection, [finished_event(ended, attempt, now)])
     return ended
+
+
+def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
+    data: dict[str, object] = {"text": "the end of its output could not be brought here and is missing"}
+    return NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.WARNING, at=now, data=data)
+
+
+def until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
+    """Pure: when it was the day's budget that ran out and not the task's own, the task waits for the next day."""
+    if outcome.reason is not Reason.BUDGET or attempt.budget_usd is None or task is None:
+        return outcome
+    own = own_budget_left(task)
+    if own is not None and attempt.budget_usd >= own:
+        return outcome
+    tomorrow = start_of_day(now) + timedelta(days=1)
+    message = "the daily budget is used up"
+    return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
 
 
 def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Task:
@@ -98,15 +119,14 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
             message=task.cancel_reason or "cancelled",
             finished_at=now,
         )
-        end_task(connection, ended, was=TaskState.RUNNING, finished_at=now)
+        must(end_task(connection, ended, was=TaskState.RUNNING, finished_at=now), attempt)
         append_events(connection, [finished_event(ended, attempt, now)])
         return ended
-    requeue_task(connection, task, counted=False, not_before=outcome.not_before)
-    parked = outcome.reason in PARKING_REASONS
+    must(requeue_task(connection, task, counted=False, not_before=outcome.not_before), attempt)
     data: dict[str, object] = {"reason": outcome.reason, "message": outcome.message}
     if outcome.not_before is not None:
         data["until"] = outcome.not_before.isoformat()
-    kind = EventKind.PARKED if parked else EventKind.RELEASED
+    kind = EventKind.RELEASED if outcome.not_before is None else EventKind.PARKED
     append_events(connection, [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=kind, at=now, data=data)])
     return replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
 
@@ -118,9 +138,11 @@ def _release(connection: Connection, holder: Holder, outcome: Outcome, now: date
     task = task_held_by(connection, attempt)
     if outcome.state is AttemptState.LOST:
         return lose(connection, task, replace(attempt, session_id=outcome.session_id or attempt.session_id), now)
-    if not end_attempt_if_held(connection, attempt, outcome, now):
+    told = replace(outcome, usage=attempt.usage)
+    if not end_attempt_if_held(connection, attempt, told, now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    carried = replace(task, session_id=outcome.session_id or attempt.session_id or task.session_id)
+    session = outcome.session_id or attempt.session_id or task.session_id
+    carried = replace(task, session_id=session, usage=task.usage.plus(attempt.usage))
     return _park(connection, carried, attempt, outcome, now)
 
 

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from delegate.errors import StaleFence
 from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, EventKind, Outcome, Task
 from delegate.queue.held import task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
-from delegate.store.attempts import abandoned_attempts, end_attempt_if_held, expired_attempts, renew_all
+from delegate.store.attempts import (
+    abandoned_attempts,
+    end_attempt_if_held,
+    expired_attempts,
+    pull_back_leases,
+    renew_all,
+)
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.runners import mark_relay_seen, relay_seen_at
-from delegate.store.tasks import end_task, lanes_due, requeue_task
+from delegate.store.tasks import end_task, requeue_task
 
 log = logging.getLogger(__name__)
 # A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
@@ -29,10 +36,6 @@ async def rescue(database: Database, rules: Rules, now: datetime) -> list[Task]:
     A runner that is merely silent keeps its task until another one asks for work: it may be asleep.
     """
     return await database.write("rescue", lambda connection: _tick(connection, rules, now))
-
-
-async def lanes_that_came_due(database: Database, after: datetime, now: datetime) -> list[str]:
-    return await database.read(lambda connection: lanes_due(connection, after, now))
 
 
 async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
@@ -61,9 +64,15 @@ def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], n
     return [_lost(connection, attempt, now) for attempt in expired]
 
 
+def has_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> bool:
+    return bool(expired_attempts(connection, rules.silent_since(now), lanes))
+
+
 def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
     """Who could not be heard was not silent: after a lease without any relay (asleep, no database), leases go on."""
     seen = relay_seen_at(connection)
+    if seen is not None and now < seen:
+        pull_back_leases(connection, now)  # the clock was ahead; a lease must not last until that time comes again
     if seen is not None and now - seen > rules.lease:
         renew_all(connection, good_at=seen - rules.lease, now=now)
     if seen is None or not timedelta() <= now - seen < rules.lease / SIGNS_PER_LEASE:
@@ -81,16 +90,18 @@ def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) ->
         reason=Reason.LOST_RUNNER,
         message="its runner went away",
         session_id=attempt.session_id,
+        usage=attempt.usage,
     )
-    end_attempt_if_held(connection, attempt, lost, now)
-    carried = replace(task, session_id=attempt.session_id or task.session_id)
+    must(end_attempt_if_held(connection, attempt, lost, now), attempt)
+    spent = task.usage.plus(attempt.usage)
+    carried = replace(task, session_id=attempt.session_id or task.session_id, usage=spent)
     after = after_loss(carried, now)
     data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
     events = [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)]
     if after.state is TaskState.QUEUED:
-        requeue_task(connection, carried, counted=True)
+        must(requeue_task(connection, carried, counted=True), attempt)
     else:
-        end_task(connection, after, was=TaskState.RUNNING, finished_at=now)
+        must(end_task(connection, after, was=TaskState.RUNNING, finished_at=now), attempt)
         events.append(finished_event(after, attempt, now))
     append_events(connection, events)
     log.warning(
@@ -98,6 +109,11 @@ def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) ->
         extra={"task_id": task.id, "attempt_id": attempt.id, "runner_id": attempt.runner_id, "state": after.state},
     )
     return after
+
+
+def must(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
+    if not written:
+        raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
 
 
 def after_loss(task: Task, now: datetime) -> Task:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.config import Settings
+from delegate.model import Task
+
+LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and says why, in its own words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,13 @@ class Rules:
 
 def rules_of(settings: Settings) -> Rules:
     return Rules(lease=settings.lease, reclaim_after=settings.reclaim_after, daily_budget_usd=settings.daily_budget_usd)
+
+
+def own_budget_left(task: Task) -> float | None:
+    """What is left of the task's own budget after attempts that were parked or lost; never nothing at all."""
+    if task.limits.max_budget_usd is None:
+        return None
+    return max(task.limits.max_budget_usd - task.usage.cost_usd, LEAST_BUDGET_USD)
 
 
 def start_of_day(now: datetime) -> datetime:

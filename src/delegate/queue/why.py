@@ -33,7 +33,7 @@ def why(task: Task, around: Surroundings) -> str | None:
     if task.state is not TaskState.QUEUED:
         return None
     if task.not_before is not None and task.not_before > around.now:
-        return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: the agent's limit is used up"
+        return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
     return _why_no_runner(task, around) or _why_no_budget(task, around) or "next in line for a free runner"
 
 

@@ -20,6 +20,7 @@ import uvicorn
 from delegate import log as logs
 from delegate.config import Home, Settings, load
 from delegate.errors import DelegateError, Unauthenticated
+from delegate.queue.rescue import welcome_back
 from delegate.relay.app import make_app
 from delegate.relay.auth import hash_of
 from delegate.relay.protocol import HttpProtocol
@@ -38,19 +39,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate.relay")
     parser.add_argument("--socket-fd", type=int, required=True)
     arguments = parser.parse_args()
-    os.umask(0o077)
     try:
         settings = load(os.environ)
         logs.configure(settings.log_level)
         return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
     except DelegateError as error:
-        report = {"code": error.code, "message": error.message, "hint": error.hint, "exitCode": error.exit_code}
-        say({"error": report})
+        say({"error": error.report()})
         return error.exit_code
 
 
 def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
     """Serve until a stop signal, or until the keeper at the other end of stdin is gone."""
+    os.umask(0o077)
     home = Home(settings.home)
     prepare(home, url=settings.database_url, now=datetime.now(UTC))
     token = settings.token or home.token.read_text().strip()
@@ -58,13 +58,25 @@ def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
         raise Unauthenticated
     allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
-    anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})
+    failure = anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})
+    if failure is not None:
+        raise failure
     return 0
 
 
-async def _serve(settings: Settings, listening: socket.socket, token: str, keeper: bool) -> None:  # noqa: FBT001
+async def _serve(
+    settings: Settings,
+    listening: socket.socket,
+    token: str,
+    keeper: bool,  # noqa: FBT001  # anyio.run passes positions only
+) -> DelegateError | None:
+    """Returns what kept it from starting, if something did; raised in here, it would come out wrapped in a group."""
     async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
         relay = Relay(settings=settings, database=database, token_hash=hash_of(token), started_at=datetime.now(UTC))
+        try:
+            await welcome_back(database, relay.rules, relay.now())
+        except DelegateError as error:
+            return error
         config = uvicorn.Config(
             make_app(relay),
             http=HttpProtocol,
@@ -88,6 +100,7 @@ async def _serve(settings: Settings, listening: socket.socket, token: str, keepe
                 signal.signal(number, signal.SIG_IGN)
             await server.serve(sockets=[listening])
             group.cancel_scope.cancel()
+    return None
 
 
 class Server(uvicorn.Server):

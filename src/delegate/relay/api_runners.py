@@ -25,6 +25,8 @@ from delegate.model import (
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.held import Holder
+from delegate.queue.runners import leave as leave_runner
+from delegate.queue.runners import register as register_runner
 from delegate.relay.api_tasks import PROBLEMS
 from delegate.relay.auth import hash_of, new_runner_token, owner, runner
 from delegate.relay.bodies import JsonBody
@@ -35,13 +37,14 @@ from delegate.relay.views import answer, assignment, control
 from delegate.report import record as reports
 from delegate.report.record import Item, Standing
 from delegate.states import PARKING_REASONS, AttemptState, Reason, TaskState
-from delegate.store.runners import put_runner
 from delegate.wire import (
     AttemptsAnswer,
     ClaimAnswer,
     ClaimRequest,
     Control,
     FinishRequest,
+    LeaveAnswer,
+    LeaveRequest,
     RecordItem,
     RecordRequest,
     RegisterAnswer,
@@ -55,6 +58,7 @@ router = APIRouter(prefix="/api/runners", responses=PROBLEMS)
 CurrentRunner = Annotated[Runner, Depends(runner)]
 AttemptInPath = Annotated[AttemptId, Depends(attempt_in_path)]
 RegisterBody = Annotated[RegisterRequest, Depends(JsonBody(RegisterRequest))]
+LeaveBody = Annotated[LeaveRequest, Depends(JsonBody(LeaveRequest))]
 ClaimBody = Annotated[ClaimRequest, Depends(JsonBody(ClaimRequest))]
 RenewBody = Annotated[RenewRequest, Depends(JsonBody(RenewRequest))]
 RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest))]
@@ -79,7 +83,7 @@ async def register(request: Request, body: RegisterBody) -> Response:
         seen_at=now,
     )
     token = new_runner_token()
-    await relay.database.write("register", lambda connection: put_runner(connection, known, token_hash=hash_of(token)))
+    await register_runner(relay.database, known, token_hash=hash_of(token))
     settings = relay.settings
     timings = Timings(
         heartbeat=settings.heartbeat.total_seconds(),
@@ -87,6 +91,12 @@ async def register(request: Request, body: RegisterBody) -> Response:
         reclaim_after=settings.reclaim_after.total_seconds(),
     )
     return answer(RegisterAnswer(runner_id=known.id, token=token, timings=timings))
+
+
+@router.post("/leave", response_model=LeaveAnswer)
+async def leave(request: Request, current: CurrentRunner, _body: LeaveBody) -> Response:
+    await leave_runner(relay_of(request).database, current)
+    return answer(LeaveAnswer(runner_id=current.id))
 
 
 @router.post("/claim", response_model=ClaimAnswer)
@@ -99,25 +109,23 @@ async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Re
 
 async def _claim_or_wait(request: Request, relay: Relay, wish: claims.Wish, wait: float) -> claims.Held | None:
     deadline = anyio.current_time() + wait
+    is_first = True
     with relay.hub.waiting(wish.lanes) as waiter:
         while not await request.is_disconnected():
             woken_for = waiter.look()
-            held = await _claim_now(relay, wish)
+            has_reason, is_first = is_first or woken_for is not None, False
+            claim_now = claims.claim if has_reason else claims.claim_if_any
+            held = await claim_now(relay.database, wish, relay.rules, relay.now())
             if held is not None and woken_for not in (None, held.task.lane):
                 relay.hub.wake(woken_for)  # what it was woken for still waits
             remaining = deadline - anyio.current_time()
+            if held is not None:
+                relay.hub.ring(held.task.id)
             if held is not None or remaining <= 0 or relay.hub.closing.is_set():
                 return held
             with anyio.move_on_after(min(remaining, LOOK_AGAIN, relay.settings.heartbeat.total_seconds())):
                 await waiter.woken.wait()
     return None
-
-
-async def _claim_now(relay: Relay, wish: claims.Wish) -> claims.Held | None:
-    held = await claims.claim(relay.database, wish, relay.rules, relay.now())
-    if held is not None:
-        relay.hub.ring(held.task.id)
-    return held
 
 
 @router.get("/attempts", response_model=AttemptsAnswer)

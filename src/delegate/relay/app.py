@@ -13,7 +13,6 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from delegate import __version__
-from delegate.queue.rescue import welcome_back
 from delegate.relay import api_runners, api_tasks, problems
 from delegate.relay.guard import Guard
 from delegate.relay.housekeeping import keep_house
@@ -25,7 +24,6 @@ from delegate.store.runners import relay_seen_at
 def make_app(relay: Relay) -> FastAPI:
     @asynccontextmanager
     async def living(_app: FastAPI) -> AsyncIterator[None]:
-        await welcome_back(relay.database, relay.rules, relay.now())
         async with anyio.create_task_group() as group:
             group.start_soon(keep_house, relay)
             yield

@@ -18,6 +18,7 @@ from delegate.store.events import (
     events_after,
     events_of_task,
     last_event_id,
+    last_events_of_task,
     last_output_id,
     output_of_attempt,
     output_of_task,
@@ -29,7 +30,7 @@ EVENTS_PER_READ = 1_000
 CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
 TIMELINE_MAX = 10_000
 # PostgreSQL hands out event ids before their transactions commit. A hole in the ids is waited for this long, as no
-# transaction of ours takes longer; after that it is the trace of one that was rolled back.
+# transaction of ours takes longer; after that it is the trace of one that was rolled back, or of a task long dropped.
 HOLE_PATIENCE = timedelta(seconds=5)
 
 
@@ -69,7 +70,7 @@ async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: d
         return FullTask(
             task=_existing(connection, task_id),
             attempts=attempts_of_task(connection, task_id),
-            events=events_of_task(connection, task_id, after=0, limit=TIMELINE_MAX),
+            events=last_events_of_task(connection, task_id, TIMELINE_MAX),
             around=_surroundings(connection, rules, now),
         )
 
@@ -113,31 +114,44 @@ async def news_of_task(database: Database, task_id: TaskId, cursor: Cursor) -> N
 
 async def end_of_task_feed(database: Database, task_id: TaskId) -> Cursor:
     def read(connection: Connection) -> Cursor:
-        newest = events_of_task(connection, task_id, after=0, limit=TIMELINE_MAX)
+        newest = last_events_of_task(connection, task_id, 1)
         return Cursor(event=newest[-1].id if newest else 0, output=last_output_id(connection, task_id))
 
     return await database.read(read)
 
 
-async def news_of_all(database: Database, after: int, now: datetime) -> list[Event]:
-    events = await database.read(lambda connection: events_after(connection, after, EVENTS_PER_READ))
-    return without_holes(events, after, now)
+async def news_of_all(database: Database, after: int) -> list[Event]:
+    return await database.read(lambda connection: events_after(connection, after, EVENTS_PER_READ))
 
 
 async def end_of_feed(database: Database) -> int:
     return await database.read(last_event_id)
 
 
-def without_holes(events: Sequence[Event], after: int, now: datetime) -> list[Event]:
-    """Pure: the events up to the first hole in their numbers that may still be filled."""
-    settled: list[Event] = []
-    expected = after + 1
-    for event in events:
-        if event.id != expected and now - event.at < HOLE_PATIENCE:
-            break
-        settled.append(event)
-        expected = event.id + 1
-    return settled
+@dataclass(slots=True)
+class Holes:
+    """What a follower does about numbers that are missing: wait once for all those below what it has seen."""
+
+    settled: int = 0  # up to this number, what is missing will not come any more
+    seen: int = 0  # the highest number when the waiting began
+    since: float = 0.0  # seconds on the follower's own clock
+
+    def pass_over(self, events: Sequence[Event], after: int, now: float) -> list[Event]:
+        """The events up to the first hole that may still be filled."""
+        told: list[Event] = []
+        for event in events:
+            if event.id != after + 1 and event.id > self.settled and not self._waited_for(event, events[-1], now):
+                break
+            told.append(event)
+            after = event.id
+        return told
+
+    def _waited_for(self, event: Event, newest: Event, now: float) -> bool:
+        if event.id > self.seen:
+            self.seen, self.since = newest.id, now
+        elif now - self.since >= HOLE_PATIENCE.total_seconds():
+            self.settled = self.seen
+        return event.id <= self.settled
 
 
 async def attempts_of(database: Database, task_id: TaskId) -> list[Attempt]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
-from delegate.model import AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task
+from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task, Usage
 from delegate.queue.held import Holder, held_attempt, task_held_by
-from delegate.store.attempts import advance_attempt, keep_session, renew_attempt
+from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.database import Connection, Database
 from delegate.store.events import (
     NewEvent,
@@ -22,7 +22,7 @@ from delegate.store.events import (
 )
 from delegate.store.runners import messages_after
 
-HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
+COST_MAX = 1e9  # as FinishRequest has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,8 @@ def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: 
     for item in fresh:
         if item.kind is EventKind.SESSION and isinstance(session_id := item.data.get("sessionId"), str):
             keep_session(connection, attempt, session_id)
+        if item.kind is EventKind.USAGE:
+            keep_usage(connection, attempt, told_usage(item.data))
     lost = sum(item.skipped_bytes for item in fresh) + _trim(connection, task, attempt, end)
     next_seq = fresh[-1].through + 1 if fresh else attempt.next_seq
     if not advance_attempt(
@@ -173,6 +175,20 @@ def split_at(data: bytes, place: int) -> list[bytes]:
     if 0 < place < len(data):
         return [data[:place], data[place:]]
     return [data] if data else []
+
+
+def told_usage(data: dict[str, object]) -> Usage:
+    """Pure: what a usage event says; a runner's numbers that are none count as nothing."""
+    numbers = {name: value for name, value in data.items() if isinstance(value, int | float) and value >= 0}
+    cost = float(numbers.get("costUsd", 0))
+    return Usage(
+        input_tokens=int(numbers.get("inputTokens", 0)),
+        output_tokens=int(numbers.get("outputTokens", 0)),
+        cache_read_tokens=int(numbers.get("cacheReadTokens", 0)),
+        cache_write_tokens=int(numbers.get("cacheWriteTokens", 0)),
+        cost_usd=cost if cost < COST_MAX else 0.0,
+        turns=int(numbers.get("turns", 0)),
+    )
 
 
 def head_limit(task: Task) -> int:

@@ -12,7 +12,7 @@ from delegate.store.runners import forget_runners
 
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
-TASKS_PER_STEP = 200  # a step is one transaction; others must get their turn in between
+TASKS_PER_STEP = 10  # a step is one transaction; tasks may have 10 MiB each, and others must get their turn
 
 
 async def retain(database: Database, settings: Settings, now: datetime) -> int:

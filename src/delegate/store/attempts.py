@@ -28,6 +28,7 @@ def insert_attempt(connection: Connection, new: Attempt) -> None:
             state=new.state,
             started_at=new.started_at,
             renewed_at=new.renewed_at,
+            messages_seen=new.messages_seen,
             budget_usd=new.budget_usd,
         )
     )
@@ -51,12 +52,6 @@ def attempt_of_claim(connection: Connection, claim_id: str) -> Attempt | None:
 def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
     rows = connection.execute(select(attempt).where(attempt.c.task_id == task_id).order_by(attempt.c.fence))
     return [to_attempt(row) for row in rows]
-
-
-def running_attempt(connection: Connection, task_id: TaskId) -> Attempt | None:
-    query = select(attempt).where(attempt.c.task_id == task_id, attempt.c.state == AttemptState.RUNNING)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else to_attempt(row)
 
 
 def running_attempts(connection: Connection, runner_id: RunnerId | None = None) -> list[Attempt]:
@@ -112,6 +107,11 @@ def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> in
     return result.rowcount
 
 
+def pull_back_leases(connection: Connection, now: datetime) -> None:
+    ahead = (attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at > now)
+    connection.execute(update(attempt).where(*ahead).values(renewed_at=now))
+
+
 def advance_attempt(
     connection: Connection, held: Attempt, *, next_seq: int, output_bytes: int, truncated_bytes: int, now: datetime
 ) -> bool:
@@ -121,6 +121,21 @@ def advance_attempt(
         .values(next_seq=next_seq, output_bytes=output_bytes, truncated_bytes=truncated_bytes, renewed_at=now)
     )
     return result.rowcount == 1
+
+
+def last_message_seen(connection: Connection, task_id: TaskId) -> int:
+    """The last message that reached any attempt of the task: a session that is resumed has heard it."""
+    seen = select(func.coalesce(func.max(attempt.c.messages_seen), 0)).where(attempt.c.task_id == task_id)
+    return int(connection.execute(seen).scalar_one())
+
+
+def keep_usage(connection: Connection, held: Attempt, usage: Usage) -> None:
+    """So far; an attempt that is lost afterwards has spent it all the same."""
+    connection.execute(
+        update(attempt)
+        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .values(usage=asdict(usage), cost_usd=usage.cost_usd)
+    )
 
 
 def keep_session(connection: Connection, held: Attempt, session_id: str) -> None:

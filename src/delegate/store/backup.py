@@ -16,6 +16,8 @@ from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
 KEPT = 12  # automatic backups; at one every six hours, three days
+ALWAYS_KEPT = 2
+KEPT_BYTES = 5 * 1024**3  # beyond this the older ones go first
 COMPANIONS = ("-wal", "-shm")
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)  # damaged text comes back inside of an error's message
 
@@ -75,7 +77,7 @@ def save_copy(database: Path, target: Path) -> None:
             closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
-            source.backup(copy, pages=1000)
+            source.backup(copy)  # in one step: steps would begin anew with every write of the relay
         check_whole(partial)
         flush(partial)
         partial.rename(target)
@@ -116,7 +118,15 @@ def newest_backup(home: Home) -> Path | None:
     return next(iter(backups(home)), None)
 
 
+def last_backup_at(home: Home) -> datetime | None:
+    newest = newest_backup(home)
+    return None if newest is None else datetime.fromtimestamp(newest.stat().st_mtime, UTC)
+
+
 def prune(home: Home) -> None:
     automatic = [path for path in backups(home) if path.name.startswith("delegate-")]
-    for old in automatic[KEPT:]:
-        old.unlink()
+    total = 0
+    for number, path in enumerate(automatic):
+        total += path.stat().st_size
+        if number >= KEPT or (number >= ALWAYS_KEPT and total > KEPT_BYTES):
+            path.unlink()

@@ -122,7 +122,7 @@ def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
         # The commit itself failed: nothing of the batch is on disk.
         failure = translated(error) if isinstance(error, exc.DBAPIError) else DiskFull(why=error)
         for job in batch:
-            job.error = job.error or failure
+            job.error = failure  # also a refusal: what it was refused for may have been rolled back with the rest
         return
     for job in batch:
         failpoint(f"{job.name}.after")

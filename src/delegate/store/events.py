@@ -102,6 +102,11 @@ def events_of_task(connection: Connection, task_id: TaskId, *, after: int, limit
     return [to_event(row) for row in connection.execute(query.order_by(event_table.c.id).limit(limit))]
 
 
+def last_events_of_task(connection: Connection, task_id: TaskId, limit: int) -> list[Event]:
+    query = select(event_table).where(event_table.c.task_id == task_id).order_by(event_table.c.id.desc()).limit(limit)
+    return [to_event(row) for row in connection.execute(query)][::-1]
+
+
 def events_after(connection: Connection, after: int, limit: int) -> list[Event]:
     query = select(event_table).where(event_table.c.id > after).order_by(event_table.c.id).limit(limit)
     return [to_event(row) for row in connection.execute(query)]

@@ -60,6 +60,10 @@ def see_runner(
     )
 
 
+def forget_runner(connection: Connection, runner_id: RunnerId) -> None:
+    connection.execute(delete(runner).where(runner.c.id == runner_id))
+
+
 def forget_runners(connection: Connection, *, silent_since: datetime) -> int:
     return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
 
@@ -67,11 +71,11 @@ def forget_runners(connection: Connection, *, silent_since: datetime) -> int:
 def insert_message(
     connection: Connection, task_id: TaskId, text: str, *, trigger_key: str | None, now: datetime
 ) -> None:
-    if trigger_key is not None:
-        seen = connection.execute(select(message.c.id).where(message.c.trigger_key == trigger_key)).one_or_none()
-        if seen is not None:
-            return
     connection.execute(insert(message).values(task_id=task_id, trigger_key=trigger_key, text=text, at=now))
+
+
+def has_message(connection: Connection, trigger_key: str) -> bool:
+    return connection.execute(select(message.c.id).where(message.c.trigger_key == trigger_key)).first() is not None
 
 
 def messages_after(connection: Connection, task_id: TaskId, after: int) -> list[AgentMessage]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
 
 from delegate.model import AgentName, Limits, Priority, Task, TaskId, Usage
 from delegate.states import Reason, TaskState
@@ -149,12 +149,6 @@ def page_of_tasks(
 def count_by_state(connection: Connection) -> dict[TaskState, int]:
     rows = connection.execute(select(task.c.state, func.count()).group_by(task.c.state))
     return {TaskState(state): count for state, count in rows}
-
-
-def lanes_due(connection: Connection, after: datetime, now: datetime) -> list[str]:
-    """Lanes in which a parked task became claimable since `after`."""
-    due = and_(task.c.state == TaskState.QUEUED, task.c.not_before > after, task.c.not_before <= now)
-    return list(connection.execute(select(task.c.lane).where(due).distinct()).scalars())
 
 
 _ORDER = (task.c.priority, task.c.seq)
