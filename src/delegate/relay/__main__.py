@@ -44,7 +44,7 @@ def main() -> int:
         logs.configure(settings.log_level)
         return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
     except DelegateError as error:
-        say({"error": error.report()})
+        say(error.report())
         return error.exit_code
 
 
