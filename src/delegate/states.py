@@ -102,7 +102,7 @@ ADVICE: dict[Reason, str] = {
     Reason.NO_START: "the agent printed nothing after it was started; run it by hand once, then retry",
     Reason.TIMEOUT: "submit again with a longer `--timeout`, or split the work",
     Reason.CANCELLED: "`delegate retry` runs it again",
-    Reason.CRASHED: "the agent ended without a result; read `delegate logs`, then `delegate retry` the task",
+    Reason.CRASHED: "`delegate logs --raw` shows all it has printed; then `delegate retry` the task",
     Reason.LOST_RUNNER: "its runner went away and a command may not be repeatable; check, then `delegate retry` it "
     "(or submit with `--rerun`)",
     Reason.POISON: "three runners were lost while working on it; look at `delegate logs` before a `delegate retry`",

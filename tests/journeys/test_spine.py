@@ -45,6 +45,15 @@ def test_a_failing_command_gives_its_exit_code_to_status_and_to_the_follower(wor
     assert (task["status"], task["reason"], task["exitCode"]) == ("failed", "command_failed", 7)
 
 
+def test_following_the_logs_of_a_failed_command_says_how_it_ended(world: World) -> None:
+    task_id = world.submit("exit 4")
+
+    done = world.run("logs", "-f", task_id)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "exit code 4" in done.stderr
+
+
 def test_status_as_json_has_the_names_that_scripts_rely_on(world: World) -> None:
     world.ok("delegate", "-a", "shell", "-f", "true")
     listed = world.tasks()[0]

@@ -292,8 +292,7 @@ def _show_to_end(door: Door, client: Client, task: TaskData) -> int:
         ended = follow.follow(door, client, task)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    # A command says itself what went wrong; an agent that could not even start says nothing.
-    if task["agent"] != "shell" and not door.as_json:
+    if not door.as_json:
         _say_bad_end(door, ended)
     return 0
 
