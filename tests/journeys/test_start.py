@@ -86,6 +86,16 @@ def test_a_reader_that_goes_away_is_no_failure(world: World) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_full_disk_behind_standard_output_is_no_defect_of_ours(world: World) -> None:
+    world.submit("true")
+    with Path("/dev/full").open("w") as full:
+        done = world.popen("status", stdout=full)
+        _, said = done.communicate(timeout=30)
+
+    assert done.returncode == 6
+    assert said.startswith("delegate: the disk is full: standard output cannot be written")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs mount to make a read-only home")
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -12,7 +13,8 @@ import click
 
 from delegate import __version__
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
-from delegate.errors import DelegateError, Reported
+from delegate.errors import DelegateError, DiskFull, Reported
+from delegate.home import DISK_FULL_ERRORS
 
 # A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
 COMMANDS = {
@@ -30,6 +32,7 @@ COMMANDS = {
     "demo": "demo",
 }
 EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 2, 70, 130, 141
+OUTPUT_ERRORS = {errno.EPIPE, *DISK_FULL_ERRORS}
 
 
 class LazyGroup(click.Group):
@@ -94,6 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         code = EXIT_CLOSED_PIPE
+    except OSError as error:
+        _discard_output()
+        full = DiskFull(why=f"standard output cannot be written ({error.strerror})")
+        door.complain(full, as_json=door.as_json)
+        code = full.exit_code
     gc.freeze()  # the last look for garbage at exit takes a tenth of the time of `delegate status`
     return code
 
@@ -117,9 +125,9 @@ def _run(door: Door, given: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         door.say("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # noqa: BLE001  the top of the program: shown with -v
+    except Exception as error:  # the top of the program: shown with -v
+        if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS:
+            raise  # not ours: whoever reads what is printed has gone, or has no room for it
         if door.verbose:
             _show_traceback()
         door.complain(_defect(error), as_json=as_json)
