@@ -73,6 +73,27 @@ def test_info_tells_where_the_relay_is_and_who_works_for_it(world: World) -> Non
     assert info["pid"] == world.relay_pid()
 
 
+def test_another_up_with_another_number_of_runners_says_that_nothing_changes(world: World) -> None:
+    world.ok("up", "--runners", "1")
+
+    done = world.run("up", "--runners", "2")
+
+    assert (done.returncode, "already up" in done.stdout) == (0, True)
+    assert "stays as it is" in done.stderr
+
+
+def test_after_a_stop_nobody_waits_for_a_runner_that_has_gone(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    wait_until(lambda: world.info()["runners"])
+    world.ok("down")
+    world.ok("up", "--runners", "0")
+
+    task = world.task(world.submit("true"))
+
+    assert world.info()["runners"] == []
+    assert "no runner is connected" in task["why"]
+
+
 def test_a_queued_task_says_why_it_waits(world: World) -> None:
     world.ok("up", "--runners", "1")
     world.submit("sleep 60")

@@ -49,6 +49,8 @@ def up(door: Door, foreground: bool, runners: str) -> int:
         door.print_json({"url": address.url if address else None, "started": started})
     elif address is not None:
         door.print([f"relay at {address.url}" + ("" if started else ", already up")])
+        if not started and runners != keeper.AUTO:
+            door.say("the number of its runners stays as it is", "`delegate down` first, then `up --runners` again")
     return 0
 
 
