@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,7 +15,8 @@ from bench.product import PATIENCE, PYTHON, ROOT, Product, running, workplace
 
 ROUNDS = 5
 COUNT = 600  # submits in a round
-CLIENTS = 8
+CLIENTS = 8  # the latency is promised for these
+CROWD = 16  # the rate is what the relay can take, and one writer takes more from many
 LEAST_OF_PEER = 1.5
 MOST_LATENCY_MS = 15.0
 
@@ -29,6 +30,7 @@ class Load:
 def rows() -> list[Row]:
     alone: list[Load] = []
     together: list[Load] = []
+    crowded: list[Load] = []
     others: list[float] = []
     with running(0) as product, workplace() as place, ExitStack() as stack:
         session = stack.enter_context(peer.Peer(place).session()) if peer.version() else None
@@ -36,18 +38,20 @@ def rows() -> list[Row]:
         for _ in range(ROUNDS):  # in turn, so that all of them see the same noise
             alone.append(load(product, 1))
             together.append(load(product, CLIENTS))
+            crowded.append(load(product, CROWD))
             if session is not None:
                 others.append(peer_rate(session))
-    return [*rates(alone, together, others), latency(together)]
+    return [*rates({CROWD: crowded, CLIENTS: together, 1: alone}, others), latency(together)]
 
 
-def rates(alone: Sequence[Load], together: Sequence[Load], others: Sequence[float]) -> list[Row]:
+def rates(by_clients: Mapping[int, Sequence[Load]], others: Sequence[float]) -> list[Row]:
     theirs = statistics.median(others) if others else None
     found = []
-    for claim, loads in ((f"durable submits, {CLIENTS} clients", together), ("durable submits, 1 client", alone)):
+    for clients, loads in by_clients.items():
+        claim = f"durable submits, {clients} clients" if clients > 1 else "durable submits, 1 client"
         ours = statistics.median(load.rate for load in loads)
         ratio = ours / theirs if theirs else None
-        judged = loads is together
+        judged = clients == CROWD
         found.append(
             Row(
                 claim=claim,

@@ -7,11 +7,43 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle, Transport
+    from asyncio import AbstractEventLoop, TimerHandle, Transport
 
 HEAD_TIMEOUT = 10.0  # seconds until the headers of a request have arrived
 BODY_TIMEOUT = 60.0  # and then its body: a runner on a slow line needs them for four MiB
 HEAD_MAX = 64 * 1024  # bytes of headers, address included
+
+
+class OneWrite:
+    """A transport that holds what is written first until the turn of the loop is over or more comes.
+
+    uvicorn writes the head of an answer and its body apart, and every write is a call to the kernel: with one less, a
+    submit takes a tenth less time.
+    """
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever a transport has
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            self._flush(data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self, more: bytes = b"") -> None:
+        held, self._held = self._held, b""
+        if held or more:
+            self._transport.write(held + more)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -26,6 +58,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
+        self.transport = OneWrite(transport, self.loop)  # type: ignore[assignment]  # it is one, by delegation
         self._expect(self.head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
