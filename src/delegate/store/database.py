@@ -1,8 +1,7 @@
 """The database behind the relay: who may write when, and what its failures are called.
 
-SQLite has one writer. Jobs that wait while a commit is under way are committed together, each in a savepoint of its
-own: connections that meet at BEGIN IMMEDIATE would sleep instead. PostgreSQL takes a connection and a transaction per
-job.
+SQLite has one writer. Jobs that wait while a commit is under way are committed together, and none fails for another:
+connections that meet at BEGIN IMMEDIATE would sleep instead. PostgreSQL takes a connection and a transaction per job.
 """
 
 from __future__ import annotations
