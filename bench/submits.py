@@ -15,8 +15,8 @@ from bench.product import PATIENCE, PYTHON, ROOT, Product, running, workplace
 
 ROUNDS = 5
 COUNT = 600  # submits in a round
-CLIENTS = 8  # the latency is promised for these
-CROWD = 16  # the rate is what the relay can take, and one writer takes more from many
+CLIENTS = 8  # rate and latency are judged with these
+CROWD = 16  # shown beside them: one writer takes more from many
 LEAST_OF_PEER = 1.5
 MOST_LATENCY_MS = 15.0
 
@@ -51,7 +51,7 @@ def rates(by_clients: Mapping[int, Sequence[Load]], others: Sequence[float]) -> 
         claim = f"durable submits, {clients} clients" if clients > 1 else "durable submits, 1 client"
         ours = statistics.median(load.rate for load in loads)
         ratio = ours / theirs if theirs else None
-        judged = clients == CROWD
+        judged = clients == CLIENTS
         found.append(
             Row(
                 claim=claim,

@@ -57,20 +57,19 @@ def _fence_faults(connection: Connection) -> list[str]:
 def _sequence_faults(connection: Connection) -> list[str]:
     """Events and output of an attempt are numbered without a gap, and the relay expects the number after the last."""
     covered: dict[str, set[int]] = defaultdict(set)
-    for attempt_id, seq, kind, data in connection.execute(
-        text("SELECT attempt_id, seq, kind, data FROM event WHERE seq IS NOT NULL")
-    ):
+    thinned: set[str] = set()  # a stretch of their numbers is missing on purpose, and said so
+    events = text("SELECT attempt_id, seq, kind FROM event WHERE seq IS NOT NULL")
+    for attempt_id, seq, kind in connection.execute(events):
         covered[attempt_id].add(seq)
         if kind == "skipped":
-            return []  # a stretch of numbers is missing on purpose, and said so
-        del data
+            thinned.add(attempt_id)
     for attempt_id, seq in connection.execute(text("SELECT attempt_id, seq FROM output")):
         covered[attempt_id].add(seq)
     cut = "SELECT id, next_seq, truncated_bytes FROM attempt"
     return [
         f"{attempt_id} expects {next_seq} but has {len(covered[attempt_id])} entries"
         for attempt_id, next_seq, truncated in connection.execute(text(cut))
-        if not truncated and covered[attempt_id] != set(range(next_seq))
+        if not truncated and attempt_id not in thinned and covered[attempt_id] != set(range(next_seq))
     ]
 
 
