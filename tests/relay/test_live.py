@@ -52,10 +52,14 @@ async def test_whoever_has_looked_can_be_woken_again() -> None:
 
 async def test_a_lane_named_twice_is_one_lane() -> None:
     hub = Hub()
-    with hub.waiting(["a", "a"]):
+    with hub.waiting(["a", "a"]) as twice, hub.waiting(["a"]) as once:
+        hub.wake("a")
+        first = (twice.woken.is_set(), once.woken.is_set())
         hub.wake("a")
 
-    hub.wake("a")  # nobody is left
+        assert first == (True, False)
+        assert once.woken.is_set()
+        assert twice.lanes == ("a",)
 
 
 async def test_a_ring_reaches_the_followers_of_the_task_and_of_all() -> None:
