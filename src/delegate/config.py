@@ -16,6 +16,9 @@ MINUTE_MS = 60_000
 MIB = 1024 * 1024
 TIMEOUT_RANGE_MS = (1_000, 86_400_000)
 OUTPUT_RANGE = (1_024, 1_073_741_824)
+# What may follow `acp:` in the name of an agent: a program and up to nine arguments, none of which needs a shell.
+AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
+COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
 UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
 
 
@@ -63,6 +66,15 @@ def parse_database_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
     return text
+
+
+def parse_commands(text: str) -> tuple[str, ...]:
+    commands = tuple(" ".join(part.split()) for part in text.split(",") if part.strip())
+    if not all(re.fullmatch(AGENT_COMMAND, command) for command in commands):
+        raise ValueError("must be programs with plain arguments, parted by commas")
+    if len(commands) > COMMANDS_MAX:
+        raise ValueError(f"must be at most {COMMANDS_MAX} commands")
+    return commands
 
 
 def parse_level(text: str) -> str:
@@ -127,6 +139,24 @@ class Settings:
     claude_command: str = setting(
         "claude", "DELEGATE_CLAUDE_COMMAND", parse=str, help="the Claude Code program: a name on PATH, or a path"
     )
+    codex_command: str = setting(
+        "codex", "DELEGATE_CODEX_COMMAND", parse=str, help="the Codex program: a name on PATH, or a path"
+    )
+    acp_agents: tuple[str, ...] = setting(
+        (),
+        "DELEGATE_ACP_AGENTS",
+        parse=parse_commands,
+        help="commands of further agents that speak the Agent Client Protocol, parted by commas",
+    )
+    gh_command: str = setting(
+        "gh", "DELEGATE_GH_COMMAND", parse=str, help="the GitHub program: a name on PATH, or a path"
+    )
+    save_every: timedelta = setting(
+        timedelta(minutes=5),
+        "DELEGATE_SAVE_EVERY",
+        parse=parse_seconds,
+        help="between two saves of a worktree while an agent works in it",
+    )
     retention_days: int = setting(
         90, "DELEGATE_RETENTION_DAYS", parse=bounded(int, 1, 36_500), help="ended tasks are kept this long"
     )
@@ -135,6 +165,27 @@ class Settings:
         "DELEGATE_RETENTION_BYTES",
         parse=bounded(int, MIB, 1 << 50),
         help="output kept in all; the oldest ended tasks lose theirs first",
+    )
+    salvage_days: int = setting(
+        14, "DELEGATE_SALVAGE_DAYS", parse=bounded(int, 1, 36_500), help="unpushed work is kept this long"
+    )
+    salvage_bytes: int = setting(
+        10 * 1024 * MIB,
+        "DELEGATE_SALVAGE_BYTES",
+        parse=bounded(int, MIB, 1 << 50),
+        help="unpushed work kept in all; the oldest goes first, nothing goes on its first day",
+    )
+    runner_min_free: int = setting(
+        2 * 1024 * MIB,
+        "DELEGATE_RUNNER_MIN_FREE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes that must be free on a runner's disk before it takes a task; with an eighth of it left, it stops",
+    )
+    relay_min_free: int = setting(
+        500 * MIB,
+        "DELEGATE_RELAY_MIN_FREE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes that must be free on the relay's disk before it takes a task",
     )
     backup_every: timedelta = setting(
         timedelta(hours=6), "DELEGATE_BACKUP_EVERY", parse=parse_seconds, help="between automatic backups of SQLite"
@@ -228,6 +279,11 @@ class Home:
         return self.root / "delegate.db"
 
     @property
+    def ballast(self) -> Path:
+        """A file that makes room for the last words of the relay when the disk is full."""
+        return self.root / "ballast"
+
+    @property
     def backups(self) -> Path:
         return self.root / "backups"
 
@@ -239,3 +295,23 @@ class Home:
     def runners(self) -> Path:
         """One directory per runner slot: its identity, its lock and its spool."""
         return self.root / "runners"
+
+    @property
+    def agents(self) -> Path:
+        """What the runners of this home have found out about agents' programs: JSON, and a lock beside it."""
+        return self.root / "agents.json"
+
+    @property
+    def mirrors(self) -> Path:
+        """One bare copy per repository, and its lock: a cache that all runners of this home share."""
+        return self.root / "mirrors"
+
+    @property
+    def workspaces(self) -> Path:
+        """One directory per lineage that is being worked on."""
+        return self.root / "workspaces"
+
+    @property
+    def salvage(self) -> Path:
+        """Work that was not pushed, one directory per lineage."""
+        return self.root / "salvage"

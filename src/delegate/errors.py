@@ -6,6 +6,7 @@ DelegateError
 │   ├── InvalidField        one field has a value we cannot take
 │   ├── MalformedBody
 │   ├── UnknownAgent
+│   ├── PreferenceConflict  wishes that fight each other, or that nobody can fulfil
 │   ├── PayloadTooLarge
 │   └── UnsupportedMedia
 ├── NotAllowed
@@ -23,6 +24,8 @@ DelegateError
 │   ├── IllegalMove
 │   ├── SequenceGap
 │   ├── EventConflict
+│   ├── EffectsOpen
+│   ├── NoChange            there is none yet, or there never will be
 │   └── AlreadyRunning
 ├── Unavailable             trying again later may work
 │   ├── RelayUnreachable
@@ -30,6 +33,7 @@ DelegateError
 │   └── DiskFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
+    ├── BadRepoFile         a repository's .delegate.toml
     ├── DamagedDatabase
     ├── NewerDatabase
     ├── HomeNotWritable
@@ -40,11 +44,12 @@ The first line of a class docstring is the message template, the second the hint
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
 SHOWN_MAX = 80  # characters of foreign text that a message may repeat
-OWN_WORDS = {"why": 300, "advice": 500, "known": 300}  # what we say ourselves may be longer
+OWN_WORDS = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # what we say ourselves may be longer
 
 
 def shown(value: object, most: int = SHOWN_MAX) -> str:
@@ -123,6 +128,17 @@ class UnknownAgent(Refused):
     known agents: {known}"""
 
     code = "unknown_agent"
+
+
+class PreferenceConflict(Refused):
+    """{problems}
+    nothing was started; change what is named and ask again"""
+
+    code = "preference_conflict"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)  # sentences, each to be shown by itself
+        super().__init__(problems="; ".join(problems))
 
 
 class PayloadTooLarge(Refused):
@@ -233,6 +249,20 @@ class EventConflict(Conflict):
     code = "event_conflict"
 
 
+class EffectsOpen(Conflict):
+    """task {task_id} has announced what nobody has settled: {which}
+    look whether it happened, then tell it as done or abandoned"""
+
+    code = "effects_open"
+
+
+class NoChange(Conflict):
+    """task {task_id} has no change to show
+    only a task that ran with --worktree or --pr and changed something has one"""
+
+    code = "no_change"
+
+
 class AlreadyRunning(Conflict):
     """Delegate already runs for {home} (process {pid})
     `delegate info` shows it, `delegate down` stops it"""
@@ -278,6 +308,13 @@ class BadSetting(BadData):
     {advice}"""
 
     code = "bad_setting"
+
+
+class BadRepoFile(BadData):
+    """{where}: {why}
+    docs/delegate-toml.md has every key"""
+
+    code = "bad_repository_file"
 
 
 class DamagedDatabase(BadData):

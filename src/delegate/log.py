@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from delegate.errors import escaped
@@ -12,14 +13,21 @@ STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
+Clean = Callable[[str], str]
+
+
 class KeyValueFormatter(logging.Formatter):
+    def __init__(self, clean: Clean = str) -> None:
+        super().__init__()
+        self._clean = clean
+
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         words = [at, record.levelname.lower(), record.name, escaped(record.getMessage())]
         words += [f"{key}={escaped(str(value))}" for key, value in vars(record).items() if key not in STANDARD_FIELDS]
         if record.exc_info:
             words.append(f"traceback={escaped(self.formatException(record.exc_info))}")
-        return " ".join(words)
+        return self._clean(" ".join(words))
 
 
 def configure(level: str) -> None:
@@ -33,3 +41,21 @@ def configure(level: str) -> None:
     # The libraries below announce every request; our own lines say what happened.
     for noisy in ("httpx2", "httpcore2", "uvicorn", "alembic", "sse_starlette"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def conceal(clean: Clean) -> None:
+    """From here on every line passes through `clean`, which takes secrets out of it."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(KeyValueFormatter(clean))
+
+
+def without(secrets: Iterable[str]) -> Clean:
+    """For a process that knows all its secrets by heart."""
+    known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+
+    def clean(line: str) -> str:
+        for secret in known:
+            line = line.replace(secret, "[redacted]")
+        return line
+
+    return clean

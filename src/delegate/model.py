@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
 
+from delegate.config import AGENT_COMMAND
 from delegate.states import AttemptState, Reason, TaskState
 
 TaskId = NewType("TaskId", str)
@@ -27,12 +29,30 @@ class Priority(IntEnum):
 
 
 class AgentName(StrEnum):
+    """The agents known by name; `acp:<command>` names every other one."""
+
     CLAUDE = "claude"
+    CODEX = "codex"
     SHELL = "shell"
 
 
-# Agents that spend money; the daily budget holds these back and no others.
+ACP_AGENT = re.compile(f"acp:{AGENT_COMMAND}")
+
+
+def is_agent(name: str) -> bool:
+    return name in set(AgentName) or ACP_AGENT.fullmatch(name) is not None
+
+
+# Agents that tell what they cost; the daily budget holds these back and no others.
 PAID_AGENTS = frozenset({AgentName.CLAUDE})
+
+
+class Mode(StrEnum):
+    """Where an attempt works, and what becomes of it."""
+
+    IN_PLACE = "in_place"
+    WORKTREE = "worktree"  # a fresh worktree; the work ends on a pushed branch
+    PULL_REQUEST = "pull_request"  # the same, and a pull request
 
 
 class EventKind(StrEnum):
@@ -45,6 +65,14 @@ class EventKind(StrEnum):
     TODO = "todo"
     USAGE = "usage"
     WARNING = "warning"
+    PREFERENCES = "preferences"
+    WORKSPACE = "workspace"
+    SETUP = "setup"
+    PROMPT = "prompt"
+    CHECK = "check"
+    COMMIT = "commit"
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
     OUTPUT = "output"
     SKIPPED = "skipped"
     RELEASED = "released"
@@ -101,12 +129,123 @@ class Limits:
     max_turns: int | None = None
 
 
+class Field(StrEnum):
+    """What a preference can decide."""
+
+    AGENT = "agent"
+    MODEL = "model"
+    EFFORT = "effort"
+    REPOSITORY = "repository"
+    BASE = "base"
+    MODE = "mode"
+
+
+class Source(StrEnum):
+    """Who decided; a later one wins over those before it."""
+
+    DEFAULT = "default"
+    RELAY = "relay settings"
+    PROJECT = "project"
+    REPOSITORY_FILE = ".delegate.toml"
+    LABEL = "label"
+    DESCRIPTION = "description"
+    COMMENT = "comment"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One decision of the preferences, and who made it."""
+
+    field: Field
+    value: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """The tracker's issue that a task works on."""
+
+    key: str
+    title: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What an attempt left behind for people to look at."""
+
+    summary: str = ""
+    base: str | None = None
+    base_commit: str | None = None
+    branch: str | None = None
+    commit: str | None = None
+    pull_request: str | None = None  # its address
+    files: int = 0
+    additions: int = 0
+    deletions: int = 0
+    checks_passed: int = 0
+    checks_total: int = 0
+    is_kept: bool = False  # unpushed work is kept on the runner's machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The change of an attempt against its base, as a patch that may be cut."""
+
+    base_commit: str
+    commit: str
+    patch: str
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is left of an attempt for the next one."""
+
+    session_id: str | None = None
+    branch: str | None = None
+    base_commit: str | None = None
+    commit: str | None = None
+    dirty_files: tuple[str, ...] = ()
+    output_tail: tuple[str, ...] = ()
+    error: str | None = None
+    summary: str = ""  # the agent's last words
+    is_work_done: bool = False  # the agent had ended well: only checks or publishing were left
+    usage: Usage = field(default_factory=Usage)  # of the whole session so far
+
+
+class EffectKind(StrEnum):
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
+
+
+class EffectState(StrEnum):
+    INTENT = "intent"
+    DONE = "done"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Something visible outside: announced before it is done, so that a second try looks for the first."""
+
+    task_id: TaskId
+    kind: EffectKind
+    fence: int
+    state: EffectState
+    target: str  # the branch
+    expected: str | None = None  # the commit that is to be there
+    external_id: str | None = None  # what came of it: the commit, or the pull request's address
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     id: TaskId
     state: TaskState
     prompt: str
-    agent: AgentName
+    agent: str
+    lineage: TaskId  # the first task of the chain that shares a workspace, a branch and an agent's session
     limits: Limits
     created_at: datetime
     priority: Priority = Priority.P2
@@ -116,6 +255,14 @@ class Task:
     working_directory: str | None = None
     machine: str = ANY_MACHINE  # the only machine whose runners may claim it, or ANY_MACHINE
     rerun: bool = False
+    mode: Mode = Mode.IN_PLACE
+    repository: str | None = None
+    base: str | None = None
+    title: str | None = None
+    issue: Issue | None = None
+    context: str | None = None  # what a person adds when a task is resumed
+    choices: tuple[Choice, ...] = ()
+    result: Result | None = None
     reason: Reason | None = None
     message: str | None = None
     exit_code: int | None = None
@@ -177,6 +324,7 @@ class Runner:
     registered_at: datetime
     seen_at: datetime
     parked: dict[str, datetime] = field(default_factory=dict)
+    problem: str | None = None  # why it takes no work just now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,3 +369,7 @@ class Outcome:
     session_id: str | None = None
     usage: Usage = field(default_factory=Usage)
     not_before: datetime | None = None  # set exactly when the reason parks the task
+    result: Result | None = None
+    checkpoint: Checkpoint | None = None
+    change: Change | None = None
+    wants_agent: str | None = None  # a released task that the repository's file gives to another agent

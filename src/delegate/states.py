@@ -47,6 +47,11 @@ class Reason(StrEnum):
     POISON = "poison"
     SETUP_ERROR = "setup_error"
     DISK_FULL = "disk_full"
+    NO_CHANGES = "no_changes"
+    CHECKS_FAILED = "checks_failed"
+    POLICY_DENIED = "policy_denied"
+    PUSH_REJECTED = "push_rejected"
+    PR_REJECTED = "pr_rejected"
     HANDED_BACK = "handed_back"
     INTERNAL = "internal"
 
@@ -108,6 +113,13 @@ ADVICE: dict[Reason, str] = {
     Reason.POISON: "three runners were lost while working on it; look at `delegate logs` before a `delegate retry`",
     Reason.SETUP_ERROR: "mend what the message names, then `delegate retry` the task",
     Reason.DISK_FULL: "free disk space on the runner's machine, then `delegate retry` the task",
+    Reason.NO_CHANGES: "",
+    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the work; `delegate resume` goes on",
+    Reason.POLICY_DENIED: "`delegate diff` shows the work; take out what the message names, then `delegate resume` it",
+    Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; mend what the message names, then "
+    "`delegate retry` the task",
+    Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or mend what the message names and "
+    "`delegate retry` the task",
     Reason.HANDED_BACK: "nothing: another runner takes it",
     Reason.INTERNAL: "this is a defect of Delegate; please report it with the relay's log",
 }

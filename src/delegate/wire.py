@@ -19,8 +19,22 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from delegate import branch as branch_names
 from delegate.config import OUTPUT_RANGE, TIMEOUT_RANGE_MS
-from delegate.model import PROMPT_MAX, AgentName, EventKind, Stream
+from delegate.model import (
+    ACP_AGENT,
+    PROMPT_MAX,
+    AgentName,
+    EffectKind,
+    EffectState,
+    EventKind,
+    Mode,
+    Source,
+    Stream,
+)
+from delegate.model import (
+    Field as PreferenceField,
+)
 from delegate.states import Reason
 
 FENCE_MAX = 2**62
@@ -30,6 +44,7 @@ CHUNK_MAX = 256 * 1024  # bytes of output in one item
 SKIPPED_MAX = 2**43  # bytes in one item; their sum must stay a number that a database takes
 RECORD_BODY_MAX = 4 * 1024 * 1024
 BODY_MAX = 3 * 1024 * 1024  # a prompt of 250,000 characters takes up to four bytes each, escaped twelve
+PATCH_MAX = 400_000  # characters
 DATA_DEPTH_MAX = 20  # levels of an event's data; readers of JSON give up at depths of their own
 INTEGER_MAX = 2**63
 
@@ -38,6 +53,12 @@ def without_nul(text: str) -> str:
     if "\x00" in text:
         raise ValueError("holds a NUL character, which no database and no program takes")
     return text
+
+
+def branch(name: str) -> str:
+    if problem := branch_names.branch_problem(name):
+        raise ValueError(problem)
+    return name
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -70,11 +91,25 @@ def storable(data: dict[str, object]) -> dict[str, object]:
 
 # What the API's document says where intake knows better words for a refusal than a pattern has.
 NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
-VISIBLE = Field(json_schema_extra={"pattern": r"^[^\x00]*[^\s\x00\u200b-\u200d\u2060\ufeff][^\x00]*$"})
+UNSEEN = r"\u200b-\u200d\u2060\ufeff"
+VISIBLE = Field(json_schema_extra={"pattern": rf"^[^\x00]*[^\s\x00{UNSEEN}][^\x00]*$"})
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+ONE_LINE = rf"^[^{CONTROL}]*[^\s{CONTROL}{UNSEEN}][^{CONTROL}]*$"
 ABSOLUTE = Field(json_schema_extra={"pattern": r"^/[^\x00]*$"})
 BASE64 = Field(json_schema_extra={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
-KNOWN_AGENT = Field(json_schema_extra={"enum": list(AgentName)})
+KNOWN_AGENT = Field(json_schema_extra={"pattern": rf"^({'|'.join(AgentName)}|{ACP_AGENT.pattern})$"})
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+BranchName = Annotated[
+    str,
+    AfterValidator(branch),
+    Field(json_schema_extra={"maxLength": branch_names.LENGTH_MAX, "pattern": f"^{branch_names.BRANCH.pattern}$"}),
+]
+RepositoryName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(without_nul), NO_NUL]
+CommitId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(without_nul), NO_NUL]
+# One line of visible text; intake says so in better words than a pattern does.
+Title = Annotated[Line, Field(json_schema_extra={"pattern": ONE_LINE})]
+Summary = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(without_nul), NO_NUL]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
 Words = Annotated[
@@ -100,14 +135,21 @@ class Wire(BaseModel):
 class SubmitRequest(Wire):
     prompt: Annotated[Words, VISIBLE]
     priority: PriorityName = "P2"
-    agent: Annotated[str, StringConstraints(min_length=1, max_length=100), KNOWN_AGENT] = "claude"
+    agent: Annotated[str, StringConstraints(min_length=1, max_length=200), KNOWN_AGENT] | None = None
     model: ModelName | None = None
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
-    working_directory: Annotated[
-        str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE
-    ]
-    machine: Name
+    working_directory: (
+        Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE] | None
+    ) = None
+    machine: Name | None = None  # with a working directory: the machine whose directory it is
+    repository: RepositoryName | None = None  # owner/name, or an address that git can fetch from
+    base: BranchName | None = None  # the branch to start from; its default branch if not set
+    worktree: StrictBool = False  # work in a fresh worktree; the work ends on a pushed branch
+    pr: StrictBool = False  # the same, and a pull request
+    title: Title | None = None
+    issue: IssueView | None = None
+    labels: Annotated[list[Line], Field(max_length=50)] = []
     timeout: Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])] | None = None
     max_output_buffer: Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])] | None = None
     max_budget_usd: Money | None = None
@@ -116,11 +158,22 @@ class SubmitRequest(Wire):
     request_key: Name | None = None  # the same key twice is the same task
 
 
+class IssueView(Wire):
+    key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]{0,19}-[0-9]{1,9}$")]
+    title: Title
+    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s\x00-\x1f<>\"]+$")] | None = None
+
+
 class CancelRequest(Wire):
     reason: Text = ""
 
 
 class RetryRequest(Wire):
+    request_key: Name | None = None
+
+
+class ResumeRequest(Wire):
+    context: Words | None = None  # what the agent is to know or do differently
     request_key: Name | None = None
 
 
@@ -136,6 +189,58 @@ class UsageView(Wire):
     cache_write_tokens: Count = 0
     cost_usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     turns: Count = 0
+
+
+class ChoiceView(Wire):
+    """One decision of the preferences, and who made it."""
+
+    field: PreferenceField
+    value: Line
+    source: Source
+
+
+class ResultView(Wire):
+    summary: Summary = ""
+    base: BranchName | None = None
+    base_commit: CommitId | None = None
+    branch: BranchName | None = None
+    commit: CommitId | None = None
+    pull_request: Line | None = None
+    files: Count = 0
+    additions: Count = 0
+    deletions: Count = 0
+    checks_passed: Count = 0
+    checks_total: Count = 0
+    is_kept: StrictBool = False
+
+
+class ChangeView(Wire):
+    """The change of a task against its base; `patch` is cut when it is long."""
+
+    base_commit: CommitId
+    commit: CommitId
+    patch: Annotated[str, StringConstraints(max_length=PATCH_MAX), AfterValidator(without_nul), NO_NUL]
+    is_cut: StrictBool = False
+
+
+class CheckpointView(Wire):
+    session_id: Name | None = None
+    branch: BranchName | None = None
+    base_commit: CommitId | None = None
+    commit: CommitId | None = None
+    dirty_files: Annotated[list[Line], Field(max_length=200)] = []
+    output_tail: Annotated[list[Line], Field(max_length=50)] = []
+    error: Text | None = None
+    summary: Summary = ""
+    is_work_done: StrictBool = False
+    usage: UsageView = Field(default_factory=UsageView)
+
+
+class PromptView(Wire):
+    """What the agent was given; before its start, what it was asked for."""
+
+    text: str
+    is_rendered: bool
 
 
 class AttemptView(Wire):
@@ -170,6 +275,15 @@ class TaskView(Wire):
     max_budget_usd: float | None = None
     max_turns: int | None = None
     rerun: bool
+    mode: Mode
+    repository: str | None = None
+    base: str | None = None
+    title: str | None = None
+    issue: IssueView | None = None
+    context: str | None = None
+    choices: list[ChoiceView]
+    lineage: str
+    result: ResultView | None = None
     exit_code: int | None = None
     reason: Reason | None = None
     message: str | None = None
@@ -293,6 +407,7 @@ class ClaimRequest(Wire):
     agents: Annotated[list[Name], Field(max_length=20)]
     parked: dict[Name, Moment] = Field(default_factory=dict, max_length=20)
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
+    problem: Line | None = None  # why it takes no work just now; it asks only to say so
 
 
 class Assignment(Wire):
@@ -312,8 +427,46 @@ class Assignment(Wire):
     max_output: int
     budget_usd: float | None = None
     max_turns: int | None = None
+    mode: Mode = Mode.IN_PLACE
+    repository: str | None = None
+    base: str | None = None
+    title: str | None = None
+    issue: IssueView | None = None
+    context: str | None = None
+    choices: list[ChoiceView] = []
+    lineage: str
+    checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
+    effects: list[EffectView] = []  # of all tasks of the lineage
     resume_session: str | None = None  # the agent's session of the attempt before, if it had one
     next_seq: int = 0
+
+
+class EffectView(Wire):
+    task_id: str
+    kind: EffectKind
+    fence: int
+    state: EffectState
+    target: BranchName
+    expected: CommitId | None = None
+    external_id: Line | None = None
+
+
+class EffectRequest(Wire):
+    """Announce an effect (`intent`), or tell what came of it; refused when the attempt is somebody else's."""
+
+    fence: Fence
+    kind: EffectKind
+    state: EffectState
+    target: BranchName
+    expected: CommitId | None = None
+    external_id: Line | None = None
+
+
+class EffectsAnswer(Wire):
+    """How a task stands outside, for a runner that must know what became of an effect it had begun."""
+
+    status: TaskStatus
+    effects: list[EffectView]
 
 
 class ClaimAnswer(Wire):
@@ -352,6 +505,14 @@ RecordedKind = Literal[
     EventKind.TODO,
     EventKind.USAGE,
     EventKind.WARNING,
+    EventKind.PREFERENCES,
+    EventKind.WORKSPACE,
+    EventKind.SETUP,
+    EventKind.PROMPT,
+    EventKind.CHECK,
+    EventKind.COMMIT,
+    EventKind.PUSH,
+    EventKind.PULL_REQUEST,
     EventKind.OUTPUT,
     EventKind.SKIPPED,
 ]
@@ -398,6 +559,9 @@ class FinishRequest(Wire):
     session_id: Name | None = None
     not_before: Moment | None = None
     usage: UsageView = Field(default_factory=UsageView)
+    result: ResultView | None = None
+    checkpoint: CheckpointView | None = None
+    change: ChangeView | None = None
 
 
 class ReleaseRequest(Wire):
@@ -407,6 +571,8 @@ class ReleaseRequest(Wire):
     reason: Literal[Reason.HANDED_BACK, Reason.LOST_RUNNER]
     message: Text = ""
     session_id: Name | None = None
+    wants_agent: Name | None = None  # the repository's file gives the task to an agent that this runner lacks
+    checkpoint: CheckpointView | None = None
 
 
 class Problem(BaseModel):

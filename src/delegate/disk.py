@@ -1,0 +1,39 @@
+"""How much room is left on the disks that Delegate writes to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def free_bytes(path: Path) -> int | None:
+    """What this user may still write on the disk of a path, which need not exist yet; None when nobody can tell."""
+    for place in (path, *path.parents):
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
+    return None
+
+
+def shortage(places: Iterable[Path], floor: int) -> str | None:
+    """Which of these places has less room than the floor, as a sentence; None when all have enough."""
+    for place in places:
+        free = free_bytes(place)
+        if free is not None and free < floor:
+            return f"only {spoken(free)} are free on the disk of {place}, and {spoken(floor)} are needed"
+    return None
+
+
+def spoken(size: float) -> str:
+    for unit in UNITS[:-1]:
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == UNITS[0] else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {UNITS[-1]}"
