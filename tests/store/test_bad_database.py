@@ -33,11 +33,12 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 FLIPS = 200
 PAGE = 4096
 KILLER = Path(__file__).with_name("killed_migrations.py")
-SECOND = """
+NEWEST = schema.revisions()[-1]
+NEXT = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0099", "{NEWEST}"
 
 
 def upgrade() -> None:
@@ -273,7 +274,7 @@ def test_a_migration_killed_at_any_statement_leaves_the_old_database_whole(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anyio.run(work, home)
-    migrations = migrations_with(tmp_path, SECOND)
+    migrations = migrations_with(tmp_path, NEXT)
     where = tmp_path / "killed"
     where.mkdir()
     shutil.copyfile(home.database, where / "sample.db")
@@ -282,13 +283,13 @@ def test_a_migration_killed_at_any_statement_leaves_the_old_database_whole(
 
     assert len(homes) > 5
     for killed in homes[:-1]:
-        assert check_sqlite(killed) == "0001"
+        assert check_sqlite(killed) == NEWEST
         assert count(killed) == 1
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
-    assert check_sqlite(homes[-1]) == "0002"
+    assert check_sqlite(homes[-1]) == "0099"
     for killed in homes:
         prepare(killed, url="", now=NOW)
-        assert check_sqlite(killed) == "0002"
+        assert check_sqlite(killed) == "0099"
         assert len(list(killed.backups.iterdir())) == 1
 
 
@@ -297,13 +298,13 @@ def test_a_migration_that_fails_changes_nothing_and_has_made_a_backup(
 ) -> None:
     anyio.run(work, home)
     before = home.database.read_bytes()
-    monkeypatch.setattr(schema, "MIGRATIONS", migrations_with(tmp_path, SECOND + "    raise RuntimeError('oh')\n"))
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations_with(tmp_path, NEXT + "    raise RuntimeError('oh')\n"))
 
     with pytest.raises(RuntimeError, match="oh"):
         prepare(home, url="", now=NOW)
 
     assert home.database.read_bytes() == before
-    assert [path.name for path in home.backups.iterdir()] == ["before-0002-20260304T120000Z.db"]
+    assert [path.name for path in home.backups.iterdir()] == ["before-0099-20260304T120000Z.db"]
 
 
 def killed_homes(directory: Path, migrations: Path) -> list[Home]:
@@ -312,10 +313,10 @@ def killed_homes(directory: Path, migrations: Path) -> list[Home]:
     return [Home(directory / str(number)) for number in numbers]
 
 
-def migrations_with(directory: Path, second: str) -> Path:
+def migrations_with(directory: Path, following: str) -> Path:
     copy = directory / "migrations"
     shutil.copytree(schema.MIGRATIONS, copy)
-    (copy / "versions" / "0002_colour.py").write_text(second)
+    (copy / "versions" / "0099_colour.py").write_text(following)
     return copy
 
 
@@ -336,7 +337,7 @@ def test_restore_brings_back_the_newest_backup_and_keeps_what_was_there(home: Ho
         case "text":
             bad[:] = b"oh no"
         case "newer":
-            bad[:] = bad.replace(b"0001", b"0007")
+            bad[:] = bad.replace(NEWEST.encode(), b"0100")
     home.database.write_bytes(bad)
     if damage == "gone":
         home.database.unlink()

@@ -54,6 +54,11 @@ def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
     return [to_attempt(row) for row in rows]
 
 
+def has_attempt_of(connection: Connection, task_id: TaskId, runner_id: RunnerId) -> bool:
+    query = select(attempt.c.id).where(attempt.c.task_id == task_id, attempt.c.runner_id == runner_id)
+    return connection.execute(query.limit(1)).first() is not None
+
+
 def running_attempts(connection: Connection, runner_id: RunnerId | None = None) -> list[Attempt]:
     query = select(attempt).where(attempt.c.state == AttemptState.RUNNING)
     if runner_id is not None:

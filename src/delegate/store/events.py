@@ -107,6 +107,12 @@ def last_events_of_task(connection: Connection, task_id: TaskId, limit: int) -> 
     return [to_event(row) for row in connection.execute(query)][::-1]
 
 
+def last_event_of_kind(connection: Connection, task_id: TaskId, kind: EventKind) -> Event | None:
+    query = select(event_table).where(event_table.c.task_id == task_id, event_table.c.kind == kind)
+    row = connection.execute(query.order_by(event_table.c.id.desc()).limit(1)).one_or_none()
+    return None if row is None else to_event(row)
+
+
 def events_after(connection: Connection, after: int, limit: int) -> list[Event]:
     query = select(event_table).where(event_table.c.id > after).order_by(event_table.c.id).limit(limit)
     return [to_event(row) for row in connection.execute(query)]
@@ -126,6 +132,11 @@ def output_of_attempt(connection: Connection, attempt_id: AttemptId, *, offset: 
     """In the order of the bytes, from `offset` on."""
     query = select(output).where(output.c.attempt_id == attempt_id, output.c.offset >= offset)
     return [to_chunk(row) for row in connection.execute(query.order_by(output.c.offset).limit(limit))]
+
+
+def last_output_of_attempt(connection: Connection, attempt_id: AttemptId, limit: int) -> list[OutputChunk]:
+    query = select(output).where(output.c.attempt_id == attempt_id).order_by(output.c.offset.desc()).limit(limit)
+    return [to_chunk(row) for row in connection.execute(query)][::-1]
 
 
 def last_output_id(connection: Connection, task_id: TaskId) -> int:

@@ -23,6 +23,7 @@ def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
         "version": new.version,
         "agents": list(new.agents),
         "parked": {},
+        "problem": None,
         "registered_at": new.registered_at,
         "seen_at": new.seen_at,
     }
@@ -51,12 +52,14 @@ def see_runner(
     *,
     agents: tuple[str, ...],
     parked: dict[str, datetime],
+    problem: str | None,
     now: datetime,
 ) -> None:
+    until = {name: moment.isoformat() for name, moment in parked.items()}
     connection.execute(
         update(runner)
         .where(runner.c.id == runner_id)
-        .values(agents=list(agents), parked={name: until.isoformat() for name, until in parked.items()}, seen_at=now)
+        .values(agents=list(agents), parked=until, problem=problem, seen_at=now)
     )
 
 
@@ -104,4 +107,5 @@ def to_runner(row: Row[Any]) -> Runner:
         registered_at=row.registered_at,
         seen_at=row.seen_at,
         parked={name: datetime.fromisoformat(until) for name, until in row.parked.items()},
+        problem=row.problem,
     )

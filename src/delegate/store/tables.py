@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
+from delegate.model import Mode
 from delegate.states import AttemptState, TaskState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,6 +44,8 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else EPOCH + value * MICROSECOND
 
 
+# A value that is not there is NULL, and not the JSON word for it.
+MaybeJson = JSON(none_as_null=True)
 # SQLite makes rowids only for INTEGER, PostgreSQL needs the eight bytes.
 Serial = BigInteger().with_variant(Integer, "sqlite")
 
@@ -83,6 +86,15 @@ task = Table(
     Column("max_budget_usd", Float),
     Column("max_turns", Integer),
     Column("rerun", Boolean, nullable=False),
+    Column("mode", Text, nullable=False, server_default=Mode.IN_PLACE),
+    Column("repository", Text),
+    Column("base", Text),
+    Column("title", Text),
+    Column("issue", MaybeJson),
+    Column("context", Text),
+    Column("choices", JSON, nullable=False, server_default="[]"),
+    Column("lineage", Text),  # the first task of its chain; none: it is that itself
+    Column("result", MaybeJson),
     Column("reason", Text),
     Column("message", Text),
     Column("exit_code", Integer),
@@ -113,6 +125,8 @@ Index(
 )
 Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
+CONTINUES = task.c.lineage.isnot(None)
+Index("ix_task_lineage", task.c.lineage, sqlite_where=CONTINUES, postgresql_where=CONTINUES)
 
 attempt = Table(
     "attempt",
@@ -182,6 +196,48 @@ output = Table(
 )
 Index("ix_output_task", output.c.task_id, output.c.id)
 
+# One row per try, so that no commit that a try has meant to push is forgotten; the newest says how things stand.
+effect = Table(
+    "effect",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("expected", Text),
+    Column("external_id", Text),
+    UniqueConstraint("task_id", "kind", "target", "fence"),
+    sqlite_autoincrement=True,
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("data", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_checkpoint_task", checkpoint.c.task_id, checkpoint.c.id)
+
+change = Table(
+    "change",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("base_commit", Text, nullable=False),
+    Column("commit", Text, nullable=False),
+    Column("patch", Text, nullable=False),
+    Column("is_cut", Boolean, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_change_task", change.c.task_id, change.c.id)
+
 runner = Table(
     "runner",
     metadata,
@@ -193,6 +249,7 @@ runner = Table(
     Column("version", Text, nullable=False),
     Column("agents", JSON, nullable=False),
     Column("parked", JSON, nullable=False, server_default="{}"),
+    Column("problem", Text),
     Column("registered_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
 )

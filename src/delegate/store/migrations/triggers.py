@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alembic import op
+
 FINAL_TASKS = "'cancelled', 'completed', 'failed'"
 # Each statement apart: a driver sends one at a time.
+SQLITE_TASK = f"""CREATE TRIGGER task_final BEFORE UPDATE ON task WHEN old.state IN ({FINAL_TASKS})
+BEGIN SELECT RAISE(ABORT, 'final task rows never change'); END"""
 SQLITE = (
-    f"""CREATE TRIGGER task_final BEFORE UPDATE ON task WHEN old.state IN ({FINAL_TASKS})
-BEGIN SELECT RAISE(ABORT, 'final task rows never change'); END""",
+    SQLITE_TASK,
     """CREATE TRIGGER attempt_final BEFORE UPDATE ON attempt WHEN old.state <> 'running'
 BEGIN SELECT RAISE(ABORT, 'final attempt rows never change'); END""",
 )
@@ -22,3 +28,16 @@ WHEN (old.state <> 'running') EXECUTE FUNCTION refuse_change()""",
 
 def final_rows_never_change(dialect: str) -> tuple[str, ...]:
     return SQLITE if dialect == "sqlite" else POSTGRESQL
+
+
+@contextmanager
+def final_tasks_may_change() -> Iterator[None]:
+    """While a migration fills a column that is new to rows of every age."""
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("DROP TRIGGER task_final")
+        yield
+        op.execute(SQLITE_TASK)
+    else:
+        op.execute("ALTER TABLE task DISABLE TRIGGER task_final")
+        yield
+        op.execute("ALTER TABLE task ENABLE TRIGGER task_final")

@@ -1,0 +1,46 @@
+"""Verbs on effects: what attempts have announced to do outside, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from delegate.model import Effect, EffectKind, EffectState, TaskId
+from delegate.store.tables import effect
+
+
+def put_effect(connection: Connection, told: Effect) -> None:
+    """What one try at an effect has come to; the name of what it has made is kept when it begins again."""
+    mine = (
+        effect.c.task_id == told.task_id,
+        effect.c.kind == told.kind,
+        effect.c.target == told.target,
+        effect.c.fence == told.fence,
+    )
+    values = {"state": told.state, "expected": told.expected}
+    if told.external_id is not None:
+        values["external_id"] = told.external_id
+    changed = connection.execute(update(effect).where(*mine).values(**values))
+    if changed.rowcount == 0:
+        key = {"task_id": told.task_id, "kind": told.kind, "target": told.target, "fence": told.fence}
+        connection.execute(insert(effect).values(**key, **values))
+
+
+def effects_of(connection: Connection, tasks: Sequence[TaskId]) -> list[Effect]:
+    """In the order in which they were announced."""
+    query = select(effect).where(effect.c.task_id.in_(tasks)).order_by(effect.c.id)
+    return [to_effect(row) for row in connection.execute(query)]
+
+
+def to_effect(row: Row[Any]) -> Effect:
+    return Effect(
+        task_id=TaskId(row.task_id),
+        kind=EffectKind(row.kind),
+        fence=row.fence,
+        state=EffectState(row.state),
+        target=row.target,
+        expected=row.expected,
+        external_id=row.external_id,
+    )

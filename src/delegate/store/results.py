@@ -1,0 +1,37 @@
+"""Verbs on what attempts leave behind: a checkpoint for the next one, a change for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select
+
+from delegate.model import Attempt, Change, Checkpoint, TaskId, Usage
+from delegate.store.tables import change, checkpoint
+
+
+def insert_checkpoint(connection: Connection, of: Attempt, left: Checkpoint, now: datetime) -> None:
+    connection.execute(insert(checkpoint).values(task_id=of.task_id, attempt_id=of.id, at=now, data=asdict(left)))
+
+
+def last_checkpoint(connection: Connection, tasks: Sequence[TaskId]) -> Checkpoint | None:
+    query = select(checkpoint.c.data).where(checkpoint.c.task_id.in_(tasks)).order_by(checkpoint.c.id.desc()).limit(1)
+    data = connection.execute(query).scalar_one_or_none()
+    if data is None:
+        return None
+    lists = {name: tuple(data[name]) for name in ("dirty_files", "output_tail")}
+    return Checkpoint(**{**data, **lists, "usage": Usage(**data["usage"])})
+
+
+def insert_change(connection: Connection, of: Attempt, made: Change) -> None:
+    connection.execute(insert(change).values(task_id=of.task_id, attempt_id=of.id, **asdict(made)))
+
+
+def last_change(connection: Connection, task_id: TaskId) -> Change | None:
+    query = select(change).where(change.c.task_id == task_id).order_by(change.c.id.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Change(base_commit=row.base_commit, commit=row.commit, patch=row.patch, is_cut=row.is_cut)
