@@ -9,9 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delegate.config import Settings
-from delegate.intake.submit import Request, retry, submit
+from delegate.intake.again import resume, retry
+from delegate.intake.submit import Request, submit
 from delegate.model import (
     Attempt,
+    EffectKind,
+    EffectState,
     Event,
     EventKind,
     Outcome,
@@ -27,6 +30,7 @@ from delegate.queue.finish import cancel, finish, release
 from delegate.queue.held import Holder
 from delegate.queue.rescue import rescue
 from delegate.queue.rules import Rules
+from delegate.report.effects import Told, announce
 from delegate.report.follow import task_in_full
 from delegate.report.record import Item, Standing, record, renew
 from delegate.states import AttemptState, Reason
@@ -38,6 +42,7 @@ LEASE = timedelta(minutes=2)
 RECLAIM_AFTER = timedelta(minutes=10)
 DONE = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="ended well", exit_code=0)
 HANDED_BACK = Outcome(state=AttemptState.RELEASED, reason=Reason.HANDED_BACK, message="the runner stops")
+COMMIT = "1" * 40
 GONE = Outcome(state=AttemptState.LOST, reason=Reason.LOST_RUNNER, message="the runner was killed")
 
 
@@ -85,11 +90,15 @@ class Scene:
         return new
 
     async def submit(self, prompt: str = "true", **wishes: Any) -> Task:
-        wishes = {"agent": "shell", "machine": "desk", "working_directory": "/", "priority": Priority.P2, **wishes}
+        here = {} if "repository" in wishes else {"machine": "desk", "working_directory": "/"}
+        wishes = {"agent": "shell", "priority": Priority.P2, **here, **wishes}
         return (await submit(self.database, Request(prompt=prompt, **wishes), Settings(), self.now)).task
 
     async def retry(self, task: Task) -> Task:
         return (await retry(self.database, task.id, None, self.now)).task
+
+    async def resume(self, task: Task, context: str | None = None) -> Task:
+        return (await resume(self.database, task.id, context, request_key=None, now=self.now)).task
 
     async def claim(self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime) -> Held | None:
         by = by or runner()
@@ -109,6 +118,10 @@ class Scene:
 
     async def record(self, held: Held, *items: Item) -> Standing:
         return (await record(self.database, holder(held), items, self.now))[1]
+
+    async def announce(self, held: Held, state: EffectState, **told: Any) -> Standing:
+        told = {"kind": EffectKind.PUSH, "target": "work-1", "expected": COMMIT, "external_id": None, **told}
+        return (await announce(self.database, holder(held), Told(state=state, **told), self.now))[1]
 
     async def finish(self, held: Held, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
         return await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 from tests.conformance.crowd import queue_up
-from tests.conformance.scene import DONE, Scene, fact
+from tests.conformance.scene import DONE, Scene, fact, runner
 
+from delegate.model import EffectState, Mode
+from delegate.states import AttemptState
 from delegate.store.database import Connection, Database
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +75,32 @@ async def test_a_claim_reads_the_head_of_the_queue_from_its_index(scene: Scene) 
         assert not any("Sort" in step or "TEMP B-TREE" in step for step in plan), plan
     for sql, plan in plans:
         assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (sql, plan)
+
+
+async def test_a_claim_that_continues_a_chain_finds_the_others_by_an_index(scene: Scene) -> None:
+    held = await scene.take(agent="claude", mode=Mode.WORKTREE)
+    await scene.announce(held, EffectState.INTENT)
+    failed = await scene.finish(held, replace(DONE, state=AttemptState.FAILED))
+    retried = await scene.retry(failed)
+    await scene.database.write("fill", fill)
+
+    with overheard() as statements:
+        again = await scene.claim(runner(agents=["claude"]))
+
+    assert again is not None
+    assert (again.task.id, len(again.heritage.effects)) == (retried.id, 1)
+    for statement in statements:
+        plan = await plan_of(scene.database, statement)
+        assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (statement, plan)
+
+
+async def test_the_first_claim_of_a_task_asks_nothing_about_others(scene: Scene) -> None:
+    await scene.submit(agent="claude", mode=Mode.PULL_REQUEST)
+
+    with overheard() as statements:
+        assert await scene.claim() is not None
+
+    assert not [sql for sql, _ in statements if "checkpoint" in sql or "effect" in sql]
 
 
 async def test_no_write_of_a_runner_looks_at_all_rows(scene: Scene) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.scene import DONE, NOON, Scene
 
 from delegate.errors import IllegalMove, NoSuchTask
-from delegate.intake.submit import retry
+from delegate.intake.again import retry
 from delegate.model import EventKind, Priority, TaskId, Usage
 from delegate.queue.finish import cancel
 from delegate.states import TaskState

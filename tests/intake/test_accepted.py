@@ -7,12 +7,17 @@ import pytest
 
 from delegate.config import Settings
 from delegate.errors import InvalidField, UnknownAgent
-from delegate.intake.submit import Request, accepted
-from delegate.model import PROMPT_MAX, AgentName, Priority
+from delegate.intake.submit import Request, preferred
+from delegate.intake.submit import accepted as accept
+from delegate.model import PROMPT_MAX, AgentName, Priority, Task
 from delegate.states import TaskState
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 REQUEST = Request(prompt="true", agent="shell", working_directory="/srv", machine="desk")
+
+
+def accepted(request: Request, settings: Settings, now: datetime) -> Task:
+    return accept(request, preferred(request), settings, now)
 
 
 def test_what_nobody_asked_for_is_as_the_settings_say() -> None:
@@ -64,7 +69,7 @@ def test_an_unknown_agent_is_refused_with_the_known_ones(agent: str) -> None:
     with pytest.raises(UnknownAgent) as caught:
         accepted(replace(REQUEST, agent=agent), Settings(), NOW)
 
-    assert caught.value.hint == "known agents: claude, shell"
+    assert caught.value.hint == "known agents: claude, codex, shell, acp:<command>"
 
 
 @pytest.mark.parametrize("directory", ["", "srv", "./srv", "~/srv", "../etc"])

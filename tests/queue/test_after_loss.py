@@ -12,6 +12,7 @@ from delegate.states import TASK_MOVES, Reason, TaskState
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RUNNING = Task(
     id=TaskId("task-1"),
+    lineage=TaskId("task-1"),
     state=TaskState.RUNNING,
     prompt="true",
     agent=AgentName.CLAUDE,

@@ -14,6 +14,7 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SOON = NOW + timedelta(minutes=5)
 TASK = Task(
     id=TaskId("task-1"),
+    lineage=TaskId("task-1"),
     state=TaskState.QUEUED,
     prompt="true",
     agent=AgentName.CLAUDE,

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
+from delegate.branch import branch_problem
 from delegate.config import Settings
 from delegate.errors import IllegalMove, InvalidField, NoSuchTask, UnknownAgent
-from delegate.model import PROMPT_MAX, AgentName, EventKind, Limits, Priority, Task, TaskId, Usage, new_task_id
-from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.labels import parse_labels
+from delegate.model import (
+    ANY_MACHINE,
+    PROMPT_MAX,
+    AgentName,
+    EventKind,
+    Field,
+    Issue,
+    Limits,
+    Mode,
+    Priority,
+    Source,
+    Task,
+    TaskId,
+    is_agent,
+    new_task_id,
+)
+from delegate.preferences import Preferences, Wish, resolve
+from delegate.repository import repository_url
+from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.runners import has_message, insert_message
-from delegate.store.tasks import get_task, insert_task, lock_task, task_of_trigger
+from delegate.store.tasks import insert_task, lock_task, task_of_trigger
 
 log = logging.getLogger(__name__)
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+AGENTS_KNOWN = ", ".join([*AgentName, "acp:<command>"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What somebody asks for; None means: as the settings say."""
+    """What somebody asks for; None means: as the settings, or the preferences, say."""
 
     prompt: str
-    agent: str
-    working_directory: str
-    machine: str
+    agent: str | None = None
+    working_directory: str | None = None
+    machine: str | None = None
+    repository: str | None = None
+    base: str | None = None
+    mode: Mode | None = None
+    title: str | None = None
+    issue: Issue | None = None
+    labels: tuple[str, ...] = ()
     priority: Priority = Priority.P2
     model: str | None = None
     effort: str | None = None
@@ -47,20 +76,35 @@ class Submitted:
 
 async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> Submitted:
     """Write the task; when this returns, it is on disk. The same request key again gives the same task."""
-    task = accepted(request, settings, now)
-    return await _write(database, "submit", task, request.request_key)
+    preferences = preferred(request)
+    task = accepted(request, preferences, settings, now)
+
+    def write(connection: Connection) -> Submitted:
+        earlier = task_of_trigger(connection, request.request_key) if request.request_key else None
+        if earlier is not None:
+            return Submitted(task=earlier, is_new=False)
+        return born(connection, task, trigger_key=request.request_key, notes=preferences.notes)
+
+    submitted = await database.write("submit", write)
+    log_birth(submitted)
+    return submitted
 
 
-async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> Submitted:
-    """A new task with the wishes of an ended one."""
-    old = await database.read(lambda connection: get_task(connection, task_id))
-    if old is None:
-        raise NoSuchTask(task_id=task_id)
-    if old.state not in FINAL_TASK_STATES:
-        raise IllegalMove(
-            task_id=task_id, state=old.state, verb="retried", advice="wait for its end, or `delegate cancel` it first"
-        )
-    return await _write(database, "retry", again(old, now), request_key)
+def born(connection: Connection, task: Task, *, trigger_key: str | None, notes: tuple[str, ...] = ()) -> Submitted:
+    """The row of a new task and its first events; `notes` are for people who look at it."""
+    insert_task(connection, task, trigger_key=trigger_key)
+    data: dict[str, object] = {"agent": task.agent, "priority": task.priority.name}
+    if task.retry_of:
+        data["retryOf"] = task.retry_of
+    at = task.created_at
+    warnings = [NewEvent(task_id=task.id, kind=EventKind.WARNING, at=at, data={"text": note}) for note in notes]
+    append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=at, data=data), *warnings])
+    return Submitted(task=task, is_new=True)
+
+
+def log_birth(submitted: Submitted) -> None:
+    task = submitted.task
+    log.info("task submitted", extra={"task_id": task.id, "agent": task.agent, "new": submitted.is_new})
 
 
 async def send_message(
@@ -74,7 +118,7 @@ async def send_message(
             raise NoSuchTask(task_id=task_id)
         if request_key is not None and has_message(connection, request_key):
             return task
-        if task.state is not TaskState.RUNNING or task.agent is AgentName.SHELL:
+        if task.state is not TaskState.RUNNING or task.agent == AgentName.SHELL:
             raise IllegalMove(
                 task_id=task_id, state=task.state, verb="told anything", advice="only an agent at work can be told"
             )
@@ -84,23 +128,42 @@ async def send_message(
     return await database.write("message", write)
 
 
-def accepted(request: Request, settings: Settings, now: datetime) -> Task:
+def preferred(request: Request) -> Preferences:
+    """Pure: what is decided without the repository's own file, which only a runner can see."""
+    if request.agent is not None and not is_agent(request.agent):
+        raise UnknownAgent(field="agent", agent=request.agent, known=AGENTS_KNOWN)
+    if request.repository is not None:
+        repository_url(request.repository)  # refuses it under the name of its field
+    mode = request.mode
+    if mode is None and request.repository is not None and request.working_directory is None:
+        mode = Mode.WORKTREE  # where else
+    said = (
+        (Field.AGENT, request.agent),
+        (Field.MODEL, request.model),
+        (Field.EFFORT, request.effort),
+        (Field.REPOSITORY, request.repository),
+        (Field.BASE, request.base),
+        (Field.MODE, mode),
+    )
+    return decided(said, request.labels)
+
+
+@lru_cache(maxsize=256)  # tasks come in crowds, and most of a crowd want the same
+def decided(said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...]) -> Preferences:
+    asked = Wish(source=Source.REQUEST, values={field: value for field, value in said if value is not None})
+    return resolve([*parse_labels(labels), asked])
+
+
+def accepted(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:
     """Pure: the task that this request makes, or the reason why it makes none."""
-    if request.agent not in set(AgentName):
-        raise UnknownAgent(agent=request.agent, known=", ".join(AgentName))
-    if not request.prompt.strip().strip(INVISIBLE).strip():
-        raise InvalidField(field="prompt", why="is empty; say what is to be done")
-    if len(request.prompt) > PROMPT_MAX:
-        raise InvalidField(field="prompt", why=f"has {len(request.prompt):,} characters; the limit is {PROMPT_MAX:,}")
-    if "\x00" in request.prompt:
-        raise InvalidField(field="prompt", why="holds a NUL character, which no program can be given")
-    if not request.working_directory.startswith("/"):
-        raise InvalidField(field="workingDirectory", why="must be an absolute path")
+    check_words(request)
+    task_id = new_task_id()
     return Task(
-        id=new_task_id(),
+        id=task_id,
+        lineage=task_id,
         state=TaskState.QUEUED,
         prompt=request.prompt,
-        agent=AgentName(request.agent),
+        agent=preferences.agent,
         limits=Limits(
             timeout=request.timeout or timedelta(milliseconds=settings.task_timeout_ms),
             max_output=request.max_output or settings.max_output_buffer,
@@ -109,51 +172,56 @@ def accepted(request: Request, settings: Settings, now: datetime) -> Task:
         ),
         created_at=now,
         priority=request.priority,
-        model=request.model,
-        effort=request.effort,
+        model=preferences.model,
+        effort=preferences.effort,
         permission_mode=request.permission_mode,
         working_directory=request.working_directory,
-        machine=request.machine,
+        machine=checked_machine(request, preferences),
         rerun=request.rerun,
+        mode=preferences.mode,
+        repository=preferences.repository,
+        base=preferences.base,
+        title=request.title,
+        issue=request.issue,
+        choices=preferences.choices,
     )
 
 
-def again(old: Task, now: datetime) -> Task:
-    return replace(
-        old,
-        id=new_task_id(),
-        state=TaskState.QUEUED,
-        created_at=now,
-        reason=None,
-        message=None,
-        exit_code=None,
-        fence=0,
-        attempts=0,
-        not_before=None,
-        started_at=None,
-        finished_at=None,
-        cancel_requested_at=None,
-        cancel_reason=None,
-        retry_of=old.id,
-        parent_task_id=old.parent_task_id or old.id,
-        retry_count=old.retry_count + 1,
-        session_id=None,
-        usage=Usage(),
-    )
+def check_words(request: Request) -> None:
+    if not request.prompt.strip().strip(INVISIBLE).strip():
+        raise InvalidField(field="prompt", why="is empty; say what is to be done")
+    if len(request.prompt) > PROMPT_MAX:
+        raise InvalidField(field="prompt", why=f"has {len(request.prompt):,} characters; the limit is {PROMPT_MAX:,}")
+    if "\x00" in request.prompt:
+        raise InvalidField(field="prompt", why="holds a NUL character, which no program can be given")
+    titles = {"title": request.title, "issue.title": request.issue.title if request.issue else None}
+    for field, title in titles.items():
+        if title is not None and (CONTROL.search(title) or not title.strip().strip(INVISIBLE).strip()):
+            raise InvalidField(field=field, why="must be one line of visible text")
 
 
-async def _write(database: Database, name: str, task: Task, request_key: str | None) -> Submitted:
-    def write(connection: Connection) -> Submitted:
-        earlier = task_of_trigger(connection, request_key) if request_key else None
-        if earlier is not None:
-            return Submitted(task=earlier, is_new=False)
-        insert_task(connection, task, trigger_key=request_key)
-        data: dict[str, object] = {"agent": task.agent, "priority": task.priority.name}
-        if task.retry_of:
-            data["retryOf"] = task.retry_of
-        append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=task.created_at, data=data)])
-        return Submitted(task=task, is_new=True)
+def checked_machine(request: Request, preferences: Preferences) -> str:
+    """The machine whose runners may have it: that of the directory, or any one for a repository."""
+    directory, repository = request.working_directory, preferences.repository
+    if directory is None and repository is None:
+        raise InvalidField(
+            field="workingDirectory", why="is missing: name a directory and its machine, or a repository"
+        )
+    if directory is not None and not directory.startswith("/"):
+        raise InvalidField(field="workingDirectory", why="must be an absolute path")
+    if directory is not None and repository is not None:
+        raise InvalidField(field="repository", why="cannot be given beside workingDirectory: say one of them")
+    if preferences.mode is Mode.IN_PLACE:
+        _check_in_place(preferences)
+    if preferences.base is not None and (problem := branch_problem(preferences.base)):
+        raise InvalidField(field="base", why=problem)
+    is_path = directory is not None or (repository is not None and repository_url(repository).startswith("/"))
+    if is_path and request.machine is None:
+        raise InvalidField(field="machine", why="is missing: whose directory is meant?")
+    return request.machine or ANY_MACHINE
 
-    submitted = await database.write(name, write)
-    log.info("task submitted", extra={"task_id": submitted.task.id, "agent": task.agent, "new": submitted.is_new})
-    return submitted
+
+def _check_in_place(preferences: Preferences) -> None:
+    for field, value in (("repository", preferences.repository), ("base", preferences.base)):
+        if value is not None:
+            raise InvalidField(field=field, why="is only of use in a fresh worktree: ask for worktree or pr")

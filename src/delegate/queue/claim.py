@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,6 +17,7 @@ from delegate.model import (
     lane,
     new_attempt_id,
 )
+from delegate.queue.checkpoints import NOTHING, Heritage, heritage_of
 from delegate.queue.rescue import SIGNS_PER_LEASE, has_expired, rescue_expired
 from delegate.queue.rules import Rules, own_budget_left, start_of_day
 from delegate.states import AttemptState
@@ -44,11 +46,21 @@ class Wish:
     runner: Runner
     agents: tuple[str, ...]
     parked: dict[str, datetime]
+    problem: str | None = None  # why the runner takes no work just now
 
     @property
     def lanes(self) -> list[str]:
-        free = [agent for agent in self.agents if agent not in self.parked]
-        return [lane(machine, agent) for agent in free for machine in (self.runner.machine, ANY_MACHINE)]
+        return self._lanes_of(agent for agent in self.agents if agent not in self.parked)
+
+    @property
+    def free_lanes(self) -> list[str]:
+        """Those of agents that the daily budget does not hold back."""
+        return self._lanes_of(agent for agent in self.agents if agent not in {*self.parked, *PAID_AGENTS})
+
+    def _lanes_of(self, agents: Iterable[str]) -> list[str]:
+        if self.problem is not None:
+            return []
+        return [lane(machine, agent) for agent in agents for machine in (self.runner.machine, ANY_MACHINE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,7 @@ class Held:
 
     task: Task
     attempt: Attempt
+    heritage: Heritage = NOTHING
 
 
 async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Held | None:
@@ -94,13 +107,18 @@ async def held_by(database: Database, runner: Runner) -> list[Held]:
 
 
 def _held_by(connection: Connection, runner: Runner) -> list[Held]:
-    pairs = ((get_task(connection, attempt.task_id), attempt) for attempt in running_attempts(connection, runner.id))
-    return [Held(task=task, attempt=attempt) for task, attempt in pairs if task is not None]
+    found = (_held(connection, attempt) for attempt in running_attempts(connection, runner.id))
+    return [held for held in found if held is not None]
+
+
+def _held(connection: Connection, attempt: Attempt) -> Held | None:
+    task = get_task(connection, attempt.task_id)
+    return None if task is None else Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
 
 
 def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
     has = tuple(dict.fromkeys((*wish.agents, *wish.parked)))  # a runner may leave a parked agent out of its wish
-    see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, now=now)
+    see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, problem=wish.problem, now=now)
     earlier = attempt_of_claim(connection, wish.claim_id)
     if earlier is not None:
         return _same_again(connection, wish, earlier)
@@ -108,7 +126,7 @@ def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> H
     if rules.daily_budget_usd is not None:
         lock_budget(connection)
     left = budget_left(connection, rules, now)
-    lanes = [name for name in wish.lanes if left is None or left > 0 or not _is_paid(name)]
+    lanes = wish.lanes if left is None or left > 0 else wish.free_lanes
     for name in queued_heads(connection, lanes, now):
         task = take_queued(connection, name, now)
         if task is not None:
@@ -119,8 +137,7 @@ def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> H
 def _same_again(connection: Connection, wish: Wish, earlier: Attempt) -> Held | None:
     if earlier.runner_id != wish.runner.id or earlier.state is not AttemptState.RUNNING:
         return None
-    task = get_task(connection, earlier.task_id)
-    return None if task is None else Held(task=task, attempt=earlier)
+    return _held(connection, earlier)
 
 
 def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float | None, now: datetime) -> Held:
@@ -141,7 +158,7 @@ def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float
     data: dict[str, object] = {"runnerId": wish.runner.id, "runner": wish.runner.name, "attempt": task.attempts}
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
     append_events(connection, [claimed])
-    return Held(task=task, attempt=attempt)
+    return Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
 
 
 def budget_left(connection: Connection, rules: Rules, now: datetime) -> float | None:
@@ -159,7 +176,3 @@ def budget_of(task: Task, left: float | None) -> float | None:
         return None
     own = own_budget_left(task)
     return own if left is None else left if own is None else min(own, left)
-
-
-def _is_paid(lane_name: str) -> bool:
-    return lane_name.rsplit("/", 1)[1] in PAID_AGENTS

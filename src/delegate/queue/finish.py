@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from delegate.errors import IllegalMove, NoSuchTask, SequenceGap, StaleFence
-from delegate.model import Attempt, EventKind, Outcome, Task, TaskId
+from delegate.errors import EffectsOpen, IllegalMove, NoSuchTask, SequenceGap, StaleFence
+from delegate.model import (
+    Attempt,
+    Choice,
+    Effect,
+    EffectState,
+    EventKind,
+    Field,
+    Mode,
+    Outcome,
+    Source,
+    Task,
+    TaskId,
+)
 from delegate.queue.held import Holder, known_attempt, task_held_by
 from delegate.queue.rescue import finished_event, lose, must
 from delegate.queue.rules import own_budget_left, start_of_day
 from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
 from delegate.store.database import Connection, Database
+from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
+from delegate.store.results import insert_change, insert_checkpoint
 from delegate.store.tasks import end_task, get_task, lock_task, request_cancel, requeue_task
 
 log = logging.getLogger(__name__)
@@ -56,8 +71,11 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
     if next_seq is not None and next_seq != attempt.next_seq:
         raise SequenceGap(attempt_id=attempt.id, expected=attempt.next_seq, given=next_seq)
     task = task_held_by(connection, attempt)
+    if outcome.state is AttemptState.COMPLETED:
+        _check_effects(connection, task)
     if not end_attempt_if_held(connection, attempt, outcome, now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    _keep(connection, attempt, outcome, now)
     spent = replace(
         task,
         usage=task.usage.plus(outcome.usage),
@@ -71,6 +89,7 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
         reason=outcome.reason,
         message=outcome.message,
         exit_code=outcome.exit_code,
+        result=outcome.result,
         finished_at=now,
     )
     if not end_task(connection, ended, was=TaskState.RUNNING, finished_at=now):
@@ -79,6 +98,28 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
         append_events(connection, [incomplete_event(ended, attempt, now)])
     append_events(connection, [finished_event(ended, attempt, now)])
     return ended
+
+
+def _check_effects(connection: Connection, task: Task) -> None:
+    """Nothing is done that was only announced: somebody must have looked whether it happened."""
+    if task.mode is Mode.IN_PLACE:
+        return  # it has none, and most tasks are of this kind
+    unsettled = open_effects(effects_of(connection, [task.id]))
+    if unsettled:
+        raise EffectsOpen(task_id=task.id, which=", ".join(effect.kind for effect in unsettled))
+
+
+def open_effects(effects: Iterable[Effect]) -> list[Effect]:
+    """Pure: the effects whose newest try was announced and never settled."""
+    newest = {(effect.kind, effect.target): effect for effect in sorted(effects, key=lambda effect: effect.fence)}
+    return [effect for effect in newest.values() if effect.state is EffectState.INTENT]
+
+
+def _keep(connection: Connection, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
+    if outcome.checkpoint is not None:
+        insert_checkpoint(connection, attempt, outcome.checkpoint, now)
+    if outcome.change is not None:
+        insert_change(connection, attempt, outcome.change)
 
 
 def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
@@ -126,6 +167,8 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
     data: dict[str, object] = {"reason": outcome.reason, "message": outcome.message}
     if outcome.not_before is not None:
         data["until"] = outcome.not_before.isoformat()
+    if outcome.wants_agent is not None:
+        data["agent"] = outcome.wants_agent
     kind = EventKind.RELEASED if outcome.not_before is None else EventKind.PARKED
     append_events(connection, [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=kind, at=now, data=data)])
     return replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
@@ -137,13 +180,24 @@ def _release(connection: Connection, holder: Holder, outcome: Outcome, now: date
         return _already_finished(connection, attempt, outcome)
     task = task_held_by(connection, attempt)
     if outcome.state is AttemptState.LOST:
-        return lose(connection, task, replace(attempt, session_id=outcome.session_id or attempt.session_id), now)
+        known = replace(attempt, session_id=outcome.session_id or attempt.session_id)
+        return lose(connection, task, known, now, left=outcome.checkpoint)
     told = replace(outcome, usage=attempt.usage)
     if not end_attempt_if_held(connection, attempt, told, now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    _keep(connection, attempt, outcome, now)
     session = outcome.session_id or attempt.session_id or task.session_id
     carried = replace(task, session_id=session, usage=task.usage.plus(attempt.usage))
-    return _park(connection, carried, attempt, outcome, now)
+    return _park(connection, given_to(carried, outcome.wants_agent), attempt, outcome, now)
+
+
+def given_to(task: Task, agent: str | None) -> Task:
+    """Pure: the task as another agent gets it; the session of the one before is of no use to it."""
+    if agent is None or agent == task.agent:
+        return task
+    others = tuple(choice for choice in task.choices if choice.field is not Field.AGENT)
+    choice = Choice(field=Field.AGENT, value=agent, source=Source.REPOSITORY_FILE)
+    return replace(task, agent=agent, session_id=None, choices=(choice, *others))
 
 
 def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Task:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from delegate.errors import StaleFence
-from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, EventKind, Outcome, Task
+from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, Checkpoint, EventKind, Outcome, Task
+from delegate.queue.checkpoints import checkpoint_of_lost, leaves_checkpoint
 from delegate.queue.held import task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
@@ -21,12 +22,14 @@ from delegate.store.attempts import (
 )
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
+from delegate.store.results import insert_checkpoint
 from delegate.store.runners import mark_relay_seen, relay_seen_at
 from delegate.store.tasks import end_task, requeue_task
 
 log = logging.getLogger(__name__)
 # A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
 GIVEN_UP_AFTER = timedelta(hours=24)
+GONE = "its runner went away"
 SIGNS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
 
 
@@ -83,16 +86,23 @@ def _lost(connection: Connection, attempt: Attempt, now: datetime) -> Task:
     return lose(connection, task_held_by(connection, attempt), attempt, now)
 
 
-def lose(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
-    """The attempt is over without a result: end the task, or queue it for the next attempt."""
+def lose(
+    connection: Connection, task: Task, attempt: Attempt, now: datetime, *, left: Checkpoint | None = None
+) -> Task:
+    """The attempt is over without a result: end the task, or queue it for the next attempt.
+
+    `left` is what its runner could still tell; without it, the relay writes down what it knows.
+    """
     lost = Outcome(
         state=AttemptState.LOST,
         reason=Reason.LOST_RUNNER,
-        message="its runner went away",
+        message=GONE,
         session_id=attempt.session_id,
         usage=attempt.usage,
     )
     must(end_attempt_if_held(connection, attempt, lost, now), attempt)
+    if left is not None or leaves_checkpoint(task):
+        insert_checkpoint(connection, attempt, left or checkpoint_of_lost(connection, task, attempt, GONE), now)
     spent = task.usage.plus(attempt.usage)
     carried = replace(task, session_id=attempt.session_id or task.session_id, usage=spent)
     after = after_loss(carried, now)
@@ -125,7 +135,7 @@ def after_loss(task: Task, now: datetime) -> Task:
     if task.attempts >= MAX_ATTEMPTS:
         message = f"{task.attempts} attempts were lost with their runners"
         return replace(ended, state=TaskState.FAILED, reason=Reason.POISON, message=message)
-    if task.agent is AgentName.SHELL and not task.rerun:
+    if task.agent == AgentName.SHELL and not task.rerun:
         message = "its runner went away while the command ran"
         return replace(ended, state=TaskState.FAILED, reason=Reason.LOST_RUNNER, message=message)
     return replace(task, state=TaskState.QUEUED)

@@ -47,9 +47,16 @@ def _why_no_runner(task: Task, around: Surroundings) -> str | None:
     able = [runner for runner in here if task.agent in runner.agents]
     if not able:
         return f"no connected runner has {task.agent}; install it where a runner runs"
-    free = [runner for runner in able if runner.parked.get(task.agent, around.now) <= around.now]
+    return _why_none_free(task, around, able)
+
+
+def _why_none_free(task: Task, around: Surroundings, able: Sequence[Runner]) -> str | None:
+    ready = [runner for runner in able if runner.problem is None]
+    if not ready:
+        return f"no runner takes work just now: {able[0].problem}"
+    free = [runner for runner in ready if runner.parked.get(task.agent, around.now) <= around.now]
     if not free:
-        until = min(runner.parked[task.agent] for runner in able)
+        until = min(runner.parked[task.agent] for runner in ready)
         return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
     if all(runner.id in around.busy for runner in free):
         return "all runners are busy" if len(free) > 1 else "its runner is busy"

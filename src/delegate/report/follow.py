@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.errors import NoSuchTask
-from delegate.model import Attempt, AttemptId, Event, OutputChunk, Runner, Task, TaskId
+from delegate.errors import NoChange, NoSuchTask
+from delegate.model import Attempt, AttemptId, Change, Event, EventKind, OutputChunk, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
 from delegate.queue.rules import Rules, start_of_day
 from delegate.queue.why import Surroundings
@@ -18,11 +18,13 @@ from delegate.store.events import (
     events_after,
     events_of_task,
     last_event_id,
+    last_event_of_kind,
     last_events_of_task,
     last_output_id,
     output_of_attempt,
     output_of_task,
 )
+from delegate.store.results import last_change
 from delegate.store.runners import all_runners
 from delegate.store.tasks import count_by_state, get_task, page_of_tasks
 
@@ -58,6 +60,12 @@ class FullTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPrompt:
+    text: str
+    is_rendered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
     counts: dict[TaskState, int]
     runners: list[Runner]
@@ -73,6 +81,29 @@ async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: d
             events=last_events_of_task(connection, task_id, TIMELINE_MAX),
             around=_surroundings(connection, rules, now),
         )
+
+    return await database.read(read)
+
+
+async def change_of(database: Database, task_id: TaskId) -> Change:
+    def read(connection: Connection) -> Change:
+        change = last_change(connection, _existing(connection, task_id).id)
+        if change is None:
+            raise NoChange(task_id=task_id)
+        return change
+
+    return await database.read(read)
+
+
+async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
+    """What the agent was told last; before its start, what was asked for."""
+
+    def read(connection: Connection) -> GivenPrompt:
+        task = _existing(connection, task_id)
+        told = last_event_of_kind(connection, task_id, EventKind.PROMPT)
+        if told is None:
+            return GivenPrompt(text=task.prompt, is_rendered=False)
+        return GivenPrompt(text=str(told.data.get("text", "")), is_rendered=True)
 
     return await database.read(read)
 

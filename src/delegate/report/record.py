@@ -53,7 +53,7 @@ async def record(database: Database, holder: Holder, items: Sequence[Item], now:
 
 
 async def renew(database: Database, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
-    return await database.write("renew", lambda connection: _renew(connection, holder, messages_seen, now))
+    return await database.write("renew", lambda connection: renewed(connection, holder, messages_seen, now))
 
 
 async def standing(database: Database, holder: Holder, messages_seen: int) -> Standing:
@@ -65,7 +65,7 @@ async def standing(database: Database, holder: Holder, messages_seen: int) -> St
     return await database.read(read)
 
 
-def _renew(connection: Connection, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
+def renewed(connection: Connection, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
     attempt = held_attempt(connection, holder)
     task = task_held_by(connection, attempt)
     if not renew_attempt(connection, attempt, messages_seen=messages_seen, now=now):

@@ -1,0 +1,117 @@
+"""An ended task once more: retried as it was, or resumed with something to add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from delegate.errors import IllegalMove, NoSuchTask
+from delegate.intake.submit import Submitted, born, log_birth
+from delegate.model import AgentName, Mode, Task, TaskId, Usage, new_task_id
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.attempts import attempts_of_task
+from delegate.store.database import Connection, Database
+from delegate.store.runners import get_runner
+from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
+
+Writing = Callable[[Connection], Submitted]
+
+
+async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> Submitted:
+    """A new task with the wishes of an ended one. One that did not end well goes on from what it left behind."""
+
+    def write(connection: Connection) -> Submitted:
+        old = _ended(connection, task_id, verb="retried")
+        if old.state is TaskState.COMPLETED:
+            return born(connection, anew(old, now), trigger_key=request_key)
+        if old.mode is not Mode.IN_PLACE:
+            _check_alone(connection, old, verb="retried")
+        return born(connection, continued(old, now), trigger_key=request_key)
+
+    return await _write_once(database, "retry", request_key, write)
+
+
+async def resume(
+    database: Database, task_id: TaskId, context: str | None, *, request_key: str | None, now: datetime
+) -> Submitted:
+    """A new task that goes on where an ended one stopped, on the machine that has its session and its work."""
+
+    def write(connection: Connection) -> Submitted:
+        old = _ended(connection, task_id, verb="resumed")
+        if old.agent == AgentName.SHELL:
+            advice = "a command has nothing to go on from; `delegate retry` runs it again"
+            raise IllegalMove(task_id=task_id, state=old.state, verb="resumed", advice=advice)
+        _check_alone(connection, old, verb="resumed")
+        machine = _machine_of(connection, old)
+        task = replace(continued(old, now), context=context, machine=machine)
+        return born(connection, task, trigger_key=request_key)
+
+    return await _write_once(database, "resume", request_key, write)
+
+
+async def _write_once(database: Database, name: str, request_key: str | None, write: Writing) -> Submitted:
+    def write_unless_done(connection: Connection) -> Submitted:
+        earlier = task_of_trigger(connection, request_key) if request_key else None
+        return write(connection) if earlier is None else Submitted(task=earlier, is_new=False)
+
+    submitted = await database.write(name, write_unless_done)
+    log_birth(submitted)
+    return submitted
+
+
+def _ended(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
+    task = get_task(connection, task_id)
+    if task is None:
+        raise NoSuchTask(task_id=task_id)
+    if task.state not in FINAL_TASK_STATES:
+        raise IllegalMove(
+            task_id=task_id, state=task.state, verb=verb, advice="wait for its end, or `delegate cancel` it first"
+        )
+    return task
+
+
+def _check_alone(connection: Connection, old: Task, *, verb: str) -> None:
+    """Two at once would work in one workspace and push to one branch."""
+    lock_task(connection, old.lineage)  # so that of two who ask at once, one finds the other's task
+    live = [member for member, state in chain_of(connection, old.lineage) if state not in FINAL_TASK_STATES]
+    if live:
+        advice = f"{live[-1]} goes on with it already: wait for its end, or `delegate cancel` it first"
+        raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
+
+
+def _machine_of(connection: Connection, old: Task) -> str:
+    attempts = attempts_of_task(connection, old.id)
+    runner = get_runner(connection, attempts[-1].runner_id) if attempts else None
+    return old.machine if runner is None else runner.machine
+
+
+def continued(old: Task, now: datetime) -> Task:
+    """Pure: the next of a chain, which shares a workspace, a branch and an agent's session."""
+    return replace(
+        old,
+        id=new_task_id(),
+        state=TaskState.QUEUED,
+        created_at=now,
+        result=None,
+        reason=None,
+        message=None,
+        exit_code=None,
+        fence=0,
+        attempts=0,
+        not_before=None,
+        started_at=None,
+        finished_at=None,
+        cancel_requested_at=None,
+        cancel_reason=None,
+        retry_of=old.id,
+        parent_task_id=old.parent_task_id or old.id,
+        retry_count=old.retry_count + 1,
+        usage=Usage(),
+    )
+
+
+def anew(old: Task, now: datetime) -> Task:
+    """Pure: the same wishes, and nothing else."""
+    task = continued(old, now)
+    return replace(task, lineage=task.id, session_id=None)
