@@ -22,10 +22,20 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             case.path_parameters[name] = dice.choice(ids)
     case.body = with_plain_integers(case.body)
     if isinstance(case.body, dict):
+        if case.path == "/api/tasks":
+            give_a_place(case.body)
         if "fence" in case.body and dice.random() < 0.5:
             case.body["fence"] = 1
         if case.path.endswith(("/claim", "/renew")) and is_good_wait(case.body.get("wait", WAIT_MAX)):
             case.body["wait"] = 0
+
+
+def give_a_place(body: dict[str, Any]) -> None:
+    """A task needs one, in one of two ways; that is more than the document can say."""
+    if all(body.get(name) is None for name in ("repository", "workingDirectory")):
+        body["workingDirectory"] = "/tmp"
+        if body.get("machine") is None:
+            body["machine"] = "nowhere"
 
 
 def with_plain_integers(value: Any) -> Any:

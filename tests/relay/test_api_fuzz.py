@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.promise("P17")]
 ROOT = Path(__file__).parents[2]
 SECONDS = int(os.environ.get("DELEGATE_FUZZ_SECONDS", "30"))
 SEED = os.environ.get("DELEGATE_FUZZ_SEED", "1")
-RUNNERS_OWN = "runners/(claim|attempts)"
+RUNNERS_OWN = "runners/(claim|attempts|tasks)"
 STREAMS = "stream$|events$"  # they do not end by themselves
 GOOD_BYE = "runners/leave"  # whoever says it has no token for the rest
 # What JSON Schema cannot say, and we refuse although the document allows it: parking without a time, base64 of an
@@ -29,9 +29,14 @@ GOOD_BYE = "runners/leave"  # whoever says it has no token for the rest
 BEYOND_SCHEMA = "positive_data_acceptance"
 
 
+# A submit has rules between its fields that a schema cannot tell: a model of another agent, a base in place.
 CONFIG = """
 [checks]
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422]
+
+[[operations]]
+include-name = "POST /api/tasks"
+checks.positive_data_acceptance.expected-statuses = [200, 201, 422]
 """
 
 
@@ -77,7 +82,7 @@ async def test_nothing_the_document_allows_or_forbids_brings_the_relay_out_of_st
 ) -> None:
     known = tmp_path / "known.json"
     async with client(own_relay.url) as owner, runner_of(owner) as runner:
-        attempts = [await runner.take(agent="claude") for _ in range(100)]
+        attempts = [await runner.take(agent="claude", worktree=number % 2 == 0) for number in range(100)]
         ids = {"task_id": [attempt.task_id for attempt in attempts], "attempt_id": [one.id for one in attempts]}
         known.write_text(json.dumps(ids))
 

@@ -19,6 +19,7 @@ JSON = {"content-type": "application/json"}
 NUL = "a\x00b"
 LONG = "x" * 10_001
 HUGE_INTEGER = 10**40
+CHANGE = {"baseCommit": "1" * 40, "commit": "2" * 40, "patch": ""}
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ SUBMITS: list[tuple[str, str | bytes, tuple[int, str], str | None]] = [
     ("prompt as null", with_(prompt=None), INVALID, "prompt"),
     ("lone surrogate", '{"prompt": "\\ud800"}', MALFORMED, None),
     ("lone surrogate in a name", '{"\\ud800": 1}', MALFORMED, None),
-    ("unknown agent", with_(agent="nobody"), (422, "unknown_agent"), None),
-    ("NUL in the agent", with_(agent=NUL), (422, "unknown_agent"), None),
+    ("unknown agent", with_(agent="nobody"), (422, "unknown_agent"), "agent"),
+    ("NUL in the agent", with_(agent=NUL), (422, "unknown_agent"), "agent"),
     ("priority as number", with_(priority=10**9), INVALID, "priority"),
     ("priority as boolean", with_(priority=True), INVALID, "priority"),
     ("priority as word", with_(priority="high"), INVALID, "priority"),
@@ -134,10 +135,139 @@ async def test_foreign_text_is_echoed_short_and_escaped(runner: Runner) -> None:
     assert len(problem["field"]) < 100
 
 
+PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+BRANCHES = [
+    "-x",
+    "--upload-pack=touch pwned",
+    "a;id",
+    "a$(id)",
+    "a`id`",
+    "a|b",
+    "a&b",
+    "x-${IFS}y",
+    "a..b",
+    "a@{1}",
+    "x.lock",
+    "a/x.lock",
+    ".x",
+    "x/",
+    "/x",
+    "a//b",
+    "@",
+    "HEAD",
+    "refs/heads/x",
+    "a\u3000b",
+    "a\u202eb",
+    "a\u200db",
+    "m\u0430in",
+    "x" * 300,
+    "x.",
+    "a b",
+    "a\nb",
+    "a:b",
+    "a~1",
+    "a^",
+    "a*",
+    "a\\b",
+    "",
+    "0" * 40,
+    "a" * 64,
+]
+
+
+@pytest.mark.parametrize("name", BRANCHES, ids=range(len(BRANCHES)))
+async def test_a_base_that_is_no_branch_is_refused_with_the_grammar(runner: Runner, name: str) -> None:
+    response = await runner.owner.post("/api/tasks", json=task(pr=True, base=name))
+
+    problem = problem_of(response, *INVALID)
+    assert problem["field"] == "base"
+    assert PART in problem["detail"]
+
+
+REPOSITORIES = [
+    "../other",
+    "owner/name/extra",
+    "owner/..",
+    "owner/name.git%00",
+    "owner",
+    "owner/",
+    "-o/name",
+    "owner/na me",
+    "owner/n\u0430me;id",
+    "ext::sh -c id",
+    "file:///srv/x",
+    "--config=core.sshCommand=id",
+    "ssh://-oProxyCommand=id@host/x",
+    "https:///host/x",
+    "https://user:secret@host/owner/name",
+    "https://host/../../x",
+    "git@host:../x",
+    "owner/name\nCo-authored-by: x",
+    "",
+    "x" * 1_001,
+]
+
+
+@pytest.mark.parametrize("name", REPOSITORIES, ids=range(len(REPOSITORIES)))
+async def test_a_repository_that_cannot_be_one_is_refused(runner: Runner, name: str) -> None:
+    body = {"prompt": "hi", "pr": True, "repository": name}
+
+    problem = problem_of(await runner.owner.post("/api/tasks", json=body), *INVALID)
+
+    assert problem["field"] == "repository"
+    assert "secret" not in problem["detail"]
+
+
+WISHES: list[tuple[str, dict[str, Any], str]] = [
+    ("no place at all", {"workingDirectory": None, "machine": None}, "workingDirectory"),
+    ("a machine without a place", {"workingDirectory": None}, "workingDirectory"),
+    ("a directory and a repository", {"repository": "o/n", "pr": True}, "repository"),
+    ("a path of nobody", {"workingDirectory": None, "machine": None, "repository": "/srv/x"}, "machine"),
+    ("a base in place", {"base": "main"}, "base"),
+    ("a title of two lines", {"title": "a\nCo-authored-by: x"}, "title"),
+    ("a title of nothing", {"title": "\u200b "}, "title"),
+    ("a title too long", {"title": "x" * 1_001}, "title"),
+    ("an issue of two lines", {"issue": {"key": "PER-1", "title": "a\u2028b"}}, "issue.title"),
+    ("an issue with an odd key", {"issue": {"key": "PER-1;id", "title": "a"}}, "issue.key"),
+    ("an issue that runs", {"issue": {"key": "P-1", "title": "a", "url": "javascript:alert(1)"}}, "issue.url"),
+    ("51 labels", {"labels": ["x"] * 51}, "labels"),
+    ("NUL in a label", {"labels": [NUL]}, "labels.0"),
+    ("worktree as a word", {"worktree": "yes"}, "worktree"),
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"), [case[1:] for case in WISHES], ids=[case[0].replace(" ", "-") for case in WISHES]
+)
+async def test_a_wish_that_cannot_be_fulfilled_is_refused_by_name(
+    runner: Runner, wrong: dict[str, Any], field: str
+) -> None:
+    response = await runner.owner.post("/api/tasks", json=task(**wrong))
+
+    assert problem_of(response, *INVALID)["field"] == field
+
+
+async def test_preferences_that_fight_each_other_are_refused_with_every_problem(runner: Runner) -> None:
+    wrong = {"agent": "codex", "model": "sonnet-4-5", "labels": ["thinking/much", "thinking/high"]}
+
+    problem = problem_of(await runner.owner.post("/api/tasks", json=task(**wrong)), 422, "preference_conflict")
+
+    assert "model sonnet-4-5 is not a Codex model" in problem["detail"]
+    assert "much" in problem["detail"]
+
+
+@pytest.mark.parametrize("label", ['"><img src=x onerror=alert(1)>', "bug\nCo-authored-by: x", "\x1b[31m", "x" * 1_000])
+async def test_a_label_that_is_not_for_us_is_passed_over(runner: Runner, label: str) -> None:
+    response = await runner.owner.post("/api/tasks", json=task(labels=[label]))
+
+    assert response.status_code == 201
+    assert [choice["field"] for choice in response.json()["choices"]] == ["agent", "mode"]
+
+
 ATTEMPT_FIELDS: list[tuple[str, str, dict[str, Any], str]] = [
     *[
         (f"{verb} with fence {fence!r}", verb, {"fence": fence}, "fence")
-        for verb in ("renew", "record", "finish", "release")
+        for verb in ("renew", "record", "finish", "release", "effect")
         for fence in (0, -1, 2**63, "1", 1.5, None, True)
     ],
     ("renew that waits for ever", "renew", {"wait": 61}, "wait"),
@@ -188,12 +318,42 @@ ATTEMPT_FIELDS: list[tuple[str, str, dict[str, Any], str]] = [
     ("finish with a date as notBefore", "finish", {"notBefore": "2026-02-03"}, "notBefore"),
     ("release with another reason", "release", {"reason": "done"}, "reason"),
     ("release with NUL in the message", "release", {"message": NUL}, "message"),
+    (
+        "release for another agent after a loss",
+        "release",
+        {"reason": "lost_runner", "wantsAgent": "codex"},
+        "wantsAgent",
+    ),
+    ("finish with a commit that is none", "finish", {"result": {"commit": "HEAD"}}, "result.commit"),
+    ("finish with a branch like an option", "finish", {"result": {"branch": "--force"}}, "result.branch"),
+    ("finish with a negative count", "finish", {"result": {"files": -1}}, "result.files"),
+    ("finish with NUL in the summary", "finish", {"result": {"summary": NUL}}, "result.summary"),
+    ("finish with a patch too long", "finish", {"change": CHANGE | {"patch": "x" * 400_001}}, "change.patch"),
+    ("finish with a change without a commit", "finish", {"change": {"patch": ""}}, "change.baseCommit"),
+    (
+        "finish with 51 lines in the checkpoint",
+        "finish",
+        {"checkpoint": {"outputTail": ["x"] * 51}},
+        "checkpoint.outputTail",
+    ),
+    (
+        "finish with a file of 2,000 characters",
+        "finish",
+        {"checkpoint": {"dirtyFiles": ["x" * 2_000]}},
+        "checkpoint.dirtyFiles.0",
+    ),
+    ("effect of an unknown kind", "effect", {"kind": "rumour"}, "kind"),
+    ("effect in an unknown state", "effect", {"state": "hoped"}, "state"),
+    ("effect on a branch like an option", "effect", {"target": "--delete"}, "target"),
+    ("effect with half a commit", "effect", {"expected": "abc"}, "expected"),
+    ("effect with NUL in its name", "effect", {"externalId": NUL}, "externalId"),
 ]
 GOOD: dict[str, dict[str, Any]] = {
     "renew": {},
     "record": {"items": [fact(0)]},
     "finish": {"nextSeq": 0, "outcome": "completed", "reason": "done"},
     "release": {"reason": "handed_back"},
+    "effect": {"kind": "push", "state": "intent", "target": "work-1"},
 }
 
 
@@ -247,6 +407,9 @@ async def test_data_of_an_event_comes_back_as_it_was_told(attempt: Attempt) -> N
 OTHERS: list[tuple[str, str, dict[str, Any], str]] = [
     ("cancel with NUL", "/api/tasks/{task}/cancel", {"reason": NUL}, "reason"),
     ("cancel with a reason too long", "/api/tasks/{task}/cancel", {"reason": LONG}, "reason"),
+    ("resume with NUL", "/api/tasks/{task}/resume", {"context": NUL}, "context"),
+    ("resume with nothing to add", "/api/tasks/{task}/resume", {"context": ""}, "context"),
+    ("resume with NUL in the key", "/api/tasks/{task}/resume", {"requestKey": NUL}, "requestKey"),
     ("retry with NUL", "/api/tasks/{task}/retry", {"requestKey": NUL}, "requestKey"),
     ("empty message", "/api/tasks/{task}/messages", {"text": ""}, "text"),
     ("message with NUL", "/api/tasks/{task}/messages", {"text": NUL}, "text"),
@@ -316,7 +479,10 @@ TASK_ADDRESSES = [
     ("GET", "/api/tasks/{id}/stream"),
     ("GET", "/api/tasks/{id}/stream?from=now"),
     ("POST", "/api/tasks/{id}/cancel"),
+    ("GET", "/api/tasks/{id}/diff"),
+    ("GET", "/api/tasks/{id}/prompt"),
     ("POST", "/api/tasks/{id}/retry"),
+    ("POST", "/api/tasks/{id}/resume"),
     ("POST", "/api/tasks/{id}/messages"),
 ]
 

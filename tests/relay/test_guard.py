@@ -44,9 +44,12 @@ OWNER_ROUTES = [
     ("GET", "/api/tasks/task-1"),
     ("POST", "/api/tasks/task-1/cancel"),
     ("POST", "/api/tasks/task-1/retry"),
+    ("POST", "/api/tasks/task-1/resume"),
     ("POST", "/api/tasks/task-1/messages"),
     ("GET", "/api/tasks/task-1/output"),
     ("GET", "/api/tasks/task-1/output/raw"),
+    ("GET", "/api/tasks/task-1/diff"),
+    ("GET", "/api/tasks/task-1/prompt"),
     ("GET", "/api/tasks/task-1/stream"),
     ("GET", "/api/events"),
     ("GET", "/api/relay"),
@@ -60,6 +63,8 @@ RUNNER_ROUTES = [
     ("POST", "/api/runners/attempts/att-1/record"),
     ("POST", "/api/runners/attempts/att-1/finish"),
     ("POST", "/api/runners/attempts/att-1/release"),
+    ("POST", "/api/runners/attempts/att-1/effect"),
+    ("GET", "/api/runners/tasks/task-1/effects"),
 ]
 
 

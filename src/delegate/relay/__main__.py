@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
@@ -56,6 +57,7 @@ def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
     token = settings.token or home.token.read_text().strip()
     if not token:
         raise Unauthenticated
+    logs.conceal(logs.without([token, settings.database_url, urlsplit(settings.database_url).password or ""]))
     allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
     failure = anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})

@@ -1,51 +1,41 @@
-"""The door for runners: register, claim, renew, record, finish, release. docs/protocol.md describes it."""
+"""The door for runners: register, claim, renew, record, effect, finish, release. docs/protocol.md describes it."""
 
 from __future__ import annotations
 
-import base64
-from datetime import datetime
 from typing import Annotated
 
 import anyio
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from delegate.errors import InvalidField
-from delegate.model import (
-    AttemptId,
-    EventKind,
-    Outcome,
-    Runner,
-    RunnerId,
-    Stream,
-    Task,
-    Usage,
-    new_runner_id,
-)
+from delegate.model import AttemptId, Runner, RunnerId, Task, new_runner_id
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.held import Holder
 from delegate.queue.runners import leave as leave_runner
 from delegate.queue.runners import register as register_runner
-from delegate.relay.api_tasks import PROBLEMS
+from delegate.relay.api_tasks import PROBLEMS, TaskInPath
 from delegate.relay.auth import hash_of, new_runner_token, owner, runner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.live import holder_of
 from delegate.relay.paths import attempt_in_path
+from delegate.relay.reports import item_of, outcome_of, release_of
 from delegate.relay.state import Relay, relay_of
-from delegate.relay.views import answer, assignment, control
+from delegate.relay.views import SHOWN, answer, assignment, control, effect_view
 from delegate.report import record as reports
-from delegate.report.record import Item, Standing
-from delegate.states import PARKING_REASONS, AttemptState, Reason, TaskState
+from delegate.report.effects import Told, announce, outside
+from delegate.report.record import Standing
+from delegate.states import TaskState
 from delegate.wire import (
     AttemptsAnswer,
     ClaimAnswer,
     ClaimRequest,
     Control,
+    EffectRequest,
+    EffectsAnswer,
     FinishRequest,
     LeaveAnswer,
     LeaveRequest,
-    RecordItem,
     RecordRequest,
     RegisterAnswer,
     RegisterRequest,
@@ -63,6 +53,7 @@ ClaimBody = Annotated[ClaimRequest, Depends(JsonBody(ClaimRequest))]
 RenewBody = Annotated[RenewRequest, Depends(JsonBody(RenewRequest))]
 RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest))]
 FinishBody = Annotated[FinishRequest, Depends(JsonBody(FinishRequest))]
+EffectBody = Annotated[EffectRequest, Depends(JsonBody(EffectRequest))]
 ReleaseBody = Annotated[ReleaseRequest, Depends(JsonBody(ReleaseRequest))]
 # A parked claim looks again this often: leases run out and parked tasks come due without anybody ringing.
 LOOK_AGAIN = 5.0
@@ -102,7 +93,13 @@ async def leave(request: Request, current: CurrentRunner, _body: LeaveBody) -> R
 @router.post("/claim", response_model=ClaimAnswer)
 async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Response:
     relay = relay_of(request)
-    wish = claims.Wish(claim_id=body.claim_id, runner=current, agents=tuple(body.agents), parked=body.parked)
+    wish = claims.Wish(
+        claim_id=body.claim_id,
+        runner=current,
+        agents=tuple(body.agents),
+        parked=body.parked,
+        problem=body.problem,
+    )
     held = await _claim_or_wait(request, relay, wish, body.wait)
     return answer(ClaimAnswer(assignment=assignment(held) if held else None))
 
@@ -156,7 +153,7 @@ async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRun
 @router.post("/attempts/{attempt_id}/record", response_model=Control)
 async def record(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RecordBody) -> Response:
     relay = relay_of(request)
-    items = [_item(item) for item in body.items]
+    items = [item_of(item) for item in body.items]
     task, standing = await reports.record(relay.database, _holder(current, attempt_id, body.fence), items, relay.now())
     relay.hub.ring(task.id)
     return answer(control(standing))
@@ -168,7 +165,7 @@ async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRu
     task = await ends.finish(
         relay.database,
         _holder(current, attempt_id, body.fence),
-        _outcome(body),
+        outcome_of(body),
         next_seq=None if body.output_incomplete else body.next_seq,
         now=relay.now(),
     )
@@ -178,15 +175,30 @@ async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 @router.post("/attempts/{attempt_id}/release", response_model=Control)
 async def release(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: ReleaseBody) -> Response:
     relay = relay_of(request)
-    lost = body.reason is Reason.LOST_RUNNER
-    outcome = Outcome(
-        state=AttemptState.LOST if lost else AttemptState.RELEASED,
-        reason=body.reason,
-        message=body.message,
-        session_id=body.session_id,
-    )
-    task = await ends.release(relay.database, _holder(current, attempt_id, body.fence), outcome, relay.now())
+    task = await ends.release(relay.database, _holder(current, attempt_id, body.fence), release_of(body), relay.now())
     return _ended(relay, task, 0)
+
+
+@router.post("/attempts/{attempt_id}/effect", response_model=Control)
+async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: EffectBody) -> Response:
+    """Announces an effect, or tells what came of it; the lease is renewed, too."""
+    relay = relay_of(request)
+    told = Told(
+        kind=body.kind,
+        state=body.state,
+        target=body.target,
+        expected=body.expected,
+        external_id=body.external_id,
+    )
+    _, standing = await announce(relay.database, _holder(current, attempt_id, body.fence), told, relay.now())
+    return answer(control(standing))
+
+
+@router.get("/tasks/{task_id}/effects", response_model=EffectsAnswer)
+async def effects(request: Request, task_id: TaskInPath, current: CurrentRunner) -> Response:
+    """For a runner that had an attempt of the task and must know what became of an effect it had begun."""
+    found = await outside(relay_of(request).database, task_id, current.id)
+    return answer(EffectsAnswer(status=SHOWN[found.state], effects=[effect_view(one) for one in found.effects]))
 
 
 def _ended(relay: Relay, task: Task, next_seq: int) -> Response:
@@ -198,56 +210,3 @@ def _ended(relay: Relay, task: Task, next_seq: int) -> Response:
 
 def _holder(current: Runner, attempt_id: AttemptId, fence: int) -> Holder:
     return Holder(runner_id=current.id, attempt_id=attempt_id, fence=fence)
-
-
-def _item(item: RecordItem) -> Item:
-    if item.kind is EventKind.OUTPUT:
-        return Item(
-            seq=item.seq,
-            through=item.seq,
-            at=item.at,
-            kind=item.kind,
-            stream=item.stream or Stream.STDOUT,
-            output=_decoded(item.output or ""),
-        )
-    if item.kind is EventKind.SKIPPED:
-        through = item.seq if item.through is None else item.through
-        if through < item.seq:
-            raise InvalidField(field="items.through", why="must not be below seq")
-        return Item(
-            seq=item.seq, through=through, at=item.at, kind=item.kind, data=item.data, skipped_bytes=item.bytes or 0
-        )
-    return Item(seq=item.seq, through=item.seq, at=item.at, kind=item.kind, data=item.data)
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise InvalidField(field="items.output", why="is not base64") from error
-
-
-def _outcome(body: FinishRequest) -> Outcome:
-    not_before = _parked_until(body)
-    states = {
-        "completed": AttemptState.COMPLETED,
-        "failed": AttemptState.FAILED,
-        "cancelled": AttemptState.CANCELLED,
-        "parked": AttemptState.RELEASED,
-    }
-    return Outcome(
-        state=states[body.outcome],
-        reason=body.reason,
-        message=body.message,
-        exit_code=body.exit_code,
-        session_id=body.session_id,
-        usage=Usage(**body.usage.model_dump()),
-        not_before=not_before,
-    )
-
-
-def _parked_until(body: FinishRequest) -> datetime | None:
-    parks = body.outcome == "parked"
-    if parks and (body.reason not in PARKING_REASONS or body.not_before is None):
-        raise InvalidField(field="outcome", why="a parked task needs notBefore and a reason that parks")
-    return body.not_before if parks else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from email.utils import format_datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -12,24 +13,28 @@ from fastapi.responses import Response, StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from delegate import __version__
+from delegate.intake import again
 from delegate.intake import submit as intake
-from delegate.model import Priority, Task, TaskId
+from delegate.model import Issue, Mode, Priority, Task, TaskId
 from delegate.queue import finish
 from delegate.relay import feeds
 from delegate.relay.auth import owner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.paths import task_in_path
 from delegate.relay.state import Relay, relay_of
-from delegate.relay.views import answer, attempt_view, event_view, runner_view, task_view
+from delegate.relay.views import answer, attempt_view, change_view, event_view, runner_view, task_view
 from delegate.report import follow
 from delegate.states import TaskState
 from delegate.store.database import is_postgres
 from delegate.wire import (
     CancelRequest,
+    ChangeView,
     MessageRequest,
     OutputView,
     Problem,
+    PromptView,
     RelayView,
+    ResumeRequest,
     RetryRequest,
     SubmitRequest,
     TaskDetail,
@@ -50,6 +55,7 @@ submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
 RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
+ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest))]
 MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 
 
@@ -61,6 +67,12 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
         agent=body.agent,
         working_directory=body.working_directory,
         machine=body.machine,
+        repository=body.repository,
+        base=body.base,
+        mode=Mode.PULL_REQUEST if body.pr else Mode.WORKTREE if body.worktree else None,
+        title=body.title,
+        issue=None if body.issue is None else Issue(**body.issue.model_dump()),
+        labels=tuple(body.labels),
         priority=Priority[body.priority],
         model=body.model,
         effort=body.effort,
@@ -121,7 +133,15 @@ async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -
 @router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
 async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
     relay = relay_of(request)
-    return _submitted(relay, await intake.retry(relay.database, task_id, body.request_key, relay.now()))
+    return _submitted(relay, await again.retry(relay.database, task_id, body.request_key, relay.now()))
+
+
+@router.post("/tasks/{task_id}/resume", status_code=201, response_model=TaskView, responses=SEEN)
+async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -> Response:
+    """A new task that goes on where this one stopped, in the same workspace and the same session of the agent."""
+    relay = relay_of(request)
+    resumed = await again.resume(relay.database, task_id, body.context, request_key=body.request_key, now=relay.now())
+    return _submitted(relay, resumed)
 
 
 @router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
@@ -146,6 +166,18 @@ async def show_raw_output(
     """The exact bytes of the last attempt; where the limit cut some out, a line says how many."""
     chunks = await feeds.raw_output(relay_of(request).database, task_id, stream)
     return StreamingResponse(chunks, media_type="application/octet-stream")
+
+
+@router.get("/tasks/{task_id}/diff", response_model=ChangeView)
+async def show_change(request: Request, task_id: TaskInPath) -> Response:
+    """The change against the base, as the last attempt that made one has left it."""
+    return answer(change_view(await follow.change_of(relay_of(request).database, task_id)))
+
+
+@router.get("/tasks/{task_id}/prompt", response_model=PromptView)
+async def show_prompt(request: Request, task_id: TaskInPath) -> Response:
+    given = await follow.prompt_of(relay_of(request).database, task_id)
+    return answer(PromptView(text=given.text, is_rendered=given.is_rendered))
 
 
 @router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse, responses=EVENTS)
@@ -180,7 +212,7 @@ async def show_relay(request: Request) -> Response:
     state = await follow.relay_state(relay.database, now)
     around = await follow.surroundings(relay.database, relay.rules, now)
     working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
-    return answer(
+    shown = answer(
         RelayView(
             version=__version__,
             pid=os.getpid(),
@@ -192,6 +224,9 @@ async def show_relay(request: Request) -> Response:
             runners=[runner_view(runner, around, working.get(runner.id)) for runner in state.runners],
         )
     )
+    # The one answer that tells the time: `delegate doctor` compares clocks, all others are the faster without.
+    shown.headers["Date"] = format_datetime(now, usegmt=True)
+    return shown
 
 
 def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:

@@ -14,18 +14,25 @@ from starlette.routing import Route
 
 from delegate import __version__
 from delegate.relay import api_runners, api_tasks, problems
+from delegate.relay.disk import Floor, disk_of, watch_disk
 from delegate.relay.guard import Guard
 from delegate.relay.housekeeping import keep_house
 from delegate.relay.openapi import describe
 from delegate.relay.state import Relay, relay_of
+from delegate.store.database import is_postgres
 from delegate.store.runners import relay_seen_at
 
 
 def make_app(relay: Relay) -> FastAPI:
+    disk = disk_of(relay.settings)
+    has_disk = not is_postgres(relay.settings.database_url)  # else the database is on somebody else's
+
     @asynccontextmanager
     async def living(_app: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
             group.start_soon(keep_house, relay)
+            if has_disk:
+                group.start_soon(watch_disk, disk)
             yield
             relay.hub.close()
             group.cancel_scope.cancel()
@@ -41,6 +48,8 @@ def make_app(relay: Relay) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # it looks for providers at every request
     )
     app.state.relay = relay
+    if has_disk:
+        app.add_middleware(Floor, disk=disk)
     app.add_middleware(Guard)
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.

@@ -12,6 +12,7 @@ from anyio import to_thread
 from delegate.config import Home
 from delegate.errors import DelegateError
 from delegate.queue.rescue import rescue
+from delegate.relay.disk import disk_of
 from delegate.relay.state import Relay
 from delegate.report.retention import retain
 from delegate.states import TaskState
@@ -58,6 +59,10 @@ async def _back_up(relay: Relay) -> None:
     every = relay.settings.backup_every
     last = last_backup_at(Home(relay.settings.home))
     due = relay.started_at + min(LOOK_FOR_BACKUP_EVERY, every) if last is None else last + every
-    if relay.now() >= due:
+    if relay.now() < due:
+        return
+    if not disk_of(relay.settings).has_room_for(Home(relay.settings.home).database.stat().st_size):
+        log.warning("no room for a backup")
+    else:
         path = await to_thread.run_sync(backup, relay.settings, None)
         log.info("backup made", extra={"path": str(path)})

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
+from functools import lru_cache
 
 from fastapi.responses import Response
 
-from delegate.model import Attempt, Event, Priority, Runner, Task, Usage
+from delegate.model import (
+    Attempt,
+    Change,
+    Checkpoint,
+    Choice,
+    Effect,
+    Event,
+    EventKind,
+    Issue,
+    Priority,
+    Runner,
+    Task,
+    Usage,
+)
 from delegate.queue.claim import Held
 from delegate.queue.why import Surroundings, why
 from delegate.report.record import Standing
@@ -14,10 +29,16 @@ from delegate.states import ADVICE, TaskState
 from delegate.wire import (
     Assignment,
     AttemptView,
+    ChangeView,
+    CheckpointView,
+    ChoiceView,
     Control,
+    EffectView,
     EventView,
+    IssueView,
     Message,
     PriorityName,
+    ResultView,
     RunnerState,
     RunnerView,
     TaskStatus,
@@ -70,6 +91,15 @@ def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
         max_budget_usd=task.limits.max_budget_usd,
         max_turns=task.limits.max_turns,
         rerun=task.rerun,
+        mode=task.mode,
+        repository=task.repository,
+        base=task.base,
+        title=task.title,
+        issue=issue_view(task.issue),
+        context=task.context,
+        choices=[choice_view(choice) for choice in task.choices],
+        lineage=task.lineage,
+        result=None if task.result is None else ResultView(**asdict(task.result)),
         exit_code=task.exit_code,
         reason=task.reason,
         message=task.message,
@@ -107,9 +137,34 @@ def attempt_view(attempt: Attempt) -> AttemptView:
 
 
 def event_view(event: Event) -> EventView:
+    data = event.data
+    if event.kind is EventKind.PROMPT:  # long, and the same as before in nearly every turn; it has its own address
+        data = {key: value for key, value in data.items() if key != "text"}
+        data["characters"] = len(str(event.data.get("text", "")))
     return EventView(
-        id=event.id, task_id=event.task_id, attempt_id=event.attempt_id, kind=event.kind, at=event.at, data=event.data
+        id=event.id, task_id=event.task_id, attempt_id=event.attempt_id, kind=event.kind, at=event.at, data=data
     )
+
+
+def issue_view(issue: Issue | None) -> IssueView | None:
+    return None if issue is None else IssueView(key=issue.key, title=issue.title, url=issue.url)
+
+
+@lru_cache(maxsize=256)  # there are few, and every task has some
+def choice_view(choice: Choice) -> ChoiceView:
+    return ChoiceView(field=choice.field, value=choice.value, source=choice.source)
+
+
+def checkpoint_view(checkpoint: Checkpoint | None) -> CheckpointView | None:
+    return None if checkpoint is None else CheckpointView(**asdict(checkpoint))
+
+
+def effect_view(effect: Effect) -> EffectView:
+    return EffectView(**asdict(effect))
+
+
+def change_view(change: Change) -> ChangeView:
+    return ChangeView(**asdict(change))
 
 
 def runner_view(runner: Runner, around: Surroundings, task_id: str | None) -> RunnerView:
@@ -144,6 +199,16 @@ def assignment(held: Held) -> Assignment:
         max_output=task.limits.max_output,
         budget_usd=attempt.budget_usd,
         max_turns=task.limits.max_turns,
+        mode=task.mode,
+        repository=task.repository,
+        base=task.base,
+        title=task.title,
+        issue=issue_view(task.issue),
+        context=task.context,
+        choices=[choice_view(choice) for choice in task.choices],
+        lineage=task.lineage,
+        checkpoint=checkpoint_view(held.heritage.checkpoint),
+        effects=[effect_view(effect) for effect in held.heritage.effects],
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
     )

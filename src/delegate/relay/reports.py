@@ -1,0 +1,102 @@
+"""What runners tell, in our own words."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+
+from delegate.errors import InvalidField, UnknownAgent
+from delegate.intake.submit import AGENTS_KNOWN
+from delegate.model import Change, Checkpoint, EventKind, Outcome, Result, Stream, Usage, is_agent
+from delegate.report.record import Item
+from delegate.states import PARKING_REASONS, AttemptState, Reason
+from delegate.wire import ChangeView, CheckpointView, FinishRequest, RecordItem, ReleaseRequest, ResultView, UsageView
+
+STATES = {
+    "completed": AttemptState.COMPLETED,
+    "failed": AttemptState.FAILED,
+    "cancelled": AttemptState.CANCELLED,
+    "parked": AttemptState.RELEASED,
+}
+
+
+def item_of(item: RecordItem) -> Item:
+    if item.kind is EventKind.OUTPUT:
+        return Item(
+            seq=item.seq,
+            through=item.seq,
+            at=item.at,
+            kind=item.kind,
+            stream=item.stream or Stream.STDOUT,
+            output=_decoded(item.output or ""),
+        )
+    if item.kind is EventKind.SKIPPED:
+        through = item.seq if item.through is None else item.through
+        if through < item.seq:
+            raise InvalidField(field="items.through", why="must not be below seq")
+        return Item(
+            seq=item.seq, through=through, at=item.at, kind=item.kind, data=item.data, skipped_bytes=item.bytes or 0
+        )
+    return Item(seq=item.seq, through=item.seq, at=item.at, kind=item.kind, data=item.data)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidField(field="items.output", why="is not base64") from error
+
+
+def outcome_of(body: FinishRequest) -> Outcome:
+    return Outcome(
+        state=STATES[body.outcome],
+        reason=body.reason,
+        message=body.message,
+        exit_code=body.exit_code,
+        session_id=body.session_id,
+        usage=_usage(body.usage),
+        not_before=_parked_until(body),
+        result=None if body.result is None else _result(body.result),
+        checkpoint=None if body.checkpoint is None else _checkpoint(body.checkpoint),
+        change=None if body.change is None else _change(body.change),
+    )
+
+
+def release_of(body: ReleaseRequest) -> Outcome:
+    is_lost = body.reason is Reason.LOST_RUNNER
+    if body.wants_agent is not None and not is_agent(body.wants_agent):
+        raise UnknownAgent(field="wantsAgent", agent=body.wants_agent, known=AGENTS_KNOWN)
+    if body.wants_agent is not None and is_lost:
+        raise InvalidField(field="wantsAgent", why="goes with handed_back only")
+    return Outcome(
+        state=AttemptState.LOST if is_lost else AttemptState.RELEASED,
+        reason=body.reason,
+        message=body.message,
+        session_id=body.session_id,
+        checkpoint=None if body.checkpoint is None else _checkpoint(body.checkpoint),
+        wants_agent=body.wants_agent,
+    )
+
+
+def _parked_until(body: FinishRequest) -> datetime | None:
+    parks = body.outcome == "parked"
+    if parks and (body.reason not in PARKING_REASONS or body.not_before is None):
+        raise InvalidField(field="outcome", why="a parked task needs notBefore and a reason that parks")
+    return body.not_before if parks else None
+
+
+def _usage(view: UsageView) -> Usage:
+    return Usage(**view.model_dump())
+
+
+def _result(view: ResultView) -> Result:
+    return Result(**view.model_dump())
+
+
+def _change(view: ChangeView) -> Change:
+    return Change(**view.model_dump())
+
+
+def _checkpoint(view: CheckpointView) -> Checkpoint:
+    lists = {"dirty_files": tuple(view.dirty_files), "output_tail": tuple(view.output_tail)}
+    return Checkpoint(**{**view.model_dump(), **lists, "usage": _usage(view.usage)})
