@@ -22,7 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 MISSING = TOOLS / "missing.txt"
 LOG = TOOLS / "install.log"
-DEBIAN_PACKAGES = {"strace": "strace"}  # the program, and the package it comes in
+DEBIAN_PACKAGES = {"strace": "strace", "gh": "gh"}  # the program, and the package it comes in
+# The programs out of npm packages: the native one where there is one, since a Node launcher that is killed leaves the
+# real program running. `codex` is the launcher all the same: people have that one, and the way leads from it.
+NODE_PROGRAMS = {
+    "claude": "@anthropic-ai/claude-code-{platform}*/claude",
+    "codex": "@openai/codex/bin/codex.js",
+    "codex-native": "@openai/codex-{platform}/vendor/*/bin/codex",
+    "claude-agent-acp": "@agentclientprotocol/claude-agent-acp/dist/index.js",
+    "opencode": "opencode-{platform}/bin/opencode",
+}
 # Seconds; a registry that does not answer must not hold up the tests for long. The peer compiles a C++ module.
 NPM_TIMEOUT, APT_TIMEOUT, PEER_TIMEOUT = 300, 180, 900
 
@@ -90,11 +99,7 @@ def bring_peer() -> int:
 
 
 def bring_all() -> list[str]:
-    missing = []
-    try:
-        bring_claude()
-    except NotToBeHad as why:
-        missing.append(f"claude: {why}")
+    missing = bring_node_programs()
     lacking = [program for program in DEBIAN_PACKAGES if shutil.which(program) is None]
     if lacking:
         try:
@@ -104,18 +109,27 @@ def bring_all() -> list[str]:
     return missing
 
 
-def bring_claude() -> None:
-    """The native program of the platform package: the npm command is a stub unless its install script ran."""
-    NODE.install()
-    packages = NODE.place / "node_modules" / "@anthropic-ai"
+def bring_node_programs() -> list[str]:
+    try:
+        NODE.install()
+    except NotToBeHad as why:
+        return [f"{name}: {why}" for name in NODE_PROGRAMS]
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
-    found = sorted(packages.glob(f"claude-code-{sys.platform}-{machine}*/claude"))
-    if not found:
-        raise NotToBeHad(f"there is no package for {sys.platform} on {machine}")
-    link = TOOLS / "bin" / "claude"
-    link.parent.mkdir(exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(found[0])
+    missing = []
+    for name, pattern in NODE_PROGRAMS.items():
+        found = sorted((NODE.place / "node_modules").glob(pattern.format(platform=f"{sys.platform}-{machine}")))
+        if found:
+            link(name, found[0])
+        else:
+            missing.append(f"{name}: there is no package for {sys.platform} on {machine}")
+    return missing
+
+
+def link(name: str, program: Path) -> None:
+    place = TOOLS / "bin" / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(program)
 
 
 def bring_packages(packages: Sequence[str]) -> None:
