@@ -1,0 +1,210 @@
+"""Runs a small program to its end: git and gh. What a repository may decide runs under a supervisor instead."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import IO, cast
+
+import anyio
+from anyio.abc import Process
+
+OUTPUT_MAX = 256 * 1024 * 1024  # bytes kept of one stream; a list of a million paths takes half of it
+CHUNK = 64 * 1024
+LOOK_AGAIN = 0.25  # seconds of silence after which it is looked whether the program still lives
+REAP_PATIENCE = 5.0  # seconds for a killed program to be gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    code: int  # negative: the signal that ended it
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def words(self) -> str:
+        """What it complained about, for a person: the last lines of stderr, or of stdout when that is empty."""
+        text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
+        return "; ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
+
+
+class ProgramMissing(Exception):
+    """The program is not installed, or may not be run."""
+
+
+class ProgramTimedOut(Exception):
+    """The program was ended because it took too long."""
+
+
+async def run_program(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: timedelta,
+    input: bytes = b"",
+    dies_with_us: bool = False,
+) -> Done:
+    """Whatever happens, the program and the group it leads have ended when this returns.
+
+    `dies_with_us`: it must not act on the world outside when this process was killed meanwhile.
+    """
+    command = [*_bound_to_us(), *argv] if dies_with_us else list(argv)
+    run = _Run(command, cwd, env, input)
+    try:
+        with anyio.fail_after(timeout.total_seconds()):
+            # A thread that blocks takes less than half the time that the event loop needs to start and to read it.
+            return await anyio.to_thread.run_sync(run.to_its_end, abandon_on_cancel=True)
+    except TimeoutError as error:  # before OSError, of which it is one
+        raise ProgramTimedOut(f"{argv[0]} took more than {timeout.total_seconds():g} s") from error
+    except OSError as error:
+        raise ProgramMissing(f"{argv[0]} could not be started: {error.strerror}") from error
+    finally:
+        await run.end()
+
+
+class _Run:
+    """One program, started and read in a thread; that thread must live as long as it, or the kernel ends it."""
+
+    def __init__(self, command: list[str], cwd: Path, env: Mapping[str, str], input: bytes) -> None:
+        self._command, self._cwd, self._env, self._input = command, cwd, dict(env), input
+        self._process: Popen[bytes] | None = None
+        self._is_unwanted = False
+        self._starting = threading.Lock()
+        self._ended = threading.Event()
+
+    def to_its_end(self) -> Done:
+        try:
+            with self._starting:
+                if self._is_unwanted:
+                    raise InterruptedError
+                self._process = Popen(
+                    self._command,
+                    cwd=self._cwd,
+                    env=self._env,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=PIPE,
+                    start_new_session=True,
+                )
+            out, err = _exchanged(self._process, self._input)
+            return Done(code=self._process.wait(), stdout=out, stderr=err)
+        finally:
+            self._ended.set()
+
+    async def end(self) -> None:
+        if self._ended.is_set():
+            return
+        with self._starting:
+            self._is_unwanted = True
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):  # it ended in that very moment
+                os.killpg(self._process.pid, signal.SIGKILL)
+        with anyio.move_on_after(REAP_PATIENCE, shield=True):
+            await anyio.to_thread.run_sync(self._ended.wait, REAP_PATIENCE)
+
+
+def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
+    """Write all the input and read all the output, as far as it is kept, whichever can go on."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    rest = memoryview(data)
+    with process, selectors.DefaultSelector() as ready:
+        for stream in (process.stdout, process.stderr):
+            ready.register(stream, selectors.EVENT_READ)
+        if data:
+            os.set_blocking(process.stdin.fileno(), False)
+            ready.register(process.stdin, selectors.EVENT_WRITE)
+        else:
+            process.stdin.close()
+        out, err = kept.values()
+        while ready.get_map():
+            events = ready.select(LOOK_AGAIN)
+            if not events and process.poll() is not None:
+                break  # what it left behind, as ssh does to share connections, may hold its output open for hours
+            for key, _ in events:
+                if key.fileobj is process.stdin:
+                    rest = _written(process.stdin, rest)
+                    is_over = not rest
+                else:
+                    is_over = not _read_into(kept[key.fd], key.fd)
+                if is_over:
+                    ready.unregister(key.fileobj)
+                    cast("IO[bytes]", key.fileobj).close()  # what was registered above
+        return bytes(out), bytes(err)
+
+
+def _read_into(kept: bytearray, descriptor: int) -> bool:
+    piece = os.read(descriptor, CHUNK)
+    kept += piece[: OUTPUT_MAX - len(kept)]
+    return bool(piece)
+
+
+def _written(stdin: IO[bytes], rest: memoryview) -> memoryview:
+    try:
+        return rest[os.write(stdin.fileno(), rest[:CHUNK]) :]
+    except BrokenPipeError:
+        return rest[:0]  # it did not want to read all of it; its exit code tells
+    except BlockingIOError:
+        return rest
+
+
+async def ask_program(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: timedelta,
+    question: bytes,
+    is_answer: Callable[[bytes], bool],
+) -> bytes:
+    """Say something to a program that waits for more, and return what it printed up to the answer (or its end)."""
+    try:
+        process = await anyio.open_process(
+            list(argv), cwd=cwd, env=dict(env), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True
+        )
+    except OSError as error:
+        raise ProgramMissing(f"{argv[0]} could not be started: {error.strerror}") from error
+    assert process.stdin is not None
+    assert process.stdout is not None
+    printed = bytearray()
+    try:
+        with anyio.fail_after(timeout.total_seconds()):
+            with suppress(anyio.BrokenResourceError, BrokenPipeError):  # it has ended; what it printed tells why
+                await process.stdin.send(question)
+            async for piece in process.stdout:
+                printed += piece[: OUTPUT_MAX - len(printed)]
+                if is_answer(bytes(printed)):
+                    break
+    except TimeoutError as error:
+        raise ProgramTimedOut(f"{argv[0]} did not answer in {timeout.total_seconds():g} s") from error
+    finally:
+        await _end(process)
+    return bytes(printed)
+
+
+async def _end(process: Process) -> None:
+    with anyio.move_on_after(REAP_PATIENCE, shield=True):
+        if process.returncode is None:
+            with suppress(ProcessLookupError):  # it ended in that very moment
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.aclose()
+
+
+@cache
+def _bound_to_us() -> tuple[str, ...]:
+    """A prefix that has the kernel end a program with its parent, where there is one."""
+    setpriv = shutil.which("setpriv")
+    return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
