@@ -1,0 +1,103 @@
+"""Brings files that git does not have, like `.env`, from the user's checkout into a worktree."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.bare import read_small
+from delegate.runner.workspaces.copying import copy_path
+from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.worktrees import Workspace
+
+INCLUDE_FILE = ".worktreeinclude"
+INCLUDE_MAX = 1024 * 1024
+LIST_PATIENCE = timedelta(minutes=5)
+SPECIAL = "\\*?[!# "  # what an ignore line would take for something else than itself
+
+
+async def carry_in(git: Git, workspace: Workspace, patterns: Sequence[str]) -> list[str]:
+    """Copy the files that the patterns, written as in `.gitignore`, or the checkout's `.worktreeinclude` name.
+
+    Only files that git does not track there, and only where the worktree has nothing. Their names, for people.
+    """
+    source = workspace.repository.source
+    if source is None:
+        return []
+    lines = [*patterns, *read_small(source / INCLUDE_FILE, INCLUDE_MAX).splitlines()]
+    if not lines:
+        return []
+    names = await _listed(git, workspace, source, lines)
+    carried = await anyio.to_thread.run_sync(_carried, workspace, source, names)
+    return [name.decode(errors="replace") for name in carried]
+
+
+async def _listed(git: Git, workspace: Workspace, source: Path, lines: list[str]) -> list[bytes]:
+    patterns = workspace.root / "carry"
+    await anyio.Path(patterns).write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
+    arguments = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--others", "--ignored", f"--exclude-from={patterns}")
+    quiet = {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        listed = await git.reach(*arguments, cwd=source, timeout=LIST_PATIENCE, extra=quiet)
+    except GitFailed as failed:
+        raise SetupProblem(f"the files to carry in could not be found in {source}: {failed.why}") from failed
+    # An ignore line cannot hold a line break, and what cannot be ignored could be published.
+    return [name for name in listed.split(b"\0") if name and not name.endswith(b"/") and b"\n" not in name]
+
+
+def _carried(workspace: Workspace, source: Path, names: list[bytes]) -> list[bytes]:
+    carried = [name for name in names if _carry(source, workspace.tree, name)]
+    if carried:
+        lines = b"".join(_ignore_line(name) for name in carried)
+        workspace.carried.write_bytes(lines)
+        exclude = workspace.git_dir / "info" / "exclude"
+        exclude.parent.mkdir(exist_ok=True)
+        exclude.write_bytes(lines)
+    return carried
+
+
+def _ignore_line(name: bytes) -> bytes:
+    """A line that names this file and no other."""
+    text = os.fsdecode(name)
+    return os.fsencode("/" + "".join(f"\\{c}" if c in SPECIAL else c for c in text) + "\n")
+
+
+def _carry(source: Path, tree: Path, name: bytes) -> bool:
+    *parents, last = os.fsdecode(name).split("/")
+    if not _are_directories(source, parents, make=False) or not _are_directories(tree, parents, make=True):
+        return False
+    origin, target = source.joinpath(*parents, last), tree.joinpath(*parents, last)
+    if os.path.lexists(target):
+        return False
+    mode = origin.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        if not _stays_inside(source, origin):
+            return False
+        target.symlink_to(origin.readlink())
+    elif stat.S_ISREG(mode):
+        copy_path(str(origin), str(target))
+    return stat.S_ISLNK(mode) or stat.S_ISREG(mode)
+
+
+def _are_directories(top: Path, parents: list[str], *, make: bool) -> bool:
+    """Whether the way leads through directories only: a link could lead anywhere."""
+    path = top
+    for part in parents:
+        path = path / part
+        if make and not os.path.lexists(path):
+            path.mkdir()
+        if path.is_symlink() or not path.is_dir():
+            return False
+    return True
+
+
+def _stays_inside(source: Path, link: Path) -> bool:
+    """A relative link to something in the checkout leads to the same thing in the worktree."""
+    goal = link.readlink()
+    return not goal.is_absolute() and Path(os.path.realpath(link)).is_relative_to(os.path.realpath(source))

@@ -1,0 +1,183 @@
+"""Ends a workspace: what the remote has is removed, anything else is kept."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+
+from delegate.config import Home
+from delegate.errors import DelegateError
+from delegate.failpoints import failpoint
+from delegate.home import make_directory
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.publishing.clean import clean_repository
+from delegate.runner.publishing.snapshot import Snapshot, take
+from delegate.runner.publishing.sorting import Oddity
+from delegate.runner.workspaces import aside, journal
+from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
+from delegate.runner.workspaces.locks import LOCK_NAME, Held
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.saving import agents_other_refs, is_directory, last_saved, look, settle_kept
+from delegate.runner.workspaces.worktrees import Workspace
+
+log = logging.getLogger(__name__)
+
+BASE_REF = "refs/delegate/base"
+UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
+WORTH_KEEPING = frozenset({"kept.git", aside.DIRECTORY, UNREADABLE})
+LABELS = frozenset({journal.NAME, LOCK_NAME})
+
+
+async def close(
+    git: Git, home: Home, workspace: Workspace, *, pushed: str | None, work: Snapshot | None = None
+) -> bool:
+    """Whether something is kept. What cannot be saved is not removed: a later sweep tries again.
+
+    `work` is the tree as the agent left it; what came into it since then, by checks, is nobody's work.
+    """
+    try:
+        return await _closed(git, home, workspace, pushed, work)
+    except (GitFailed, OSError, DelegateError) as problem:
+        log.warning("workspace not removed", extra={"lineage": workspace.lineage, "why": str(problem)})
+        return True
+    finally:
+        workspace.lock.let_go()
+
+
+def note_pushed(workspace: Workspace, commit: str) -> None:
+    """Remember that the remote has the commit, in case this process does not get to close the workspace."""
+    write_journal(workspace.root, replace(journal_of(workspace), pushed=commit))
+
+
+def journal_of(workspace: Workspace) -> Journal:
+    """What is written down, or what would be."""
+    return read_journal(workspace.root) or Journal(
+        lineage=workspace.lineage,
+        state=State.READY,
+        repository=workspace.repository,
+        base=workspace.base,
+        branch=workspace.branch,
+        tasks=(workspace.lineage,),
+        at=datetime.now(UTC),
+    )
+
+
+def workspace_of(home: Home, root: Path, found: Journal, lock: Held) -> Workspace:
+    """The workspace that was written down there."""
+    return Workspace(
+        lineage=found.lineage,
+        root=root,
+        repository=found.repository,
+        mirror=home.mirrors / f"{found.repository.key}.git",
+        base=found.base,
+        branch=found.branch,
+        lock=lock,
+    )
+
+
+async def _closed(git: Git, home: Home, workspace: Workspace, pushed: str | None, work: Snapshot | None) -> bool:
+    if pushed is not None:
+        note_pushed(workspace, pushed)
+        if await _has_all(git, workspace, pushed, work):
+            await removed(home, workspace, is_kept=False)
+            return False
+    is_kept = await rescue(git, workspace)
+    files = await contain(git, workspace) if is_kept else 0
+    await removed(home, workspace, is_kept=is_kept, files=files)
+    return is_kept
+
+
+async def _has_all(git: Git, workspace: Workspace, pushed: str, work: Snapshot | None) -> bool:
+    """Whether the pushed commit holds all the work there is."""
+    if not is_directory(workspace.tree):
+        return False
+    await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
+    snapshot = work or await take(git, workspace)
+    # A submodule is nested too, but somewhere else's work; its name does not end like that of a directory.
+    own = (odd for odd in snapshot.odd if odd.kind is not Oddity.NESTED or odd.path.endswith("/"))
+    if any(odd.kind not in {Oddity.SPECIAL, Oddity.SHARED} for odd in own):
+        return False
+    async with clean_repository(git, workspace) as clean:
+        tree = (await clean.git("rev-parse", "--verify", f"{pushed}^{{tree}}")).decode().strip()
+        others = await anyio.to_thread.run_sync(agents_other_refs, workspace, snapshot.head)
+        return tree == snapshot.tree and all([await clean.is_ancestor(ref, pushed) for ref in others.values()])
+
+
+async def rescue(git: Git, workspace: Workspace) -> bool:
+    """Take all work out of the tree; whether there is any. The agent must have ended."""
+    if is_directory(workspace.tree):
+        await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
+    work = await look(git, workspace)
+    if work.odd:
+        await anyio.to_thread.run_sync(aside.put_aside, workspace.root, workspace.tree, work.odd)
+        failpoint("workspace.put_aside")
+    unreadable = workspace.root / UNREADABLE
+    if not work.is_readable and is_directory(workspace.git_dir) and not unreadable.exists():
+        workspace.git_dir.rename(unreadable)
+    return work.saved is not None or has_remains(workspace.root)
+
+
+def has_remains(root: Path) -> bool:
+    """Whether something lies there that no tree could hold."""
+    return aside.has_aside(root) or (root / UNREADABLE).exists()
+
+
+async def contain(git: Git, workspace: Workspace) -> int:
+    """Make the kept repository independent of the mirror: a shallow one that begins at the base.
+
+    How many files differ from the base.
+    """
+    kept = workspace.kept
+    await anyio.to_thread.run_sync(_make_shallow, workspace)
+    saved = last_saved(kept) or workspace.base.commit
+    await git.run(f"--git-dir={kept}", "repack", "-q", "-a", "-d", "--no-write-bitmap-index", cwd=kept)
+    differing = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", workspace.base.commit, saved)
+    names = await git.run(f"--git-dir={kept}", *differing, cwd=kept)
+    (kept / "objects" / "info" / "alternates").unlink()
+    failpoint("workspace.contained")
+    return names.count(b"\0") + sum(1 for _ in aside.names(workspace.root))
+
+
+def _make_shallow(workspace: Workspace) -> None:
+    settle_kept(workspace)
+    (workspace.kept / "shallow").write_text(f"{workspace.base.commit}\n")
+    base = workspace.kept / BASE_REF  # the agent may have left its history
+    base.parent.mkdir(parents=True, exist_ok=True)
+    base.write_text(f"{workspace.base.commit}\n")
+
+
+async def removed(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
+    """Decide, write that down, and do it: whoever finds the workspace afterwards only has to go on."""
+    now = datetime.now(UTC)
+    decided = replace(journal_of(workspace), state=State.REMOVING, is_kept=is_kept, files=files, at=now)
+    write_journal(workspace.root, decided)
+    failpoint("workspace.decided")
+    await anyio.to_thread.run_sync(finish_removal, home, workspace.root, is_kept, name)
+
+
+def finish_removal(home: Home, root: Path, is_kept: bool, name: str = "") -> None:  # noqa: FBT001  # for threads
+    """Remove the workspace; what is kept moves to the salvage as a whole, under the workspace's name or another."""
+    for entry in sorted(path.name for path in root.iterdir()):
+        if entry not in LABELS and not (is_kept and entry in WORTH_KEEPING):
+            remove(root, entry)
+            failpoint("workspace.entry_removed")
+    if not is_kept:
+        remove(root.parent, root.name)
+        return
+    make_directory(home.salvage)
+    target = next(path for path in _free(home.salvage, name or root.name) if not path.exists())
+    root.rename(target)
+    failpoint("workspace.moved")
+    remove(target, LOCK_NAME)
+
+
+def _free(directory: Path, name: str) -> Iterator[Path]:
+    yield directory / name
+    for number in itertools.count(2):
+        yield directory / f"{name}-{number}"

@@ -1,0 +1,102 @@
+"""What is written down about a workspace, so that whoever finds it knows what it is and how far it got."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from delegate.home import write_private
+from delegate.runner.workspaces.bare import read_small
+from delegate.runner.workspaces.mirrors import Base
+from delegate.runner.workspaces.repositories import Repository
+
+NAME = "workspace.json"
+SIZE_MAX = 1024 * 1024
+
+
+class State(StrEnum):
+    MAKING = "making"  # no agent has worked in this tree yet
+    READY = "ready"  # the tree may hold work that is nowhere else
+    REMOVING = "removing"  # what is worth keeping is out of the tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    lineage: str
+    state: State
+    repository: Repository
+    base: Base
+    branch: str
+    tasks: tuple[str, ...]
+    at: datetime  # of the last change
+    pushed: str | None = None  # the commit that is known to be on the remote
+    is_kept: bool = False  # set when removing: what was saved goes to the salvage
+    files: int = 0  # that differ from the base, in what is kept
+
+
+def write_journal(root: Path, journal: Journal) -> None:
+    repository = journal.repository
+    written = {
+        "lineage": journal.lineage,
+        "state": journal.state,
+        "repository": {"url": repository.url, "name": repository.name, "key": repository.key},
+        "source": str(repository.source) if repository.source else None,
+        "base": {"branch": journal.base.branch, "commit": journal.base.commit},
+        "branch": journal.branch,
+        "tasks": journal.tasks,
+        "at": journal.at.isoformat(),
+        "pushed": journal.pushed,
+        "isKept": journal.is_kept,
+        "files": journal.files,
+        "boot": _boot(),
+    }
+    text = json.dumps(written)
+    if journal.state is State.REMOVING:
+        write_private(root / NAME, text)
+        return
+    # Not flushed, as flushing takes longer than all else we do. What a power failure brings back is not believed.
+    scratch = root / f".{NAME}"
+    scratch.write_text(text)
+    scratch.replace(root / NAME)
+
+
+def read_journal(root: Path) -> Journal | None:
+    """None when there is none, or none that can be read."""
+    try:
+        return _parsed(json.loads(read_small(root / NAME, SIZE_MAX)))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _boot() -> str:
+    """Names the time since the machine was switched on, where the system has a name for it."""
+    return read_small(Path("/proc/sys/kernel/random/boot_id")).strip()
+
+
+def _parsed(found: Any) -> Journal:  # Any: whatever lies on the disk; each field is converted
+    state = State(found["state"])
+    if state is State.MAKING and found["boot"] != _boot():
+        state = State.READY  # the news that it became ready may have been lost
+    source = found["source"]
+    repository = found["repository"]
+    return Journal(
+        lineage=str(found["lineage"]),
+        state=state,
+        repository=Repository(
+            url=str(repository["url"]),
+            name=str(repository["name"]),
+            key=str(repository["key"]),
+            source=Path(source) if source else None,
+        ),
+        base=Base(branch=str(found["base"]["branch"]), commit=str(found["base"]["commit"])),
+        branch=str(found["branch"]),
+        tasks=tuple(str(task) for task in found["tasks"]),
+        at=datetime.fromisoformat(found["at"]).astimezone(UTC),
+        pushed=str(found["pushed"]) if found["pushed"] else None,
+        is_kept=bool(found["isKept"]),
+        files=int(found["files"]),
+    )

@@ -1,0 +1,146 @@
+"""Work that was not pushed, kept for a person: listed, restored as a repository of their own, or dropped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import anyio
+
+from delegate.config import Home
+from delegate.errors import InvalidField
+from delegate.runner.git import Git
+from delegate.runner.publishing.clean import Clean, bare_repository
+from delegate.runner.workspaces.aside import copy_back
+from delegate.runner.workspaces.bare import remote_config, write_bare
+from delegate.runner.workspaces.copying import copy_path, copy_tree
+from delegate.runner.workspaces.journal import Journal, read_journal
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.saving import Saved, be_raw, is_directory, last_saved, read_saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    lineage: str  # the name by which it is restored or dropped
+    task_ids: tuple[str, ...]
+    repository: str
+    branch: str
+    size: int  # bytes on disk
+    at: datetime
+    files: int  # that differ from the base
+
+
+def list_kept(home: Home) -> list[Kept]:
+    """The newest first."""
+    if not home.salvage.is_dir():
+        return []
+    found = [(path, read_journal(path)) for path in home.salvage.iterdir() if is_directory(path)]
+    kept = [_kept(path, journal) for path, journal in found if journal is not None]
+    return sorted(kept, key=lambda one: one.at, reverse=True)
+
+
+def _kept(path: Path, journal: Journal) -> Kept:
+    return Kept(
+        lineage=path.name,
+        task_ids=journal.tasks,
+        repository=journal.repository.name,
+        branch=journal.branch,
+        size=_size(path),
+        at=journal.at,
+        files=journal.files,
+    )
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    pending = [os.fspath(directory)]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+    return total
+
+
+def find_kept(home: Home, name: str) -> Kept:
+    """What is kept under that name, or for the task of that name."""
+    kept = list_kept(home)
+    found = [one for one in kept if one.lineage == name] or [one for one in kept if name in one.task_ids]
+    if not found:
+        raise InvalidField(field="workspace", why=f"nothing is kept for {name}; `delegate workspaces` lists what is")
+    return found[0]
+
+
+def drop(home: Home, lineage: str) -> None:
+    """Remove for good what is kept under that name."""
+    remove(home.salvage, find_kept(home, lineage).lineage)
+
+
+async def restore(git: Git, home: Home, lineage: str, directory: Path) -> Kept:
+    """Make a repository in the directory, which must be empty or missing, with the work as it was.
+
+    The branch is at the agent's last commit, uncommitted changes are in the tree, the history begins at the base.
+    """
+    kept = await anyio.to_thread.run_sync(find_kept, home, lineage)
+    target = await anyio.to_thread.run_sync(_make_room, directory)
+    try:
+        await _restored(git, home.salvage / kept.lineage, target)
+    except BaseException:
+        await anyio.to_thread.run_sync(remove, target.parent, target.name)
+        raise
+    return kept
+
+
+def _make_room(directory: Path) -> Path:
+    target = Path(os.path.abspath(directory))
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise InvalidField(field="directory", why=f"{target} is not empty; name a new one")
+    return target
+
+
+async def _restored(git: Git, root: Path, target: Path) -> None:
+    journal = read_journal(root)
+    commit = last_saved(root / "kept.git")
+    if journal is None or commit is None:
+        raise InvalidField(field="workspace", why=f"{root} cannot be read; look there yourself")
+    await anyio.to_thread.run_sync(_copy_objects, root / "kept.git", target / ".git")
+    with bare_repository() as scratch:
+        clean = Clean(program=git, directory=scratch, tree=target, env=_seen_from(scratch, target / ".git"))
+        saved = await read_saved(clean, commit)
+        await anyio.to_thread.run_sync(_write_repository, target / ".git", journal, saved)
+        own = {"GIT_DIR": str(target / ".git"), "GIT_WORK_TREE": str(target)}
+        await git.run("reset", "--hard", "-q", cwd=target, extra=own)
+        be_raw(clean)
+        shutil.copy2(target / ".git" / "index", clean.index)
+        await clean.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
+    await anyio.to_thread.run_sync(copy_back, root, target)
+
+
+def _copy_objects(kept: Path, repository: Path) -> None:
+    repository.mkdir()
+    copy_tree(kept / "objects", repository / "objects")
+    copy_path(str(kept / "shallow"), str(repository / "shallow"))
+
+
+def _write_repository(repository: Path, journal: Journal, saved: Saved) -> None:
+    write_bare(
+        repository,
+        branch=journal.branch,
+        alternates=b"",
+        refs={
+            **saved.named_refs(journal.branch),
+            f"refs/heads/{journal.branch}": saved.parent,
+            f"refs/remotes/origin/{journal.base.branch}": journal.base.commit,
+        },
+        config="[core]\n\tbare = false\n" + remote_config(journal.repository.url),
+    )
+
+
+def _seen_from(scratch: Path, repository: Path) -> dict[str, str]:
+    index = str(scratch / "index")
+    return {"GIT_DIR": str(scratch), "GIT_INDEX_FILE": index, "GIT_OBJECT_DIRECTORY": str(repository / "objects")}

@@ -1,0 +1,264 @@
+"""The runner's own copy of a repository: a cache that all runners of a home share."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.branch import branch_problem
+from delegate.config import Home, without_login
+from delegate.errors import shown
+from delegate.failpoints import failpoint
+from delegate.home import make_directory
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.bare import read_refs, read_small, write_bare
+from delegate.runner.workspaces.locks import locked
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.repositories import Repository, SetupProblem
+
+log = logging.getLogger(__name__)
+
+FETCH_PATIENCE = timedelta(minutes=15)
+CLONE_PATIENCE = timedelta(hours=2)  # a repository of many gigabytes over a home line
+ASK_PATIENCE = timedelta(minutes=1)
+HEADS = "refs/heads/"
+REMOTE_HEAD = "refs/delegate/head"  # where the repository's HEAD was at the last fetch
+NOT_KNOWN = "not-known"  # in the HEAD of a mirror whose default branch was not found yet
+USUAL = ("main", "master")
+PACKS_MAX = 50  # git's own measure for tidying up
+LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's own measure
+NEAR_MAX = 3
+TIDY_PATIENCE = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    path: Path
+    repository: Repository
+    heads: Mapping[str, str]  # each branch and its commit, as the fetch left them
+    default: str | None  # the branch that the repository's HEAD names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What the work starts from, and what it is compared with."""
+
+    branch: str
+    commit: str
+
+
+async def fetched(git: Git, home: Home, repository: Repository) -> Mirror:
+    """The mirror as the remote is now; made when it is missing, and made anew when it is damaged."""
+    make_directory(home.mirrors)
+    path = home.mirrors / f"{repository.key}.git"
+    async with _alone(home, repository):
+        if not path.is_dir():
+            return await _cloned(git, path, repository)
+        try:
+            has_head = await _fetch(git, path, repository, FETCH_PATIENCE)
+        except GitFailed as failed:
+            return await _after_failure(git, path, repository, failed)
+        return await _read(git, path, repository, has_head=has_head)
+
+
+async def repaired(git: Git, home: Home, repository: Repository) -> bool:
+    """Make the mirror anew if something is missing in it; False when it is whole."""
+    path = home.mirrors / f"{repository.key}.git"
+    async with _alone(home, repository):
+        if path.is_dir() and await _is_whole(git, path):
+            return False
+        await _cloned(git, path, repository)
+    return True
+
+
+def _alone(home: Home, repository: Repository) -> AbstractAsyncContextManager[None]:
+    otherwise = f"another runner has been fetching {repository.name} for hours; try again when it is done"
+    return locked(home.mirrors / f"{repository.key}.lock", CLONE_PATIENCE.total_seconds(), otherwise)
+
+
+async def _fetch(git: Git, path: Path, repository: Repository, patience: timedelta) -> bool:
+    """Whether the remote has a HEAD; one without, or with none that leads anywhere, can be fetched too."""
+    try:
+        await _fetch_refs(git, path, repository, patience, f"+HEAD:{REMOTE_HEAD}")
+    except GitFailed as failed:
+        if "remote ref HEAD" not in failed.why:
+            raise
+        await _fetch_refs(git, path, repository, patience)
+        return False
+    return True
+
+
+async def _fetch_refs(git: Git, path: Path, repository: Repository, patience: timedelta, *more: str) -> None:
+    quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune")
+    await git.reach(
+        f"--git-dir={path}",
+        "fetch",
+        *quiet,
+        "--",
+        repository.url,
+        f"+{HEADS}*:{HEADS}*",
+        *more,
+        cwd=path,
+        timeout=patience,
+    )
+
+
+async def _after_failure(git: Git, path: Path, repository: Repository, failed: GitFailed) -> Mirror:
+    """Tell a remote that cannot be reached from a mirror that a killed git, or a bad disk, has left damaged."""
+    await _ask(git, repository, "HEAD")
+    log.warning("mirror not fetched", extra={"mirror": path.name, "why": without_login(failed.why)})
+    await anyio.to_thread.run_sync(_remove_leftovers, path)
+    if await _is_whole(git, path, "--connectivity-only"):
+        try:
+            has_head = await _fetch(git, path, repository, FETCH_PATIENCE)
+        except GitFailed as again:
+            raise _unreachable(repository, again) from again
+        return await _read(git, path, repository, has_head=has_head)
+    return await _cloned(git, path, repository)
+
+
+async def _is_whole(git: Git, path: Path, *how: str) -> bool:
+    try:
+        await git.run(f"--git-dir={path}", "fsck", "--no-dangling", "--no-progress", *how, cwd=path)
+    except GitFailed as failed:
+        log.warning("mirror damaged", extra={"mirror": path.name, "why": failed.why})
+        return False
+    return True
+
+
+def _remove_leftovers(path: Path) -> None:
+    """What a killed git left: we hold the mirror's lock, so nobody is at work on these."""
+    for found in (*path.glob("*.lock"), *path.glob("refs/**/*.lock"), *path.glob("objects/**/tmp_*")):
+        remove(found.parent, found.name)
+
+
+async def _cloned(git: Git, path: Path, repository: Repository) -> Mirror:
+    """A whole mirror or none: it is made beside its place and moved there."""
+    for leftover in path.parent.glob(f".{repository.key}.*"):
+        await anyio.to_thread.run_sync(remove, leftover.parent, leftover.name)
+    fresh = path.parent / f".{repository.key}.{secrets.token_hex(4)}"
+    make_directory(fresh)
+    write_bare(fresh, branch=NOT_KNOWN, alternates=b"")
+    failpoint("mirror.made")
+    try:
+        has_head = await _fetch(git, fresh, repository, CLONE_PATIENCE)
+        await git.run(f"--git-dir={fresh}", "pack-refs", "--all", cwd=fresh)
+    except GitFailed as failed:
+        await anyio.to_thread.run_sync(remove, fresh.parent, fresh.name)
+        raise _unreachable(repository, failed) from failed
+    failpoint("mirror.fetched")
+    await anyio.to_thread.run_sync(_replace, path, fresh)
+    failpoint("mirror.placed")
+    return await _read(git, path, repository, has_head=has_head)
+
+
+def _replace(path: Path, fresh: Path) -> None:
+    if path.exists():
+        old = path.parent / f"{fresh.name}-old"  # a name that is removed by the next one who finds it
+        path.rename(old)
+        fresh.rename(path)
+        remove(old.parent, old.name)
+    else:
+        fresh.rename(path)
+
+
+async def _read(git: Git, path: Path, repository: Repository, *, has_head: bool) -> Mirror:
+    refs = read_refs(path)
+    heads = {name.removeprefix(HEADS): commit for name, commit in refs.items() if name.startswith(HEADS)}
+    tip = refs.get(REMOTE_HEAD) if has_head else None
+    default = await _default(git, path, repository, [branch for branch, commit in heads.items() if commit == tip])
+    return Mirror(path=path, repository=repository, heads=heads, default=default)
+
+
+async def _default(git: Git, path: Path, repository: Repository, tied: list[str]) -> str | None:
+    """A fetch tells the commit of the remote's HEAD, not its branch; mostly that is enough to save a question."""
+    remembered = read_small(path / "HEAD").strip().removeprefix(f"ref: {HEADS}")
+    if remembered in tied:
+        return remembered
+    if not tied:
+        return None
+    named = tied[0] if len(tied) == 1 else await _asked_default(git, repository)
+    if named in tied:
+        (path / "HEAD").write_text(f"ref: {HEADS}{named}\n")
+        return named
+    return None
+
+
+async def _asked_default(git: Git, repository: Repository) -> str | None:
+    answer = await _ask(git, repository, "HEAD")
+    found = re.search(rf"^ref: {HEADS}(.*)\tHEAD$", answer, re.MULTILINE)
+    return found[1] if found else None
+
+
+async def _ask(git: Git, repository: Repository, *patterns: str) -> str:
+    arguments = ("ls-remote", "-q", "--symref", "--", repository.url, *patterns)
+    try:
+        answer = await git.reach(*arguments, cwd=Path("/"), timeout=ASK_PATIENCE)
+    except GitFailed as failed:
+        raise _unreachable(repository, failed) from failed
+    return answer.decode(errors="surrogateescape")
+
+
+def _unreachable(repository: Repository, failed: GitFailed) -> SetupProblem:
+    address = without_login(repository.url)
+    return SetupProblem(
+        f"{repository.name} could not be fetched from {address}: {without_login(failed.why)}; "
+        f"see whether `git ls-remote {address}` works"
+    )
+
+
+async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
+    """The branch to start from, and its newest commit; the default branch when none is wanted."""
+    name = mirror.repository.name
+    if not mirror.heads:
+        raise SetupProblem(f"{name} has no commit yet: push a first one")
+    branch = wanted or mirror.default or next((usual for usual in USUAL if usual in mirror.heads), None)
+    if branch is None:
+        raise SetupProblem(f"{name} has no default branch: say with --base which one to start from")
+    if branch not in mirror.heads:
+        raise SetupProblem(f"{await _why_no_base(git, mirror, branch)}; {_near(mirror, branch)}")
+    if problem := branch_problem(branch):  # git takes more than we do
+        raise SetupProblem(f"the base {shown(branch)} of {name} {problem}")
+    return Base(branch=branch, commit=mirror.heads[branch])
+
+
+async def _why_no_base(git: Git, mirror: Mirror, wanted: str) -> str:
+    name = mirror.repository.name
+    if re.fullmatch(r"[0-9a-f]{40}", wanted):
+        return f"{wanted} is a commit: the base of {name} must be a branch"
+    if problem := branch_problem(wanted):
+        return f"the base {shown(wanted)} {problem}"
+    if await _ask(git, mirror.repository, f"refs/tags/{wanted}"):
+        return f"{wanted} is a tag: the base of {name} must be a branch"
+    return f"{name} has no branch {wanted}"
+
+
+def _near(mirror: Mirror, wanted: str) -> str:
+    short = wanted.removeprefix(HEADS).removeprefix("origin/")
+    near = difflib.get_close_matches(short, mirror.heads, n=NEAR_MAX)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"there is {', '.join(sorted(mirror.heads)[:NEAR_MAX])}{', …' if len(mirror.heads) > NEAR_MAX else ''}"
+
+
+async def tidy(git: Git, home: Home) -> None:
+    """What grows by itself is packed, nothing is dropped: work in progress may borrow any object."""
+    if not home.mirrors.is_dir():
+        return
+    for path in sorted(home.mirrors.glob("*.git")):
+        packs = sum(1 for _ in path.glob("objects/pack/*.pack"))
+        if packs <= PACKS_MAX and sum(1 for _ in path.glob("objects/17/*")) <= LOOSE_MAX:
+            continue
+        with suppress(SetupProblem, GitFailed):  # somebody is at work on it, or it is damaged: the next fetch finds out
+            async with locked(path.with_suffix(".lock"), TIDY_PATIENCE, "in use"):
+                await git.run(f"--git-dir={path}", "repack", "-q", "-d", "--geometric=2", cwd=path)
+                await git.run(f"--git-dir={path}", "pack-refs", "--all", cwd=path)

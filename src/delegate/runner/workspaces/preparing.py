@@ -1,0 +1,272 @@
+"""Makes the workspace of an attempt: fresh, or anew at the same path with the work of the attempts before it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+
+from delegate.config import Home
+from delegate.errors import DelegateError
+from delegate.failpoints import failpoint
+from delegate.home import LOCK_POLL, make_directory
+from delegate.model import EffectKind
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.publishing.clean import clean_repository
+from delegate.runner.workspaces.aside import take_back
+from delegate.runner.workspaces.bare import COMMIT
+from delegate.runner.workspaces.closing import LABELS, WORTH_KEEPING, contain, removed, rescue, workspace_of
+from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
+from delegate.runner.workspaces.locks import Held, quiet, take_directory
+from delegate.runner.workspaces.mirrors import Base, Mirror, repaired
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.saving import Saved, be_raw, is_directory, last_saved, read_saved, settle_kept
+from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
+from delegate.wire import Assignment
+
+log = logging.getLogger(__name__)
+
+LINEAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+HOLDER_PATIENCE = 0.5  # seconds; somebody who only looks lets go at once
+TRIES = 20
+QUIET_PATIENCE = 60.0  # seconds; whatever a runner leaves is gone after fifteen, but for a large checkout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Where the branch begins, and what is to be put on top of it."""
+
+    commit: str
+    refs: Mapping[str, str] = field(default_factory=dict)
+    saved: Saved | None = None
+
+
+class _PutAway(Exception):
+    """What was there has gone to the salvage; the place is free."""
+
+
+async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, base: Base, branch: str) -> Workspace:
+    """The workspace of the attempt's lineage, locked until `close` or `leave`.
+
+    Work of an attempt before this one is saved first and is in the new tree again, uncommitted changes included.
+    """
+    preparation = _Preparation(git=git, home=home, assignment=assignment, mirror=mirror)
+    root, lock = await _taken(home, assignment.lineage)
+    workspace = Workspace(
+        lineage=assignment.lineage,
+        root=root,
+        repository=mirror.repository,
+        mirror=mirror.path,
+        base=base,
+        branch=branch,
+        lock=lock,
+    )
+    try:
+        return await preparation.of(workspace)
+    except _PutAway:
+        lock.let_go()
+    except (GitFailed, OSError, DelegateError) as problem:
+        lock.let_go()
+        raise SetupProblem(f"the workspace could not be made: {problem}") from problem
+    except BaseException:
+        lock.let_go()
+        raise
+    return await prepare(git, home, assignment, mirror, base, branch)
+
+
+async def _taken(home: Home, lineage: str) -> tuple[Path, Held]:
+    """The lineage's own directory; when a living attempt of it has that, the next one."""
+    if not LINEAGE.fullmatch(lineage):
+        raise SetupProblem("the task's lineage cannot be the name of a directory")
+    make_directory(home.workspaces)
+    parent = await anyio.Path(home.workspaces).resolve()
+    for name in (lineage, *(f"{lineage}-{number}" for number in range(2, TRIES))):
+        root = Path(parent) / name
+        with anyio.move_on_after(HOLDER_PATIENCE):
+            while (lock := _take(home, root)) is None:  # noqa: ASYNC110  # the kernel tells nobody
+                await anyio.sleep(LOCK_POLL)
+            return root, lock
+    raise SetupProblem(f"too many attempts of {lineage} are at work on this machine")
+
+
+def _take(home: Home, root: Path) -> Held | None:
+    if root.is_symlink() or root.is_file():
+        remove(root.parent, root.name)
+    salvaged = home.salvage / root.name
+    if not root.exists() and is_directory(salvaged):
+        with suppress(OSError):  # another runner was quicker, with this or with making the directory
+            salvaged.rename(root)
+            failpoint("salvage.taken")
+    return take_directory(root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Preparation:
+    git: Git
+    home: Home
+    assignment: Assignment
+    mirror: Mirror
+
+    async def of(self, workspace: Workspace) -> Workspace:
+        """Make it where nothing is, or out of what is there."""
+        found = read_journal(workspace.root)
+        if found is not None and not await quiet(workspace.root, QUIET_PATIENCE):
+            raise SetupProblem(f"a process of an earlier attempt still works in {workspace.root}: end it, then retry")
+        tasks = tuple(dict.fromkeys((*(found.tasks if found else ()), self.assignment.task_id)))
+        workspace, start = await self._start(workspace, found)
+        making = Journal(
+            lineage=workspace.lineage,
+            state=State.MAKING,
+            repository=workspace.repository,
+            base=workspace.base,
+            branch=workspace.branch,
+            tasks=tasks,
+            at=datetime.now(UTC),
+        )
+        try:
+            await self._make(workspace, start, making)
+        except GitFailed:
+            if not await repaired(self.git, self.home, workspace.repository):
+                raise
+            await self._make(workspace, start, making)
+        await anyio.to_thread.run_sync(_ready, workspace, making)
+        return workspace
+
+    async def _start(self, workspace: Workspace, found: Journal | None) -> tuple[Workspace, _Start]:
+        before = await self._saved_before(workspace, found)
+        if before is not None and found is not None:
+            saved, workspace = before, replace(workspace, base=found.base)
+            return workspace, _Start(commit=saved.parent, refs=saved.named_refs(workspace.branch), saved=saved)
+        pushed = await self._pushed_before(workspace)
+        if pushed is None:
+            return workspace, _Start(commit=workspace.base.commit)
+        fork = await self._in_mirror("merge-base", pushed, workspace.base.commit)
+        return replace(workspace, base=replace(workspace.base, commit=fork)), _Start(commit=pushed)
+
+    async def _saved_before(self, workspace: Workspace, found: Journal | None) -> Saved | None:
+        """What earlier attempts of the lineage left here, taken out of their tree."""
+        if found is None and not is_directory(workspace.tree):
+            return None
+        old = workspace_of(self.home, workspace.root, found, workspace.lock) if found else workspace
+        settle_kept(old)
+        if found is None or found.state is State.READY:
+            await rescue(self.git, old)
+            failpoint("workspace.rescued")
+        elif found.state is State.REMOVING and not found.is_kept:
+            await anyio.to_thread.run_sync(_empty, workspace.root, LABELS)
+        commit = last_saved(workspace.kept)
+        if commit is None:
+            return None
+        if old.mirror != workspace.mirror or not await self._has(old.base.commit):
+            await self._put_away(old)
+        async with clean_repository(self.git, old) as clean:
+            return await read_saved(clean, commit)
+
+    async def _put_away(self, old: Workspace) -> NoReturn:
+        """Work on a base that the remote does not have any more cannot go on here; it is kept under another name."""
+        log.warning("base of saved work is gone", extra={"lineage": old.lineage, "commit": old.base.commit})
+        files = await contain(self.git, old)
+        await removed(self.home, old, is_kept=True, files=files, name=f"{old.root.name}-{old.base.commit[:8]}")
+        raise _PutAway
+
+    async def _pushed_before(self, workspace: Workspace) -> str | None:
+        """The branch on the remote, when it holds what an attempt of this lineage pushed, or goes on from there."""
+        tip = self.mirror.heads.get(workspace.branch)
+        if tip is None:
+            return None
+        for commit in _own_commits(self.assignment):
+            if commit == tip or await self._is_ancestor(commit, tip):
+                return tip
+        return None
+
+    async def _in_mirror(self, *arguments: str) -> str:
+        path = self.mirror.path
+        return (await self.git.run(f"--git-dir={path}", *arguments, cwd=path)).decode().strip()
+
+    async def _is_ancestor(self, older: str, newer: str) -> bool:
+        try:
+            await self._in_mirror("merge-base", "--is-ancestor", older, newer)
+        except GitFailed:
+            return False
+        return True
+
+    async def _has(self, commit: str) -> bool:
+        try:
+            await self._in_mirror("cat-file", "-e", f"{commit}^{{commit}}")
+        except GitFailed:
+            return False
+        return True
+
+    async def _make(self, workspace: Workspace, start: _Start, making: Journal) -> None:
+        write_journal(workspace.root, making)
+        failpoint("workspace.journalled")
+        if is_directory(workspace.tree) or is_directory(workspace.git_dir):
+            await anyio.to_thread.run_sync(_empty, workspace.root, LABELS | WORTH_KEEPING)
+        settle_kept(workspace)
+        refs = {f"refs/remotes/origin/{branch}": commit for branch, commit in self.mirror.heads.items()}
+        write_repository(workspace, start.commit, {**refs, **start.refs})
+        if start.saved is not None:
+            await self._lend(workspace, start.saved)
+        await check_out(self.git, workspace)
+        if start.saved is not None:
+            await self._put_back(workspace, start.saved)
+
+    async def _lend(self, workspace: Workspace, saved: Saved) -> None:
+        """Give the agent's repository the commits that only the kept one has."""
+        pack = workspace.git_dir / "objects" / "pack" / "pack"
+        commits = "".join(f"{commit}\n" for commit in (saved.parent, *saved.refs.values()))
+        wanted = f"{commits}^{workspace.base.commit}\n".encode()
+        async with clean_repository(self.git, workspace) as clean:
+            await clean.git("pack-objects", "-q", "--revs", str(pack), input=wanted)
+
+    async def _put_back(self, workspace: Workspace, saved: Saved) -> None:
+        """Uncommitted changes, as they were on the disk."""
+        async with clean_repository(self.git, workspace) as clean:
+            be_raw(clean)
+            shutil.copy2(workspace.index, clean.index)
+            await clean.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
+        failpoint("workspace.put_back")
+
+
+def _own_commits(assignment: Assignment) -> list[str]:
+    """What this lineage has pushed, or meant to."""
+    effects = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
+    named = [commit for effect in effects for commit in (effect.external_id, effect.expected)]
+    checkpoint = assignment.checkpoint.commit if assignment.checkpoint else None
+    return [commit for commit in dict.fromkeys((*named, checkpoint)) if commit and COMMIT.fullmatch(commit)]
+
+
+def _empty(root: Path, but: frozenset[str]) -> None:
+    for entry in root.iterdir():
+        if entry.name not in but:
+            remove(root, entry.name)
+
+
+def _ready(workspace: Workspace, making: Journal) -> None:
+    keep_index(workspace)
+    if workspace.root.name != workspace.lineage:
+        _remember_path(workspace)
+    write_journal(workspace.root, replace(making, state=State.READY))
+    failpoint("workspace.ready")
+    # From here on the tree counts: what is moved into it is saved again before the tree is removed.
+    take_back(workspace.root, workspace.tree)
+
+
+def _remember_path(workspace: Workspace) -> None:
+    """An agent finds its session by the worktrees of its repository; the one it began in is held by another attempt."""
+    entry = workspace.git_dir / "worktrees" / "first"
+    entry.mkdir()
+    first = workspace.root.with_name(workspace.lineage) / workspace.tree.name / ".git"
+    (entry / "gitdir").write_text(f"{first}\n")
+    (entry / "commondir").write_text("../..\n")
+    (entry / "HEAD").write_text(f"{workspace.base.commit}\n")
+    (entry / "locked").write_text("")

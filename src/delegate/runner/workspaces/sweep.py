@@ -1,0 +1,140 @@
+"""Puts in order what killed runners left: at a runner's start, and after each attempt."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.config import Home
+from delegate.errors import DelegateError
+from delegate.home import hold
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.closing import (
+    WORTH_KEEPING,
+    close,
+    contain,
+    finish_removal,
+    has_remains,
+    removed,
+    workspace_of,
+)
+from delegate.runner.workspaces.journal import State, read_journal
+from delegate.runner.workspaces.kept import drop, list_kept
+from delegate.runner.workspaces.locks import Held, is_busy, take_directory
+from delegate.runner.workspaces.mirrors import tidy
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.saving import is_directory, last_saved
+from delegate.runner.workspaces.worktrees import Workspace
+
+log = logging.getLogger(__name__)
+
+FIRST_DAY = timedelta(days=1)  # however little room there is, a person gets this long to fetch their work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of unpushed work that is kept."""
+
+    age: timedelta
+    size: int  # bytes
+
+
+async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: Limits, now: datetime) -> None:
+    """Finish what was begun, and close the workspaces of lineages that nothing is to be done for any more."""
+    for root in await anyio.to_thread.run_sync(_found, home):
+        try:
+            await _sweep_one(git, home, root, is_live)
+        except (GitFailed, OSError, DelegateError) as problem:
+            log.warning("workspace not swept", extra={"workspace": root.name, "why": str(problem)})
+    await anyio.to_thread.run_sync(_limit, home, limits, now)
+    await anyio.to_thread.run_sync(_remove_half_mirrors, home)
+    await tidy(git, home)
+
+
+def _found(home: Home) -> list[Path]:
+    """Directories only: links, and files that nobody of us makes here, are removed at sight."""
+    if not home.workspaces.is_dir():
+        return []
+    found = []
+    for path in sorted(home.workspaces.resolve().iterdir()):
+        if is_directory(path):
+            found.append(path)
+        else:
+            remove(path.parent, path.name)
+    return found
+
+
+async def _sweep_one(git: Git, home: Home, root: Path, is_live: Callable[[str], bool]) -> None:
+    lock = take_directory(root)
+    if lock is None:
+        return  # somebody is at work there
+    found = read_journal(root)
+    is_ready = found is not None and found.state is State.READY
+    if found is not None and is_ready and not is_live(found.lineage) and not await _busy(root):
+        await close(git, home, workspace_of(home, root, found, lock), pushed=found.pushed)
+        return
+    try:
+        if not is_ready and not await _busy(root):
+            await _tidied(git, home, root, lock, is_live)
+    finally:
+        lock.let_go()
+
+
+async def _busy(root: Path) -> bool:
+    return await anyio.to_thread.run_sync(is_busy, root)
+
+
+async def _tidied(git: Git, home: Home, root: Path, lock: Held, is_live: Callable[[str], bool]) -> None:
+    """Finish a creation or a removal that was interrupted."""
+    found = read_journal(root)
+    if found is None:
+        await anyio.to_thread.run_sync(_remove_if_empty, root)
+    elif found.state is State.REMOVING:
+        await anyio.to_thread.run_sync(finish_removal, home, root, found.is_kept)
+    else:
+        await _unmake(git, home, workspace_of(home, root, found, lock), is_live)
+
+
+def _remove_if_empty(root: Path) -> None:
+    """The journal comes before anything else; if it is gone from beside a tree, a person has to look."""
+    if any(os.path.lexists(root / name) for name in ("tree", *WORTH_KEEPING)):
+        log.warning("workspace without a journal", extra={"workspace": str(root)})
+    else:
+        remove(root.parent, root.name)
+
+
+async def _unmake(git: Git, home: Home, workspace: Workspace, is_live: Callable[[str], bool]) -> None:
+    """No agent has worked in the tree; what attempts before left beside it is for the next one, or for a person."""
+    is_kept = last_saved(workspace.kept) is not None or has_remains(workspace.root)
+    if is_kept and is_live(workspace.lineage):
+        return
+    files = await contain(git, workspace) if is_kept else 0
+    await removed(home, workspace, is_kept=is_kept, files=files)
+
+
+def _limit(home: Home, limits: Limits, now: datetime) -> None:
+    kept = sorted(list_kept(home), key=lambda one: one.at)
+    total = sum(one.size for one in kept)
+    for one in kept:
+        is_in_the_way = total > limits.size and one.at < now - FIRST_DAY
+        if is_in_the_way or one.at < now - limits.age:
+            log.warning(
+                "kept work dropped", extra={"lineage": one.lineage, "bytes": one.size, "at": one.at.isoformat()}
+            )
+            drop(home, one.lineage)
+            total -= one.size
+
+
+def _remove_half_mirrors(home: Home) -> None:
+    for path in home.mirrors.glob(".*.*"):
+        key = path.name[1:].rpartition(".")[0]
+        lock = hold(home.mirrors / f"{key}.lock", 0)
+        if lock is not None:
+            remove(path.parent, path.name)
+            os.close(lock)

@@ -1,0 +1,104 @@
+"""An agent's worktree, made by hand from a throw-away repository that shares no configuration with anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from delegate.failpoints import failpoint
+from delegate.runner.git import Git
+from delegate.runner.workspaces.bare import remote_config, write_bare
+from delegate.runner.workspaces.locks import Held
+from delegate.runner.workspaces.mirrors import Base
+from delegate.runner.workspaces.repositories import Repository
+
+# Nothing of the repository runs by itself while it is being removed.
+QUIET = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Where an attempt works. Everything but `kept` may hold what an agent put there."""
+
+    lineage: str
+    root: Path
+    repository: Repository
+    mirror: Path  # the bare repository that objects are borrowed from
+    base: Base
+    branch: str
+    lock: Held  # keeps other runners away, until `close` or `leave`
+
+    @property
+    def tree(self) -> Path:
+        """The agent's worktree, at a path that stays the same for the lineage."""
+        return self.root / "tree"
+
+    @property
+    def git_dir(self) -> Path:
+        """The throw-away repository that the worktree belongs to."""
+        return self.root / "git"
+
+    @property
+    def index(self) -> Path:
+        """The worktree's own index, which the agent's git commands change."""
+        return self.git_dir / "worktrees" / self.tree.name / "index"
+
+    @property
+    def kept(self) -> Path:
+        """Our bare repository: what was saved, and the objects of every snapshot and publish commit."""
+        return self.root / "kept.git"
+
+    @property
+    def saved_index(self) -> Path:
+        """The index as it was right after the checkout, out of the agent's way."""
+        return self.root / "saved.index"
+
+    @property
+    def carried(self) -> Path:
+        """Ignore lines for the files that came from the user's checkout: no snapshot may hold them.
+
+        Whoever makes a snapshot uses the file as `info/exclude` of its own repository; it is missing when none came.
+        """
+        return self.root / "carried"
+
+    @property
+    def alternates(self) -> bytes:
+        """What we wrote into `git_dir/objects/info/alternates`; anything else there is not ours."""
+        return os.fsencode(self.mirror / "objects") + b"\n"
+
+
+def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) -> None:
+    """The throw-away repository, with the branch at `start` and further refs that the agent is to find."""
+    write_bare(
+        workspace.git_dir,
+        branch=workspace.branch,
+        alternates=workspace.alternates,
+        refs={**refs, f"refs/heads/{workspace.branch}": start},
+        config=QUIET + remote_config(workspace.repository.url),
+    )
+    remote_head = workspace.git_dir / "refs" / "remotes" / "origin" / "HEAD"
+    remote_head.parent.mkdir(parents=True, exist_ok=True)
+    remote_head.write_text(f"ref: refs/remotes/origin/{workspace.base.branch}\n")
+    failpoint("workspace.repository_made")
+
+
+async def check_out(git: Git, workspace: Workspace) -> None:
+    tree, branch = str(workspace.tree), workspace.branch
+    await git.run(f"--git-dir={workspace.git_dir}", "worktree", "add", "-q", tree, branch, cwd=workspace.root)
+    failpoint("workspace.tree_made")
+
+
+def keep_index(workspace: Workspace) -> None:
+    """Put aside the index of the checkout, with its time: git mistrusts files that are as young as their index."""
+    scratch = workspace.saved_index.with_suffix(".new")
+    shutil.copy2(workspace.index, scratch)
+    scratch.replace(workspace.saved_index)
+    failpoint("workspace.index_kept")
+
+
+def leave(workspace: Workspace) -> None:
+    """Let go of a workspace as it is; another attempt of its lineage takes it over, or a sweep removes it."""
+    workspace.lock.let_go()

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, never
+from tests.runner.workspaces.killed import attempt, missing
+
+from delegate.errors import InvalidField
+from delegate.runner.workspaces.closing import close
+from delegate.runner.workspaces.kept import drop, list_kept, restore
+from delegate.runner.workspaces.saving import last_saved, save
+from delegate.runner.workspaces.sweep import Limits, sweep
+from delegate.runner.workspaces.worktrees import Workspace, leave
+
+pytestmark = pytest.mark.anyio
+
+
+def contents(directory: Path) -> dict[bytes, tuple[str, bytes]]:
+    """Kind, executability and bytes of everything but git's own."""
+    found = {}
+    top = os.fsencode(directory)
+    for parent, directories, names in os.walk(top):
+        directories[:] = [name for name in directories if name != b".git"]
+        for name in names:
+            path = parent + b"/" + name
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                found[path[len(top) :]] = ("link", os.fsencode(Path(os.fsdecode(path)).readlink()))
+            elif stat.S_ISREG(mode) and name != b".git":
+                found[path[len(top) :]] = (f"{mode & 0o100:o}", Path(os.fsdecode(path)).read_bytes())
+    return found
+
+
+async def kept_and_restored(scene: Scene, workspace: Workspace) -> Path:
+    assert await close(scene.git, scene.home, workspace, pushed=None)
+    assert list(scene.home.workspaces.iterdir()) == []
+    return await scene.restored()
+
+
+async def test_everything_comes_back_byte_for_byte(scene: Scene) -> None:
+    scene.push(".gitattributes", "* text=auto\n*.crlf text eol=crlf\n*.id ident\n*.wide working-tree-encoding=UTF-16\n")
+    workspace = await scene.workspace()
+    tree = workspace.tree
+    (tree / "README.md").unlink()
+    (tree / "src" / "app.py").chmod(0o755)
+    for name in (
+        b"a\nb",
+        b"\xff\xfe",
+        b"-rf",
+        b"--",
+        b":(glob)**",
+        b" lead",
+        b"trail ",
+        b'q"uote',
+        b"n" * 255,
+        b"git~1",
+    ):
+        (tree / os.fsdecode(name)).write_bytes(b"content of " + name)
+    (tree / "mixed.txt").write_bytes(b"unix\nwindows\r\nbinary\0\xff")
+    (tree / "forced.crlf").write_bytes(b"unix only\n")
+    (tree / "some.id").write_bytes(b"$Id: mine $\n")
+    (tree / "some.wide").write_bytes("wide\n".encode("utf-16"))
+    (tree / "empty").touch()
+    (tree / "up").symlink_to("../../..")
+    (tree / "loop").symlink_to("loop")
+    (tree / "deep" / "er").mkdir(parents=True)
+    (tree / "deep" / "er" / "file").write_text("deep")
+    (tree / ".GIT").mkdir()
+    (tree / ".GIT" / "config").write_text("tricky")
+    expected = contents(tree)
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert contents(back) == expected
+    assert scene.run("log", "--format=%s", cwd=back) == "change .gitattributes"
+    assert scene.run("remote", "get-url", "origin", cwd=back) == str(scene.remote)
+
+
+async def test_links_and_directories_that_changed_places_come_back(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    tree = workspace.tree
+    (tree / "src" / "app.py").unlink()
+    (tree / "src").rmdir()
+    (tree / "src").symlink_to("/etc")
+    (tree / "README.md").unlink()
+    (tree / "README.md").mkdir()
+    (tree / "README.md" / "inside").write_text("a file became a directory")
+    expected = contents(tree)
+
+    assert contents(await kept_and_restored(scene, workspace)) == expected
+
+
+async def test_nested_repositories_come_back_without_their_settings(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    nested = workspace.tree / "vendor" / "lib"
+    scene.run("init", "-q", str(nested))
+    (nested / "file").write_text("nested")
+    (nested / ".env").write_text("ignored at the top, but not known here")
+    os.mkfifo(nested / "pipe")
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert sorted(path.name for path in (back / "vendor" / "lib").iterdir()) == [".env", "file"]
+
+
+async def test_what_cannot_be_read_comes_back(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    secret = workspace.tree / "closed" / "file"
+    secret.parent.mkdir()
+    secret.write_text("closed")
+    secret.chmod(0)
+    secret.parent.chmod(0)
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / "closed" / "file").read_text() == "closed"
+
+
+async def test_huge_files_are_kept_without_being_read(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    huge = workspace.tree / "huge"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)
+
+    assert await close(scene.git, scene.home, workspace, pushed=None)
+
+    [kept] = list_kept(scene.home)
+    assert kept.size < 1 << 30
+    assert (await scene.workspace()).tree.joinpath("huge").stat().st_size == 1 << 40
+
+
+async def test_pipes_and_sockets_alone_are_no_work(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    os.mkfifo(workspace.tree / "pipe")
+    os.mknod(workspace.tree / "socket", stat.S_IFSOCK | 0o600)
+
+    assert not await close(scene.git, scene.home, workspace, pushed=None)
+
+
+async def test_ignored_files_alone_are_no_work(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "build").mkdir()
+    (workspace.tree / "build" / "out").write_text("built")
+
+    assert not await close(scene.git, scene.home, workspace, pushed=None)
+    assert list_kept(scene.home) == []
+
+
+async def test_a_file_that_is_ignored_and_was_committed_comes_back(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / ".env").write_text("committed")
+    scene.run("add", "-f", ".env", cwd=workspace.tree)
+    scene.run("commit", "-qm", "add .env", cwd=workspace.tree)
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / ".env").read_text() == "committed"
+    assert scene.run("status", "--porcelain", cwd=back) == ""
+
+
+async def pushed_work(scene: Scene) -> tuple[Workspace, str]:
+    workspace = await scene.workspace()
+    (workspace.tree / "new.txt").write_text("new\n")
+    scene.run("add", "-A", cwd=workspace.tree)
+    scene.run("commit", "-qm", "new", cwd=workspace.tree)
+    scene.run("push", "-q", "origin", f"HEAD:{BRANCH}", cwd=workspace.tree)
+    return workspace, scene.run("rev-parse", "HEAD", cwd=workspace.tree)
+
+
+async def test_what_is_pushed_and_clean_is_removed(scene: Scene) -> None:
+    workspace, commit = await pushed_work(scene)
+
+    assert not await close(scene.git, scene.home, workspace, pushed=commit)
+
+    assert list(scene.home.workspaces.iterdir()) == []
+    assert list_kept(scene.home) == []
+
+
+async def test_what_was_left_behind_a_push_is_kept(scene: Scene) -> None:
+    workspace, commit = await pushed_work(scene)
+    (workspace.tree / "later.txt").write_text("later")
+
+    assert await close(scene.git, scene.home, workspace, pushed=commit)
+
+    assert (await scene.restored() / "later.txt").read_text() == "later"
+
+
+async def test_a_branch_beside_the_pushed_one_is_kept(scene: Scene) -> None:
+    workspace, commit = await pushed_work(scene)
+    scene.run(
+        "branch", "wip", scene.run("commit-tree", "-m", "wip", "HEAD^{tree}", cwd=workspace.tree), cwd=workspace.tree
+    )
+
+    assert await close(scene.git, scene.home, workspace, pushed=commit)
+
+    assert scene.run("log", "-1", "--format=%s", "wip", cwd=await scene.restored()) == "wip"
+
+
+async def test_saving_again_saves_only_what_changed(scene: Scene) -> None:
+    workspace = await scene.workspace()
+
+    nothing = await save(scene.git, workspace)
+    (workspace.tree / "new.txt").write_text("one")
+    one = await save(scene.git, workspace)
+    again = await save(scene.git, workspace)
+    (workspace.tree / "new.txt").write_text("two")
+    two = await save(scene.git, workspace)
+
+    assert nothing is None
+    assert again is None
+    assert one is not None
+    assert two is not None
+    assert last_saved(workspace.kept) == two.commit != one.commit
+
+
+async def test_a_repository_of_the_agents_that_cannot_be_read_is_kept_as_it_is(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "new.txt").write_text("new")
+    scene.run("add", "-A", cwd=workspace.tree)
+    scene.run("commit", "-qm", "soon damaged", cwd=workspace.tree)
+    for path in (workspace.git_dir / "objects").glob("??/*"):
+        path.chmod(0o600)
+        path.write_bytes(b"damaged")
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / "new.txt").read_text() == "new"
+    assert (scene.home.salvage / LINEAGE / "unreadable.git" / "HEAD").exists()
+
+
+async def test_what_is_kept_is_listed_and_dropped(scene: Scene) -> None:
+    await attempt(scene, 1)
+
+    [kept] = list_kept(scene.home)
+    assert (kept.lineage, kept.repository, kept.branch, kept.files) == (LINEAGE, "remote", BRANCH, 5)
+    drop(scene.home, LINEAGE)
+
+    assert list_kept(scene.home) == []
+    assert list(scene.home.salvage.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["task-unknown", "../workspaces", ""])
+async def test_nothing_else_is_dropped(scene: Scene, name: str) -> None:
+    await attempt(scene, 1)
+
+    with pytest.raises(InvalidField, match="nothing is kept"):
+        drop(scene.home, name)
+
+
+async def test_a_directory_with_something_in_it_is_not_restored_into(scene: Scene) -> None:
+    await attempt(scene, 1)
+
+    with pytest.raises(InvalidField, match="is not empty"):
+        await restore(scene.git, scene.home, LINEAGE, scene.checkout)
+    assert (scene.checkout / "README.md").exists()
+
+
+async def swept_later(scene: Scene, later: timedelta, limits: Limits = LIMITS) -> int:
+    await sweep(scene.git, scene.home, never, limits=limits, now=datetime.now(UTC) + later)
+    return len(list_kept(scene.home))
+
+
+async def test_kept_work_is_dropped_when_it_is_too_old(scene: Scene) -> None:
+    await attempt(scene, 1)
+
+    assert await swept_later(scene, timedelta(days=13)) == 1
+    assert await swept_later(scene, timedelta(days=15)) == 0
+
+
+async def test_the_oldest_work_goes_first_when_there_is_too_much_and_none_on_its_first_day(scene: Scene) -> None:
+    for lineage in ("task-1", "task-2"):
+        workspace = await scene.workspace(lineage=lineage)
+        (workspace.tree / "noise").write_bytes(os.urandom(200_000))
+        await close(scene.git, scene.home, workspace, pushed=None)
+    limits = Limits(age=timedelta(days=14), size=400_000)
+
+    assert await swept_later(scene, timedelta(hours=23), limits) == 2
+    assert await swept_later(scene, timedelta(hours=25), limits) == 1
+    assert [kept.lineage for kept in list_kept(scene.home)] == ["task-2"]
+
+
+async def test_a_workspace_that_cannot_be_saved_stays(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "new.txt").write_text("new")
+    workspace.mirror.rename(scene.place / "away")
+
+    assert await close(scene.git, scene.home, workspace, pushed=None)
+    assert (workspace.tree / "new.txt").read_text() == "new"
+
+    (scene.place / "away").rename(workspace.mirror)
+    assert await scene.swept() == []
+    assert (await scene.restored() / "new.txt").read_text() == "new"
+
+
+async def test_a_workspace_whose_journal_is_gone_is_left_to_a_person(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.root / "workspace.json").unlink()
+    leave(workspace)
+
+    assert await scene.swept() == [LINEAGE]
+    assert missing(scene, workspace.tree) == []

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.runner.workspaces.conftest import Scene, assignment
+
+from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+
+pytestmark = pytest.mark.anyio
+
+
+async def located(scene: Scene, directory: Path) -> Repository:
+    return await locate(scene.git, assignment(working_directory=str(directory)))
+
+
+async def test_a_directory_below_a_checkout_means_that_checkout(scene: Scene) -> None:
+    found = await located(scene, scene.checkout / "src")
+
+    assert (found.url, found.name, found.source) == (str(scene.remote), "remote", scene.checkout)
+
+
+async def test_the_remote_origin_is_taken_out_of_several(scene: Scene) -> None:
+    scene.run("remote", "add", "fork", "git@example.org:me/fork.git")
+
+    assert (await located(scene, scene.checkout)).url == str(scene.remote)
+
+
+async def test_the_only_remote_is_taken_whatever_its_name(scene: Scene) -> None:
+    scene.run("remote", "rename", "origin", "upstream")
+
+    assert (await located(scene, scene.checkout)).url == str(scene.remote)
+
+
+async def test_a_checkout_without_a_remote_is_its_own(scene: Scene) -> None:
+    scene.run("remote", "remove", "origin")
+
+    assert (await located(scene, scene.checkout)).url == str(scene.checkout)
+
+
+async def test_a_relative_remote_is_meant_from_the_checkout(scene: Scene) -> None:
+    scene.run("remote", "set-url", "origin", "../remote.git")
+
+    assert (await located(scene, scene.checkout / "src")).url == str(scene.remote)
+
+
+async def test_git_reads_settings_that_are_not_simple(scene: Scene) -> None:
+    with (scene.checkout / ".git" / "config").open("a") as config:
+        config.write('[remote "origin"]\n  url = "git@example.org:me/second.git" ; another\n')
+    (scene.checkout / ".git" / "more").write_text("[remote]\n")
+    scene.run("config", "include.path", "more")
+
+    assert (await located(scene, scene.checkout)).url == str(scene.remote)
+
+
+async def test_a_linked_worktree_has_the_remote_of_its_repository(scene: Scene) -> None:
+    scene.run("worktree", "add", "-q", str(scene.place / "linked"))
+
+    assert (await located(scene, scene.place / "linked")).url == str(scene.remote)
+
+
+async def test_a_repository_is_named_by_the_path_of_a_bare_one(scene: Scene) -> None:
+    found = await locate(scene.git, assignment(repository=str(scene.remote)))
+
+    assert (found.url, found.source) == (str(scene.remote), None)
+
+
+async def test_a_short_name_is_on_github(scene: Scene) -> None:
+    found = await locate(scene.git, assignment(repository="owner/name"))
+
+    assert (found.url, found.name) == ("https://github.com/owner/name.git", "owner/name")
+
+
+async def test_two_repositories_of_one_name_have_two_mirrors(scene: Scene) -> None:
+    keys = {(await locate(scene.git, assignment(repository=name))).key for name in ("a/name", "a/name.git", "b/name")}
+
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("place", ["missing", "checkout/README.md", "plain", "broken"])
+async def test_there_is_no_repository_in(scene: Scene, place: str) -> None:
+    (scene.place / "plain").mkdir()
+    (scene.place / "broken" / ".git").mkdir(parents=True)
+
+    with pytest.raises(SetupProblem) as caught:
+        await located(scene, scene.place / place)
+    assert place in str(caught.value)
+
+
+async def test_the_home_directory_is_no_project(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(scene.checkout))
+
+    with pytest.raises(SetupProblem, match="is not taken for a project's repository"):
+        await located(scene, scene.checkout)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+async def test_git_does_not_trust_a_repository_of_another_user(scene: Scene) -> None:
+    for path in (scene.checkout, scene.checkout / ".git"):
+        os.chown(path, 12345, 12345)
+
+    with pytest.raises(SetupProblem, match="dubious ownership"):
+        await located(scene, scene.checkout)
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c id", "--upload-pack=id", "a\u202eb"])
+async def test_a_remote_that_could_run_a_program_is_refused(scene: Scene, url: str) -> None:
+    scene.run("config", "remote.origin.url", url)
+
+    with pytest.raises(SetupProblem, match="no address"):
+        await located(scene, scene.checkout)
+
+
+async def test_a_repository_named_by_a_link_is_refused(scene: Scene) -> None:
+    (scene.place / "link").symlink_to(scene.remote)
+
+    with pytest.raises(SetupProblem, match="symbolic link"):
+        await locate(scene.git, assignment(repository=str(scene.place / "link")))
