@@ -1,0 +1,55 @@
+"""The commit that goes out: the agent's own history, and on top of it what the agent left uncommitted."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from delegate.runner.git import Git
+from delegate.runner.publishing.clean import clean_repository
+from delegate.runner.publishing.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from delegate.runner.workspaces.worktrees import Workspace
+
+MESSAGE_MAX = 64 * 1024  # characters
+
+
+async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, message: str, at: datetime) -> str | None:
+    """None when nothing has changed. Made again from the same work and time, it is the same commit."""
+    base = workspace.base.commit
+    parent = snapshot.head if snapshot.head is not None and snapshot.descends else base
+    async with clean_repository(git, workspace) as clean:
+        trees = (await clean.git("rev-parse", f"{base}^{{tree}}", f"{parent}^{{tree}}")).decode().split()
+        if snapshot.tree == trees[0]:
+            return None
+        if snapshot.tree == trees[1]:
+            return parent
+        made = await clean.git(
+            "commit-tree",
+            snapshot.tree,
+            "-p",
+            parent,
+            input=plain_message(message).encode(errors="replace"),
+            extra=_signature(git, at),
+        )
+    return made.decode().strip()
+
+
+def plain_message(text: str) -> str:
+    """As git takes it: without NUL, and cut where nobody would read on; the last paragraph (the trailers) stays."""
+    text = text.replace("\0", "")
+    if len(text) <= MESSAGE_MAX:
+        return text
+    body, separator, trailers = text.rstrip().rpartition("\n\n")
+    trailers = trailers[:MESSAGE_MAX]
+    return f"{body[: MESSAGE_MAX - len(trailers)]}…{separator}{trailers}\n"
+
+
+def _signature(git: Git, at: datetime) -> dict[str, str]:
+    date = f"{int(at.timestamp())} +0000"
+    return {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", git.user_name), ("EMAIL", git.user_email), ("DATE", date))
+    }

@@ -1,0 +1,135 @@
+"""What may be published as it is, what only as a draft, and what not at all. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from delegate.errors import shown
+from delegate.runner.publishing.change import ABSENT, GITLINK, LINK, ChangedFile, Stats
+from delegate.runner.publishing.names import is_gits_own
+from delegate.runner.publishing.sorting import Odd, Oddity
+from delegate.runner.secret_forms import SHAPES
+
+FILES_MAX = 5_000
+BYTES_MAX = 200 * 1000 * 1000
+TOLD_MAX = 20  # sentences; a hundred more say nothing new
+DENIED_ODDITIES = frozenset({Oddity.OVERSIZED, Oddity.GITS_OWN, Oddity.SHARED})
+GIT_HOOKS = (
+    "commit-msg",
+    "post-checkout",
+    "post-commit",
+    "post-merge",
+    "post-rewrite",
+    "pre-commit",
+    "pre-push",
+    "pre-rebase",
+    "prepare-commit-msg",
+)
+# What decides which programs run where this repository is checked out or built.
+PROTECTED = (
+    ".github/",
+    ".gitlab-ci.yml",
+    ".gitlab/",
+    ".circleci/",
+    ".buildkite/",
+    "azure-pipelines.yml",
+    "bitbucket-pipelines.yml",
+    "Jenkinsfile",
+    ".husky/",
+    ".githooks/",
+    *(f"**/hooks/{name}" for name in GIT_HOOKS),
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    ".gitmodules",
+    "**/.claude/",
+    "**/.codex/",
+    "**/.cursor/",
+    "**/.gemini/",
+    "**/.mcp.json",
+    ".delegate.toml",
+    ".worktreeinclude",
+)
+# Tokens that stand in many test suites, and open nothing.
+TOLERATED = frozenset({"JWT"})
+SECRETS = tuple(shape for shape in SHAPES if shape.name not in TOLERATED)
+SECRET = re.compile(b"|".join(b"(%b)" % shape.whole() for shape in SECRETS))
+LETTERS_LEAST = 9  # different ones; `ghp_xxxxxxxx` is an example
+SUBMODULE_TRICK = re.compile(
+    rb"^\s*(update\s*=\s*!|(url|path)\s*=\s*\"?-|url\s*=\s*\"?ext::|path\s*=\s*\"?(.*/)?\.git(/|\"?\s*$))", re.I | re.M
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    denied: tuple[str, ...]  # a sentence each; one is enough not to publish
+    protected: tuple[str, ...]  # paths that make it a draft
+
+
+def judge(stats: Stats, *, protected: Sequence[str], odd: Sequence[Odd]) -> Verdict:
+    """`protected`: the repository's own patterns. `odd`: what a snapshot found beside plain files."""
+    denied = [*_too_much(stats), *_odd(odd)]
+    if stats.size <= BYTES_MAX:
+        has_modules = any(file.path == ".gitmodules" for file in stats.changed)
+        denied += [sentence for file in stats.changed for sentence in _denied(file, has_modules=has_modules)]
+    if len(denied) > TOLD_MAX:
+        denied[TOLD_MAX:] = [f"and {len(denied) - TOLD_MAX} more"]
+    guarded = re.compile("|".join(map(pattern, (*PROTECTED, *protected))), re.I | re.S)
+    return Verdict(
+        denied=tuple(denied), protected=tuple(file.path for file in stats.changed if guarded.fullmatch(file.path))
+    )
+
+
+def pattern(glob: str) -> str:
+    """A regular expression for a path from the root: `*` and `?` stay in one name, `**` and a last `/` do not."""
+    translated = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", glob.removeprefix("/"))
+    expression = "".join(translated.get(piece, re.escape(piece)) for piece in pieces)
+    return f"(?:{expression}{'.*' if glob.endswith('/') else '(?:/.*)?'})"
+
+
+def _too_much(stats: Stats) -> Iterator[str]:
+    if stats.files > FILES_MAX:
+        yield f"{stats.files:,} files are changed; {FILES_MAX:,} is the most that is published"
+    if stats.size > BYTES_MAX:
+        yield f"the change has {stats.size:,} bytes; {BYTES_MAX:,} is the most that is published"
+
+
+def _odd(odd: Sequence[Odd]) -> Iterator[str]:
+    return (f"{shown(one.path)} {one.kind.value}" for one in odd if one.kind in DENIED_ODDITIES)
+
+
+def _denied(file: ChangedFile, *, has_modules: bool) -> Iterator[str]:
+    if file.mode == ABSENT:
+        return
+    name = shown(file.path)
+    if is_gits_own(file.name, is_link=file.mode == LINK):
+        yield f"{name} {Oddity.GITS_OWN.value}"
+    if file.target is not None and leaves_tree(file.path, file.target):
+        yield f"{name} is a link that leads out of the repository, to {shown(file.target)}"
+    if file.mode == GITLINK and file.old_mode != GITLINK and not has_modules:
+        yield f"{name} is a repository inside the repository, without an entry in .gitmodules"
+    if file.path == ".gitmodules" and SUBMODULE_TRICK.search(file.added):
+        yield f"{name} sets a command, an address or a path that can run programs"
+    secret = _secret_in(file.added)
+    if secret is not None:
+        yield f"{name} has what looks like a secret in it ({secret})"
+
+
+def leaves_tree(path: str, target: str) -> bool:
+    """Out of the repository, or into git's own files; also when that could only be told by following other links."""
+    parts = target.split("/")
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] in {"..", "."}:
+        climbs += 1
+    up = parts[:climbs].count("..")
+    is_outside = target.startswith("/") or up > path.count("/") or ".." in parts[climbs:]
+    return is_outside or is_gits_own(target.encode(errors="replace"), is_link=False)
+
+
+def _secret_in(text: bytes) -> str | None:
+    for found in SECRET.finditer(text):
+        if len(set(found.group())) >= LETTERS_LEAST:
+            return SECRETS[(found.lastindex or 1) - 1].name
+    return None

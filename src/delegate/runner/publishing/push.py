@@ -1,0 +1,165 @@
+"""A commit onto its branch at the remote: never over what somebody else put there, and once whatever is retried."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from delegate.errors import shown
+from delegate.failpoints import failpoint
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.publishing.clean import Clean, bare_repository, clean_repository
+
+if TYPE_CHECKING:
+    from delegate.runner.workspaces.worktrees import Workspace
+
+PATIENCE = timedelta(seconds=90)  # shorter than a lease: a push that began in time ends in time
+TRIES = 3
+WORDS_MAX = 300
+PUSH = ("push", "--porcelain", "--no-verify", "--recurse-submodules=no")
+LOGIN_IN_URL = re.compile(r"://[^/@\s]+@")
+REFUSED = re.compile(rb"^!\t\S*\t\[([a-z ]+)\](?: \((.*)\))?$", re.M)
+# Somebody else was quicker: between our look and the push, or while the remote took the push in.
+RACES = ("stale info", "fetch first", "non-fast-forward", "cannot lock ref", "failed to update ref", "incorrect old")
+ADVICE = (
+    ("could not read username", "it asks for a password: sign in with `gh auth login` or a git credential helper"),
+    ("could not read password", "it asks for a password: sign in with `gh auth login` or a git credential helper"),
+    ("authentication failed", "it refused the login: sign in again with `gh auth login` or a git credential helper"),
+    ("permission denied", "this user may not push there"),
+    ("error: 403", "this user may not push there"),
+    ("repository not found", "it does not exist, or this user may not see it"),
+)
+
+
+class PushRejected(Exception):
+    """The branch could not be pushed; the text is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    commit: str
+    was: str | None  # what stood on the branch before, as far as it was looked at
+
+
+class Decision(Enum):
+    DONE = "it is there already"
+    PUSH = "it may go there"
+    REFUSE = "somebody else's commits are there"
+
+
+def decide(remote: str | None, ours: str, *, is_ancestor: bool, known: frozenset[str]) -> Decision:
+    """`remote`: the branch's commit there. `is_ancestor`: of ours. `known`: made by earlier attempts of the lineage."""
+    if remote == ours:
+        return Decision.DONE
+    if remote is None or is_ancestor or remote in known:
+        return Decision.PUSH
+    return Decision.REFUSE
+
+
+async def push(
+    git: Git, workspace: Workspace, commit: str, *, known: frozenset[str], guard: Callable[[], Awaitable[None]]
+) -> Pushed:
+    """`guard` is called directly before each push, and raises when this attempt may not act any more."""
+    async with clean_repository(git, workspace) as clean:
+        remote = _Remote(clean=clean, url=workspace.repository.url, branch=workspace.branch)
+        # Where none of us has been, the push itself tells whether the branch is free.
+        there = await remote.look() if known else None
+        for _ in range(TRIES):
+            is_ancestor = there is not None and await clean.is_ancestor(there, commit) is True
+            match decide(there, commit, is_ancestor=is_ancestor, known=known):
+                case Decision.DONE:
+                    return Pushed(commit=commit, was=commit)
+                case Decision.REFUSE:
+                    raise PushRejected(
+                        f"branch {workspace.branch} exists at the remote with commits that are not from this task; "
+                        "nothing was overwritten: rename or delete that branch, then retry"
+                    )
+                case Decision.PUSH:
+                    await guard()
+                    failpoint("runner.push.guarded")
+                    if await remote.swap(there, commit):
+                        return Pushed(commit=commit, was=there)
+            there = await remote.look()
+        if there == commit:
+            return Pushed(commit=commit, was=None)
+    raise PushRejected(
+        f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote broke off each time"
+    )
+
+
+async def delete_branch_if(git: Git, url: str, branch: str, commit: str) -> bool:
+    """Take back a push, unless the branch has moved on since; True when it is gone."""
+    with bare_repository() as directory:
+        clean = Clean(program=git, directory=directory, tree=directory, env={"GIT_DIR": str(directory)})
+        remote = _Remote(clean=clean, url=url, branch=branch)
+        if await remote.swap(commit, ""):
+            return True
+        there = await remote.look()
+    if there == commit:
+        raise PushRejected(f"branch {branch} could not be deleted at the remote")
+    return there is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remote:
+    clean: Clean
+    url: str
+    branch: str
+
+    @property
+    def ref(self) -> str:
+        return f"refs/heads/{self.branch}"
+
+    async def look(self) -> str | None:
+        """The branch's commit there."""
+        try:
+            answer = await self.clean.reach("ls-remote", "--", self.url, self.ref, timeout=PATIENCE)
+        except GitFailed as failed:
+            raise PushRejected(f"the remote does not tell what is on branch {self.branch}: {_why(failed)}") from failed
+        lines = (line.split("\t") for line in answer.decode(errors="replace").splitlines())
+        return next((commit for commit, name in lines if name == self.ref), None)
+
+    async def swap(self, old: str | None, new: str) -> bool:
+        """Compare and swap; False: it did not happen, or nobody knows whether it did."""
+        lease = f"--force-with-lease={self.ref}:{old or ''}"
+        try:
+            await self.clean.reach(*PUSH, lease, "--", self.url, f"{new}:{self.ref}", timeout=PATIENCE)
+        except GitFailed as failed:
+            refusal = _refusal(failed)
+            if refusal is not None:
+                raise PushRejected(f"the remote refused branch {self.branch}: {refusal}") from failed
+            return False
+        return True
+
+
+def _refusal(failed: GitFailed) -> str | None:
+    """What the remote has against it, when it is certain that trying again would bring the same."""
+    if failed.done is None:
+        return None
+    found = REFUSED.search(failed.done.stdout)
+    if found is None:
+        return _advice(failed)
+    reason = (found.group(2) or found.group(1)).decode(errors="replace")
+    if any(race in reason for race in RACES):
+        return None
+    said = [line[len("remote:") :] for line in _text(failed).splitlines() if line.startswith("remote:")]
+    words = "; ".join(line.strip() for line in said if line.strip())
+    return shown(f"{reason} ({words})" if words else reason, WORDS_MAX)
+
+
+def _why(failed: GitFailed) -> str:
+    fatal = next((line for line in _text(failed).splitlines() if line.startswith("fatal: ")), failed.why)
+    return _advice(failed) or shown(LOGIN_IN_URL.sub("://", fatal.removeprefix("fatal: ")), WORDS_MAX)
+
+
+def _advice(failed: GitFailed) -> str | None:
+    text = _text(failed).lower()
+    return next((advice for needle, advice in ADVICE if needle in text), None)
+
+
+def _text(failed: GitFailed) -> str:
+    return failed.done.stderr.decode(errors="replace") if failed.done else ""

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.runner.publishing.conftest import Site
+
+from delegate.runner.publishing.change import ChangedFile, Stats, change_of
+from delegate.runner.publishing.policy import BYTES_MAX, FILES_MAX, PROTECTED, TOLD_MAX, Verdict, judge, leaves_tree
+from delegate.runner.publishing.sorting import Odd, Oddity
+
+GITHUB_TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+
+
+def changed(path: str, **fields: object) -> ChangedFile:
+    given = {
+        "path": path,
+        "name": path.encode(),
+        "mode": "100644",
+        "old_mode": "100644",
+        "blob": "0" * 40,
+        "is_binary": False,
+        "added": b"",
+    }
+    return ChangedFile(**{**given, **fields})  # type: ignore[arg-type]  # fields by name
+
+
+def verdict(*files: ChangedFile, protected: tuple[str, ...] = (), odd: tuple[Odd, ...] = ()) -> Verdict:
+    return judge(Stats(changed=files), protected=protected, odd=odd)
+
+
+def test_a_plain_change_is_neither_denied_nor_protected() -> None:
+    assert verdict(changed("src/app.py", added=b"print(1)\n")) == Verdict(denied=(), protected=())
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("home", "/root"),
+        ("up", ".."),
+        ("a/up", "../../x"),
+        ("a/b/up", "./../.././../x"),
+        ("config", ".git/config"),
+        ("a/config", "../.GIT/hooks"),
+        ("through", "src/../../x"),
+        ("hidden", "sub/.git/config"),
+    ],
+)
+def test_links_that_leave_the_tree_are_denied(path: str, target: str) -> None:
+    assert verdict(changed(path, mode="120000", target=target)).denied == (
+        f"{path} is a link that leads out of the repository, to {target}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("a/b", "../README.md"), ("self", "self"), ("here", "."), ("x", ".gitignore"), ("a/b/c", "../../d"), ("e", "")],
+)
+def test_links_that_stay_in_the_tree_are_not(path: str, target: str) -> None:
+    assert not leaves_tree(path, target)
+
+
+@pytest.mark.parametrize(
+    "path", [".GIT/config", "git~1", "a/.git/hooks/x", ".git.", ".git::$INDEX_ALLOCATION", "a\\.git\\x"]
+)
+def test_names_of_gits_own_are_denied(path: str) -> None:
+    assert verdict(changed(path)).denied == (f"{path} has a name that git keeps for itself",)
+
+
+def test_what_is_removed_is_not_denied() -> None:
+    assert verdict(changed(".GIT/config", mode="000000"), changed("link", mode="000000")).denied == ()
+
+
+def test_too_many_files_are_denied() -> None:
+    files = tuple(changed(f"f{number}") for number in range(FILES_MAX + 1))
+
+    assert verdict(*files).denied == ("5,001 files are changed; 5,000 is the most that is published",)
+
+
+def test_too_many_bytes_are_denied() -> None:
+    denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), protected=(), odd=()).denied
+
+    assert denied == ("the change has 200,000,001 bytes; 200,000,000 is the most that is published",)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"token = '{GITHUB_TOKEN}'", "GitHub token"),
+        ("AWS_KEY=AKIAQ3EGT7WXYZ12345B", "AWS key"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq8\nabcdefghijklmnopqrstuvwxyz0123456789\n",
+            "private key",
+        ),
+    ],
+)
+def test_secrets_in_added_lines_are_denied_without_being_repeated(text: str, kind: str) -> None:
+    denied = verdict(changed("settings.py", added=text.encode())).denied
+
+    assert denied == (f"settings.py has what looks like a secret in it ({kind})",)
+
+
+def test_examples_of_secrets_are_not_denied() -> None:
+    assert verdict(changed("docs.md", added=b"use ghp_" + b"x" * 36)).denied == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["\tupdate = !touch /tmp/x", "url = ext::sh -c id", "  path = .git/hooks", 'url = "-oProxyCommand=id"']
+)
+def test_submodules_that_run_programs_are_denied(text: str) -> None:
+    found = verdict(changed(".gitmodules", added=f'[submodule "x"]\n{text}\n'.encode()))
+
+    assert found.denied == (".gitmodules sets a command, an address or a path that can run programs",)
+
+
+def test_a_plain_submodule_is_protected_and_not_denied() -> None:
+    added = b'[submodule "lib"]\n\tpath = lib\n\turl = https://example.com/lib.git\n'
+
+    found = verdict(changed(".gitmodules", added=added), changed("lib", mode="160000", old_mode="000000"))
+
+    assert found == Verdict(denied=(), protected=(".gitmodules",))
+
+
+def test_a_repository_without_an_entry_is_denied() -> None:
+    found = verdict(changed("vendor/lib", mode="160000", old_mode="000000"))
+
+    assert found.denied == ("vendor/lib is a repository inside the repository, without an entry in .gitmodules",)
+
+
+def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None:
+    odd = tuple(Odd(path=kind.name, kind=kind) for kind in Oddity)
+
+    assert verdict(odd=odd).denied == (
+        "OVERSIZED is larger than 2 GiB",
+        "GITS_OWN has a name that git keeps for itself",
+        "SHARED is a hard link to a file outside of the change",
+    )
+
+
+def test_only_the_first_sentences_are_told() -> None:
+    files = [changed(f"link{number}", mode="120000", target="/") for number in range(TOLD_MAX + 5)]
+
+    denied = verdict(*files).denied
+
+    assert len(denied) == TOLD_MAX + 1
+    assert denied[-1] == "and 5 more"
+
+
+def test_a_name_cannot_write_to_a_terminal() -> None:
+    denied = verdict(changed("\x1b]0;x\x07", mode="120000", target="/")).denied
+
+    assert denied == ("\\x1b]0;x\\x07 is a link that leads out of the repository, to /",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".github/workflows/ci.yml",
+        ".GitHub/workflows/ci.yml",
+        ".gitlab-ci.yml",
+        ".husky/pre-commit",
+        "tools/hooks/pre-commit",
+        "hooks/pre-push",
+        ".claude/settings.json",
+        "packages/app/.claude/settings.json",
+        ".codex/config.toml",
+        ".mcp.json",
+        "sub/.mcp.json",
+        ".delegate.toml",
+    ],
+)
+def test_what_decides_about_programs_is_protected(path: str) -> None:
+    assert verdict(changed(path)).protected == (path,)
+
+
+@pytest.mark.parametrize(
+    "path", ["src/hooks/useThing.ts", "docs/.github.md", "githubx/y", "x.gitlab-ci.yml", ".claudex", "mcp.json"]
+)
+def test_what_only_looks_similar_is_not(path: str) -> None:
+    assert verdict(changed(path)).protected == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("deploy/", "deploy/a/b"),
+        ("deploy", "deploy/a"),
+        ("/infra/*.tf", "infra/main.tf"),
+        ("**/*.sql", "a/b/c.sql"),
+        ("**/*.sql", "c.sql"),
+        ("secrets?.txt", "secrets1.txt"),
+        ("a/**/z", "a/b/c/z"),
+        ("we[i]rd(name", "we[i]rd(name"),
+    ],
+)
+def test_a_repository_protects_its_own_paths(pattern: str, path: str) -> None:
+    assert verdict(changed(path), protected=(pattern,)).protected == (path,)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("infra/*.tf", "infra/a/main.tf"), ("deploy/", "deployment/x"), ("a?b", "a/b")]
+)
+def test_a_pattern_stays_in_its_place(pattern: str, path: str) -> None:
+    assert verdict(changed(path), protected=(pattern,)).protected == ()
+
+
+def test_removing_a_protected_file_is_told_too() -> None:
+    assert verdict(changed(PROTECTED[1], mode="000000")).protected == (PROTECTED[1],)
+
+
+@pytest.mark.anyio
+async def test_links_and_hard_links_in_a_real_tree_are_judged(site: Site, tmp_path: Path) -> None:
+    for name, target in {
+        "home": str(tmp_path),
+        "up": "../..",
+        "git": ".git/config",
+        "one": "two",
+        "two": "one",
+    }.items():
+        (site.tree / name).symlink_to(target)
+    (tmp_path / "key").write_text("k\n")
+    os.link(tmp_path / "key", site.tree / "key")
+    snapshot = await site.take()
+    commit = str(await site.commit())
+
+    _, stats = await change_of(site.git, site.workspace, commit)
+
+    denied = judge(stats, protected=(), odd=snapshot.odd).denied
+    assert [sentence.split(" ")[0] for sentence in denied] == ["key", "git", "home", "up"]
