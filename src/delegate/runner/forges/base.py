@@ -1,0 +1,194 @@
+"""What a forge is to the runner, and how one pull request per task is made sure of, whatever is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+import stamina
+
+from delegate.runner.forges.body import merged_body
+
+TRIES = 3
+PAUSE_FIRST, PAUSE_MAX = 1.0, 10.0  # seconds between the tries
+
+Guard = Callable[[], Awaitable[None]]  # raises when this runner may not act any more
+
+
+class PullState(StrEnum):
+    OPEN = "open"
+    MERGED = "merged"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRequest:
+    number: int  # 0: the forge does not number them
+    url: str
+    state: PullState
+    is_draft: bool
+    head: str
+    base: str
+    commit: str = ""  # the head's, as the forge knows it
+    task_id: str | None = None  # the task that our marker in the body names
+    body: str = field(default="", repr=False)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.task_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The pull request that a task wants; `body` carries the task's marker."""
+
+    task_id: str
+    title: str
+    body: str
+    branch: str
+    base: str
+    commit: str
+    is_draft: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensured:
+    pull_request: PullRequest
+    adopted: bool = False  # it was there already
+    warning: str | None = None  # it is there, but not all that was wished could be done
+
+
+class ForgeFailed(Exception):
+    """The forge did not do it, or did not say so; `is_final`: it never will, however often it is asked."""
+
+    def __init__(self, why: str, *, is_final: bool = False) -> None:
+        self.why = why
+        self.is_final = is_final
+        super().__init__(why)
+
+
+class PrRejected(Exception):
+    """There is no pull request; the text says why and what to do. `may_exist`: nobody could look in the end."""
+
+    def __init__(self, sentence: str, *, may_exist: bool = False) -> None:
+        self.may_exist = may_exist
+        super().__init__(sentence)
+
+
+class Forge(Protocol):
+    """Every call raises ForgeFailed; those that take a guard await it directly before they act."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def find(self, branch: str) -> list[PullRequest]:
+        """Those from this branch of this very repository, in all states."""
+
+    async def open(self, wish: Wish, guard: Guard) -> PullRequest: ...
+
+    async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None: ...
+
+    async def make_draft(self, pull: PullRequest, guard: Guard) -> None: ...
+
+    async def close(self, pull: PullRequest, comment: str) -> None: ...
+
+    def by_hand(self, wish: Wish) -> str:
+        """The command with which a person opens it."""
+
+
+async def ensure(forge: Forge, wish: Wish, guard: Guard) -> Ensured:
+    """Look, and only then act; an answer that was lost is looked for. Raises PrRejected, or what the guard raises."""
+    settling = _Settling(forge, wish, guard)
+    try:
+        return await _repeated(settling)
+    except ForgeFailed as problem:
+        if settling.standing is not None:
+            warning = f"the pull request is there, but could not be brought up to date: {problem.why}"
+            return Ensured(pull_request=settling.standing, adopted=True, warning=warning)
+        sentence = (
+            f"the branch {wish.branch} is pushed, but the pull request could not be opened: {problem.why}; "
+            f"`delegate retry` tries it again, by hand it is `{forge.by_hand(wish)}`"
+        )
+        raise PrRejected(sentence, may_exist=settling.is_unknown) from problem
+
+
+async def _repeated(settling: _Settling) -> Ensured:
+    waits = {"wait_initial": PAUSE_FIRST, "wait_max": PAUSE_MAX}
+    async for trial in stamina.retry_context(on=_may_pass, attempts=TRIES, timeout=None, **waits):
+        with trial:
+            ensured = await settling.once()
+    return ensured
+
+
+def _may_pass(problem: Exception) -> bool:
+    return isinstance(problem, ForgeFailed) and not problem.is_final
+
+
+class _Settling:
+    def __init__(self, forge: Forge, wish: Wish, guard: Guard) -> None:
+        self._forge, self._wish, self._guard = forge, wish, guard
+        self.standing: PullRequest | None = None  # the open one that is there, whether or not it could be edited
+        self.is_unknown = False  # one may have been opened since the last look
+
+    async def once(self) -> Ensured:
+        pull = await self._look()
+        if pull is not None:
+            return await self._adopt(pull)
+        try:
+            self.is_unknown = True
+            opened = await self._forge.open(self._wish, self._guard)
+        except ForgeFailed as problem:
+            self.is_unknown = not problem.is_final
+            # The forge may have acted and its answer be lost, or another may have been quicker.
+            pull = await self._look()
+            if pull is None:
+                raise
+            return await self._adopt(pull)
+        self.is_unknown = False
+        return Ensured(pull_request=opened)
+
+    async def _look(self) -> PullRequest | None:
+        found = await self._forge.find(self._wish.branch)
+        self.is_unknown = False
+        return choose(found, self._wish)
+
+    async def _adopt(self, pull: PullRequest) -> Ensured:
+        if pull.state is not PullState.OPEN:
+            return Ensured(pull_request=pull, adopted=True)
+        self.standing = pull
+        body = merged_body(pull.body, self._wish.body)
+        if body != pull.body:
+            await self._forge.edit(pull, body, self._guard)
+        if self._wish.is_draft and not pull.is_draft:
+            await self._forge.make_draft(pull, self._guard)
+            pull = replace(pull, is_draft=True)
+        return Ensured(pull_request=replace(pull, body=body, task_id=self._wish.task_id), adopted=True)
+
+
+def choose(found: Sequence[PullRequest], wish: Wish) -> PullRequest | None:
+    """The pull request that is this task's already: open or merged. One that a person closed is never opened again.
+
+    An earlier task of the lineage had the same branch: what became of its pull request does not bind this one, unless
+    it is still open, or has merged this very commit.
+    """
+    of_branch = [pull for pull in found if pull.head == wish.branch]
+    fitting = [p for p in of_branch if p.state is PullState.OPEN and (p.is_ours or p.base == wish.base)]
+    if fitting:
+        return max(fitting, key=lambda p: (p.base == wish.base, p.is_ours, p.number))
+    for pull in of_branch:
+        if pull.state is PullState.MERGED and (pull.task_id == wish.task_id or pull.commit == wish.commit):
+            return pull
+    for pull in of_branch:
+        if pull.state is PullState.CLOSED and (pull.task_id == wish.task_id or _is_bare(pull, wish)):
+            raise PrRejected(
+                f"the pull request {pull.url} was closed without being merged, and Delegate does not open it again; "
+                f"the branch {wish.branch} is pushed: reopen it by hand if the work is wanted after all"
+            )
+    return None
+
+
+def _is_bare(pull: PullRequest, wish: Wish) -> bool:
+    """A person opened it from our branch, without us."""
+    return not pull.is_ours and pull.base == wish.base

@@ -1,0 +1,168 @@
+"""The title and the body of a pull request: what a reviewer sees first. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delegate.errors import escaped
+from delegate.model import Issue, Usage
+from delegate.runner.forges.harmless import harmless, one_line
+from delegate.runner.forges.quoting import enclosed
+from delegate.thinking import shown_model
+
+if TYPE_CHECKING:  # the checks themselves use this package's way with foreign text
+    from delegate.runner.checks import CheckResult
+
+BODY_MAX = 60_000  # characters; GitHub takes 65,536
+TITLE_MAX = 200  # characters; GitHub takes 256
+CODE_MAX = 200  # characters of a command or a path
+LISTED_MAX = 20  # checks, paths or warnings; what is beyond is counted
+SHORT_COMMIT = 9
+SAFE_URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,500}")
+SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
+
+PROTECTED = "These paths decide what runs in CI or on a developer's machine; look at them first:"
+MARKER = re.compile(r"<!-- delegate:(task-[A-Za-z0-9]+) -->")
+END_MARKER = "<!-- /delegate -->"
+OURS = re.compile(rf"{MARKER.pattern}.*?(?:{END_MARKER}|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyFacts:
+    task_id: str
+    summary: str  # the agent's own words
+    agent: str
+    model: str | None
+    duration: timedelta
+    commit: str
+    files: int
+    additions: int
+    deletions: int
+    issue: Issue | None = None
+    checks: Sequence[CheckResult] = ()
+    usage: Usage = field(default_factory=Usage)
+    protected: Sequence[str] = ()  # paths that the change touches and a person should look at
+    warnings: Sequence[str] = ()  # our own sentences
+
+
+def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> str:
+    """`KEY · title` of the issue, the user's own title, or the first line of the request."""
+    if issue is not None:
+        parts = (one_line(issue.key, TITLE_MAX), one_line(issue.title, TITLE_MAX))
+        return one_line(" · ".join(part for part in parts if part), TITLE_MAX)
+    lines = [title or "", *prompt.splitlines()]
+    found = (one_line(line, TITLE_MAX) for line in lines if line.strip())
+    return next((line for line in found if line), "Work of an agent")
+
+
+def pull_request_body(facts: BodyFacts) -> str:
+    before = [marker(facts.task_id), _opening(facts), _look_first(facts)]
+    after = [_checks(facts), _numbers(facts), END_MARKER]
+    ours = "\n\n".join(part for part in (*before, *after) if part)
+    summary = enclosed(harmless(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
+    words = summary or "The agent left no summary of its work."
+    return "\n\n".join(part for part in (*before, words, *after) if part)
+
+
+def marker(task_id: str) -> str:
+    return f"<!-- delegate:{task_id} -->"
+
+
+def task_of(body: str) -> str | None:
+    """The task that a pull request belongs to, by the marker in its body."""
+    found = MARKER.search(body)
+    return found[1] if found else None
+
+
+def merged_body(there: str, ours: str) -> str:
+    """Ours in the place of an older one of ours; what people have written before and after it stays."""
+    if not there.strip():
+        return ours
+    if MARKER.search(there):
+        return OURS.sub(lambda _: ours, there, count=1)
+    return f"{there.rstrip()}\n\n---\n\n{ours}"
+
+
+def _opening(facts: BodyFacts) -> str:
+    if facts.issue is None:
+        return f"Opened automatically for {facts.task_id}."
+    key, title = _text(facts.issue.key), _text(facts.issue.title)
+    name = f"{key} · {title}" if title else key
+    url = facts.issue.url
+    linked = f"[{name}]({url})" if url and SAFE_URL.fullmatch(url) else name
+    return f"Opened automatically for {key}.\n\n**Issue:** {linked}"
+
+
+def _look_first(facts: BodyFacts) -> str:
+    parts = [[_text(sentence)] for sentence in facts.warnings[:LISTED_MAX]]
+    if facts.protected:
+        listed = [f"- {_code(path)}" for path in facts.protected[:LISTED_MAX]]
+        more = len(facts.protected) - LISTED_MAX
+        parts.append([PROTECTED, *listed, *([f"- and {more} more"] if more > 0 else [])])
+    lines = [line for part in parts for line in ("", *part)]
+    return "\n".join(["> [!WARNING]", *(f"> {line}".rstrip() for line in lines[1:])]) if parts else ""
+
+
+def _checks(facts: BodyFacts) -> str:
+    if not facts.checks:
+        return "### Checks\n\nThis repository names no checks, so nothing was run on this change."
+    rows = [_row(check) for check in facts.checks[:LISTED_MAX]]
+    more = len(facts.checks) - LISTED_MAX
+    if more > 0:
+        rows.append(f"| | and {more} more | {sum(c.ok for c in facts.checks[LISTED_MAX:])} of {more} passed | |")
+    table = "\n".join(["| | check | result | time |", "| --- | --- | --- | --- |", *rows])
+    return f"### Checks\n\n{table}\n\nRun by Delegate on {facts.commit[:SHORT_COMMIT]}, the commit that was pushed."
+
+
+def _row(check: CheckResult) -> str:
+    sign = "✅" if check.ok else "❌"
+    command = _code(check.command).replace("|", "\\|")
+    return f"| {sign} | {command} | {check.how} | {_seconds(check.seconds)} |"
+
+
+def _numbers(facts: BodyFacts) -> str:
+    files = f"{facts.files:,} file{'' if facts.files == 1 else 's'}"
+    change = f"**{files} changed** · +{facts.additions:,} −{facts.deletions:,}"
+    used = facts.usage
+    taken = used.input_tokens + used.cache_read_tokens + used.cache_write_tokens
+    tokens = f"{_tokens(taken)} tokens in, {_tokens(used.output_tokens)} out" if taken or used.output_tokens else ""
+    cost = f"${used.cost_usd:,.2f}" if used.cost_usd >= 0.005 else ""  # half a cent rounds to one
+    model = _text(shown_model(facts.model or ""))
+    parts = (_text(facts.agent), model, tokens, cost, _duration(facts.duration), facts.task_id)
+    return f"---\n\n{change}\n\n{' · '.join(part for part in parts if part)}"
+
+
+def _text(text: str) -> str:
+    """On one line, without effect in Markdown."""
+    return SPECIAL.sub(r"\\\1", one_line(text, TITLE_MAX))
+
+
+def _code(text: str) -> str:
+    """As code that its own backticks cannot end."""
+    line = one_line(escaped(text), CODE_MAX)
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    edge = " " if line.startswith("`") or line.endswith("`") or not line else ""
+    return f"{fence}{edge}{line}{edge}{fence}"
+
+
+def _tokens(count: int) -> str:
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def _seconds(seconds: float) -> str:
+    return _duration(timedelta(seconds=seconds)) if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def _duration(duration: timedelta) -> str:
+    minutes, seconds = divmod(round(duration.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

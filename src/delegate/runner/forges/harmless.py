@@ -1,0 +1,82 @@
+"""Text from outside as it may stand in a pull request: it can be read, and does nothing else.
+
+A forge reads meaning into words: `@name` calls a person, `Fixes #1` closes an issue, a comment hides, an image is
+fetched. None of that may come from an agent or an issue. We do not guess which part of a text the forge takes for code:
+a character that nobody sees breaks such words wherever they stand.
+"""
+
+from __future__ import annotations
+
+import re
+
+BREAK = "\u200b"
+
+ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"
+)
+LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+# Control characters but tab and line feed; soft hyphen, zero width, bidirectional, tags and other invisible letters.
+UNSEEN = re.compile(
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+SURROGATES = re.compile(r"[\ud800-\udfff]")
+COMMENT, COMMENT_END = "<!--", "-->"
+INLINE_DATA = re.compile(r"data:[\w.+/-]{1,80};base64,[A-Za-z0-9+/=_-]{64,}", re.IGNORECASE)
+
+REFERENCE = r"(?:#\d|\b[a-z][a-z0-9]{1,9}-\d|/(?:issues?|pull)/)"
+KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
+# What does something, and where in it the break goes: before the second group.
+POWERS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"(<)([a-z/!?])",  # tags
+        r"(&)(#|[a-z][a-z0-9]*;)",  # a character by its name, which may be one of those below
+        r"(@)([a-z0-9_])",  # mentions
+        r"(!)(\[)",  # images: the forge would fetch them, with whatever their address carries
+        r"(\b(?:java|vb)script)(:)",
+        rf"(\b{KEYWORD})(?=\b\W{{0,20}}[\w.:/-]{{0,100}}{REFERENCE})()",  # closing an issue
+        rf"((?<![\w-]){KEYWORD})(?=\b[^\n]{{0,100}}{REFERENCE})()",  # the same, said with more words
+        r"(^[ \t>*+-]*[a-z][a-z-]*-(?:by|task|id|checks))([ \t]*:)",  # trailers of a squashed commit
+        r"(\[)((?:skip|no)[ -](?:ci|actions)\]|(?:ci|actions)[ -]skip\])",
+        r"(^[ \t>*+-]*/)([a-z][a-z-]*(?:[ \t]|$))",  # orders to a bot
+    )
+)
+
+
+def plain(text: str) -> str:
+    """Without terminal escapes, control and invisible characters; lines end in line feeds."""
+    text = LINE_ENDS.sub("\n", ESCAPES.sub("", text))
+    return SURROGATES.sub("\ufffd", UNSEEN.sub("", text))
+
+
+def harmless(text: str) -> str:
+    """Markdown from outside: looks as it was meant, and calls, closes, hides, fetches and claims nothing."""
+    text = INLINE_DATA.sub("data:…", without_comments(plain(text)))
+    for power in POWERS:
+        text = power.sub(_broken, text)
+    return text
+
+
+def without_comments(text: str) -> str:
+    """One that is never closed stays: nothing tells where it was meant to end. It is broken like every tag."""
+    kept, at = [], 0
+    while (start := text.find(COMMENT, at)) >= 0 and (end := text.find(COMMENT_END, start + len(COMMENT))) >= 0:
+        kept.append(text[at:start])
+        at = end + len(COMMENT_END)
+    return "".join(kept) + text[at:]
+
+
+def _broken(found: re.Match[str]) -> str:
+    first, second = found.groups()
+    if second:
+        return f"{first}{BREAK}{second}"
+    return f"{first[0]}{BREAK}{first[1:]}"  # a keyword, broken inside
+
+
+def one_line(text: str, most: int) -> str:
+    """Harmless, on one line, cut visibly."""
+    line = harmless(" ".join(plain(text[: 4 * most]).split()))
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"

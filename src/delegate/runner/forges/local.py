@@ -1,0 +1,37 @@
+"""No forge that we can speak to: the branch is pushed, and the review stays in Delegate."""
+
+from __future__ import annotations
+
+from delegate.runner.forges.base import Guard, PullRequest, PullState, Wish
+
+
+class Local:
+    """Its pull request is the task's own page, named after the branch; there is nothing to open twice."""
+
+    name = "local"
+
+    async def find(self, branch: str) -> list[PullRequest]:  # noqa: ARG002  # as every forge
+        return []
+
+    async def open(self, wish: Wish, guard: Guard) -> PullRequest:
+        await guard()
+        return PullRequest(
+            number=0,
+            url=f"local:{wish.branch}",
+            state=PullState.OPEN,
+            is_draft=wish.is_draft,
+            head=wish.branch,
+            base=wish.base,
+            commit=wish.commit,
+            task_id=wish.task_id,
+            body=wish.body,
+        )
+
+    async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None: ...
+
+    async def make_draft(self, pull: PullRequest, guard: Guard) -> None: ...
+
+    async def close(self, pull: PullRequest, comment: str) -> None: ...
+
+    def by_hand(self, wish: Wish) -> str:
+        return f"git merge {wish.branch}"

@@ -1,0 +1,76 @@
+"""Which forge a remote belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from delegate.runner.forges.base import Forge
+from delegate.runner.forges.github import GitHub, has_login
+from delegate.runner.forges.local import Local
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.programs import ProgramMissing, ProgramTimedOut, run_program
+
+GITHUB = "github.com"
+PATIENCE = timedelta(seconds=10)  # for programs that only read a configuration
+NOWHERE = Path("/")
+
+HOST = r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*)"
+NAME = r"(?P<owner>[A-Za-z0-9_][A-Za-z0-9._-]*)/(?P<name>[A-Za-z0-9._-]+?)(?:\.git)?/?"
+URL = re.compile(rf"(?P<scheme>https?|ssh|git|git\+ssh)://(?:[^/@]*@)?{HOST}(?::\d+)?/{NAME}")
+SCP_LIKE = re.compile(rf"(?:[^/@:]+@)?{HOST}:/?{NAME}")
+ALIASES = {"www.github.com": GITHUB, "ssh.github.com": GITHUB}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    host: str
+    repository: str  # owner/name
+    is_ssh: bool
+
+
+async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: str) -> Forge:
+    """GitHub when it is github.com, or a host that gh is logged in to; else none but ourselves."""
+    remote = parse(await _rewritten(git, url))
+    if remote is None:
+        return Local()
+    host = remote.host
+    if remote.is_ssh and host != GITHUB:
+        host = await _ssh_host(host, environ)
+    if host == GITHUB or await has_login(gh_command, host, environ):
+        return GitHub(command=gh_command, environ=environ, host=host, repository=remote.repository)
+    return Local()
+
+
+def parse(url: str) -> Remote | None:
+    """The host and the repository that an address names; None when it is no address of a forge."""
+    found = URL.fullmatch(url)
+    is_ssh = found is None or found["scheme"] in ("ssh", "git+ssh")
+    found = found or SCP_LIKE.fullmatch(url)
+    if found is None or found["name"] in (".", ".."):
+        return None
+    host = found["host"].lower()
+    return Remote(host=ALIASES.get(host, host), repository=f"{found['owner']}/{found['name']}", is_ssh=is_ssh)
+
+
+async def _rewritten(git: Git, url: str) -> str:
+    """The address that git really uses: a user may have short names for theirs."""
+    try:
+        shown = await git.reach("ls-remote", "--get-url", "--", url, cwd=NOWHERE, timeout=PATIENCE)
+    except GitFailed:
+        return url
+    return shown.decode(errors="replace").strip() or url
+
+
+async def _ssh_host(alias: str, environ: Mapping[str, str]) -> str:
+    """People with two accounts give the host a second name in their SSH configuration."""
+    try:
+        done = await run_program(["ssh", "-G", alias], cwd=NOWHERE, env=environ, timeout=PATIENCE)
+    except (ProgramMissing, ProgramTimedOut):
+        return alias
+    found = re.search(r"^hostname (\S+)$", done.stdout.decode(errors="replace"), re.MULTILINE)
+    named = found[1].lower() if found else alias
+    return ALIASES.get(named, named)
