@@ -1,0 +1,151 @@
+"""The repository's own checks: what their commands' ends and outputs mean. A red check is not a success."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from delegate.errors import shown
+from delegate.runner.commands import CommandResult
+from delegate.runner.prompts.quoted import without_escapes
+
+TAIL_MAX = 20_000  # characters of a check's output that are kept for the agent
+
+# Test runners sum up on a line of their own; a repository that runs several of them has several such lines.
+PYTEST = re.compile(r"^(?:=+ )?(?P<sums>\d+ [a-z]+(?:, \d+ [a-z]+)*) in \d[\d.]*s\b.*$", re.M)
+JEST = re.compile(r"^Tests: +(?P<sums>(?:\d+ [a-z]+, )+\d+ total)$", re.M)
+VITEST = re.compile(r"^ *Tests +(?P<sums>\d+ [a-z]+(?: \| \d+ [a-z]+)*) \(\d+\)$", re.M)
+CARGO = re.compile(r"^test result: [A-Za-z]+\. (?P<sums>\d+ passed; \d+ failed);.*$", re.M)
+SUM = re.compile(r"(?P<number>\d+) (?P<word>[a-z]+)")
+BAD_WORDS = frozenset({"failed", "error", "errors"})
+# Go tells each test with -v, and without it only each package.
+GO_RUN = re.compile(r"^=== RUN ", re.M)
+GO_TEST = re.compile(r"^--- (?P<end>PASS|FAIL): ", re.M)
+GO_PACKAGE = re.compile(
+    r"^(?P<end>ok|FAIL)[ \t]+\S+[ \t]+(?:\(cached\)|\d[\d.]*s|(?P<unbuilt>\[(?:build|setup) failed\]))", re.M
+)
+
+
+class Counts(NamedTuple):
+    passed: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    command: str
+    ok: bool
+    passed: int | None  # of the tests it counted, if it counted any
+    total: int | None
+    seconds: float
+    tail: str  # the end of its output
+    exit_code: int | None = None  # None: it was stopped because it took too long
+
+    @property
+    def line(self) -> str:
+        """For the timeline: `17/17 · 1.2 s`."""
+        return f"{self.how} · {self.seconds:.1f} s"
+
+    @property
+    def how(self) -> str:
+        if self.passed is not None:
+            return f"{self.passed}/{self.total}"
+        if self.ok:
+            return "passed"
+        return "stopped: it took too long" if self.exit_code is None else f"exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    results: tuple[CheckResult, ...] = ()
+
+    @property
+    def is_green(self) -> bool:
+        return not self.red
+
+    @property
+    def red(self) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.results if not result.ok)
+
+    @property
+    def counts(self) -> Counts:
+        """Tests, where any were counted, and then each other red command as one more; else commands."""
+        counted = [Counts(one.passed, one.total) for one in self.results if one.passed is not None and one.total]
+        if not counted:
+            return Counts(len(self.results) - len(self.red), len(self.results))
+        uncounted = sum(one.passed is None for one in self.red)
+        return Counts(sum(one.passed for one in counted), sum(one.total for one in counted) + uncounted)
+
+    @property
+    def passed(self) -> int:
+        return self.counts.passed
+
+    @property
+    def total(self) -> int:
+        return self.counts.total
+
+    @property
+    def line(self) -> str:
+        return f"{self.passed}/{self.total} · {sum(result.seconds for result in self.results):.1f} s"
+
+    @property
+    def red_line(self) -> str:
+        """What a person reads first when the task failed by it."""
+        told = ", ".join(f"`{shown(result.command)}` ({result.how})" for result in self.red)
+        return f"{len(self.red)} of {len(self.results)} checks did not pass: {told}"
+
+
+async def run_checks(
+    run_command: Callable[[str], Awaitable[CommandResult]],
+    commands: Sequence[str],
+    *,
+    tell: Callable[[CheckResult], None],
+) -> Checks:
+    """Runs all of them, whatever the first ones say: the agent mends more in one turn when it knows everything."""
+    results = []
+    for command in commands:
+        results.append(result_of(await run_command(command)))
+        tell(results[-1])
+    return Checks(results=tuple(results))
+
+
+def result_of(done: CommandResult) -> CheckResult:
+    ok = done.exit_code == 0
+    found = counts(done.output)
+    if found is not None and not ok and found.passed == found.total:
+        found = None  # all tests passed and something else did not: "17/17" would look green
+    return CheckResult(
+        command=done.command,
+        ok=ok,
+        passed=found.passed if found else None,
+        total=found.total if found else None,
+        seconds=done.seconds,
+        tail=without_escapes(done.output.decode(errors="replace"))[-TAIL_MAX:],
+        exit_code=done.exit_code,
+    )
+
+
+def counts(output: bytes) -> Counts | None:
+    """How many tests ran and how many of them passed, as pytest, jest, vitest, go and cargo tell it; skipped ones did
+    not run."""
+    text = without_escapes(output.decode(errors="replace"))
+    sums = [_summed(line["sums"]) for form in (PYTEST, JEST, VITEST, CARGO) for line in form.finditer(text)]
+    passed, total = (sum(column) for column in zip(*sums, _go(text), strict=True))
+    return Counts(passed, total) if total else None
+
+
+def _summed(sums: str) -> Counts:
+    numbers = {found["word"]: int(found["number"]) for found in SUM.finditer(sums)}
+    bad = sum(number for word, number in numbers.items() if word in BAD_WORDS)
+    return Counts(numbers.get("passed", 0), numbers.get("passed", 0) + bad)
+
+
+def _go(text: str) -> Counts:
+    packages = list(GO_PACKAGE.finditer(text))
+    if not GO_RUN.search(text):
+        return Counts(sum(one["end"] == "ok" for one in packages), len(packages))
+    ends = [one["end"] for one in GO_TEST.finditer(text)]
+    unbuilt = sum(one["unbuilt"] is not None for one in packages)
+    return Counts(ends.count("PASS"), len(ends) + unbuilt)

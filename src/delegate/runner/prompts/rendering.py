@@ -1,0 +1,33 @@
+"""Templates that know every name they use, and what is said to an agent in the middle of its work."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from delegate.runner.prompts.quoted import fenced, visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def message_words(text: str) -> str:
+    """A person's words while the agent works: never at the beginning, where an agent may take them for a command."""
+    return rendered("message.j2", message=fenced("message", visible(text)))
+
+
+def rendered(template: str, **facts: object) -> str:
+    return _environment().get_template(template).render(facts).strip() + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - a prompt is no HTML; what comes from outside is quoted before
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
