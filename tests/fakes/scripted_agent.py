@@ -3,9 +3,9 @@
 `install(directory)` puts it there under the name `claude`. Its script, a JSON object {"steps": [STEP, ...]}, is in
     the file named by SCRIPTED_AGENT_FILE, or else
     the variable SCRIPTED_AGENT, or else
-    the prompt itself, which comes on stdin as a stream-json user message. A sentence may stand before its first brace.
+    the prompt itself, which comes on stdin as a stream-json user message. Other words may stand around it.
 Without any of them it answers "Done." like a model with nothing to do. When SCRIPTED_AGENT_LOG names a file, each run
-appends a line {"argv", "prompt", "cwd", "pid", "environ"} to it.
+appends a line {"argv", "prompt", "cwd", "pid", "environ"} to it. Asked for its version it says that and nothing else.
 
 A step is one of
     {"init": {}}                   the session event; fields override the default ones ("session_id", "model", …)
@@ -18,6 +18,7 @@ A step is one of
     {"replay": "file.jsonl"}       the bytes of a captured transcript
     {"wait": "path"}               until the file exists
     {"touch": "path"}              make the file
+    {"close": "stdout"}            that stream, and go on
     {"read": 1}                    take that many further messages from stdin and repeat each as an assistant's message
     {"end_of_input": true}         wait until stdin is closed
     {"spawn": 3, "pids": "path"}   so many children that leave its session and ignore TERM; their pids, one a line
@@ -103,6 +104,9 @@ class ScriptedAgent:
     def do_touch(self, step: Json) -> None:
         Path(step["touch"]).touch()
 
+    def do_close(self, step: Json) -> None:
+        os.close(2 if step["close"] == "stderr" else 1)
+
     def do_read(self, step: Json) -> None:
         for _ in range(step["read"]):
             self.assistant({"type": "text", "text": read_message()})
@@ -181,9 +185,9 @@ def steps_of(prompt: str) -> list[Json]:
     if path := os.environ.get("SCRIPTED_AGENT_FILE"):
         script = Path(path).read_text(encoding="utf-8")
     else:
-        script = os.environ.get("SCRIPTED_AGENT") or prompt[max(prompt.find("{"), 0) :]
+        script = os.environ.get("SCRIPTED_AGENT") or prompt[max(prompt.find('{"steps"'), 0) :]
     try:
-        return list(json.loads(script)["steps"])
+        return list(json.JSONDecoder().raw_decode(script)[0]["steps"])
     except (ValueError, KeyError, TypeError):
         return [{"init": {}}, {"say": "Done."}, {"result": "Done."}, {"end_of_input": True}]
 
@@ -197,6 +201,9 @@ def keep_log(prompt: str) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        write({}, b"0.0.0 (Scripted Agent)\n")
+        return
     prompt = read_message()
     keep_log(prompt)
     ScriptedAgent().play(steps_of(prompt))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from delegate.model import Usage
+from delegate.runner.agents import Roots, Turn
 from delegate.wire import Assignment
 
 
@@ -21,8 +23,28 @@ def new_assignment() -> Callable[..., Assignment]:
             "prompt": "Do the task.",
             "timeout_ms": 1_800_000,
             "max_output": 1_048_576,
+            "lineage": "task-0123456789",
         }
         return Assignment.model_validate({**basis, **fields})
+
+    return make
+
+
+@pytest.fixture
+def new_turn(new_assignment: Callable[..., Assignment]) -> Callable[..., Turn]:
+    """The first turn of an attempt, unless its parts are given; all other fields are the assignment's."""
+
+    def make(
+        *,
+        text: str | None = None,
+        session: str | None = None,
+        workspace: Roots | None = None,
+        spent: Usage | None = None,
+        **fields: object,
+    ) -> Turn:
+        assignment = new_assignment(**fields)
+        words = assignment.prompt if text is None else text
+        return Turn(assignment=assignment, text=words, session=session, workspace=workspace, spent=spent or Usage())
 
     return make
 

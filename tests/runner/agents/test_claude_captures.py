@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from delegate.model import Outcome, Stream, Usage
-from delegate.runner.agents import Ending
+from delegate.runner.agents import Ending, Turn
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,9 @@ PARKED = {
 
 
 @pytest.fixture
-def judged(new_assignment: Callable[..., Assignment], captures: Path, now: datetime) -> Callable[..., Outcome]:
+def judged(new_turn: Callable[..., Turn], captures: Path, now: datetime) -> Callable[..., Outcome]:
     def judge(name: str, exit_code: int = 0, stderr: str = "") -> Outcome:
-        reading = ClaudeReading(new_assignment())
+        reading = ClaudeReading(new_turn())
         reading.feed(Stream.STDOUT, (captures / f"{name}.jsonl").read_bytes())
         reading.feed(Stream.STDERR, stderr.encode())
         assert reading.parse_errors == 0

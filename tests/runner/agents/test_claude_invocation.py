@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from delegate.config import Settings
-from delegate.model import AgentName
-from delegate.runner.agents import Invocation, agents
+from delegate.model import AgentName, is_agent
+from delegate.runner.agents import Invocation, Roots, Turn, agents
 from delegate.runner.agents.claude import Claude
-from delegate.wire import Assignment
 
-NewAssignment = Callable[..., Assignment]
+NewTurn = Callable[..., Turn]
 STREAMING = ["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
 
 
@@ -26,10 +25,10 @@ def program(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def invocation(program: Path, new_assignment: NewAssignment) -> Callable[..., Invocation]:
+def invocation(program: Path, new_turn: NewTurn) -> Callable[..., Invocation]:
     def make(*, is_root: bool = False, environ: dict[str, str] | None = None, **fields: object) -> Invocation:
         claude = Claude(command="claude", is_root=is_root)
-        return claude.invocation(new_assignment(**fields), {"PATH": str(program.parent), **(environ or {})})
+        return claude.invocation(new_turn(**fields), {"PATH": str(program.parent), **(environ or {})})
 
     return make
 
@@ -49,18 +48,18 @@ def test_it_is_found_on_path_and_spoken_to_by_stream_json(program: Path, invocat
 
 def test_the_tasks_wishes_become_options(invocation: Callable[..., Invocation]) -> None:
     made = invocation(
-        model="claude-sonnet-4-5",
+        model="claude-sonnet-4-6",
         effort="high",
         permission_mode="acceptEdits",
         max_turns=20,
         budget_usd=1.5,
-        resume_session="5e5f3def-b7e4",
+        session="5e5f3def-b7e4",
     )
 
     options = made.argv[1 + len(STREAMING) :]
     assert list(options) == [
         *("--permission-mode", "acceptEdits"),
-        *("--model", "claude-sonnet-4-5"),
+        *("--model", "claude-sonnet-4-6"),
         *("--effort", "high"),
         *("--max-turns", "20"),
         *("--max-budget-usd", "1.5"),
@@ -69,19 +68,15 @@ def test_the_tasks_wishes_become_options(invocation: Callable[..., Invocation]) 
 
 
 @pytest.mark.parametrize("prompt", ["--help", "x" * 250_000, "zwei\nZeilen\u2028ä€😀\x00", "\ud800"])
-def test_the_prompt_goes_through_stdin_as_one_line_and_never_into_the_arguments(
-    prompt: str, new_assignment: NewAssignment
-) -> None:
-    made = Claude(command="claude", is_root=False).invocation(
-        new_assignment().model_copy(update={"prompt": prompt}), {"PATH": "/nowhere"}
-    )
+def test_the_prompt_goes_through_stdin_as_one_line_and_never_into_the_arguments(prompt: str, new_turn: NewTurn) -> None:
+    made = Claude(command="claude", is_root=False).invocation(new_turn(text=prompt), {"PATH": "/nowhere"})
 
     assert request_of(made) == prompt
     assert prompt not in made.argv
 
 
 def test_a_resumed_attempt_is_told_what_happened_and_asked_again(invocation: Callable[..., Invocation]) -> None:
-    request = request_of(invocation(resume_session="5e5f3def-b7e4", prompt="Fix calc.add"))
+    request = request_of(invocation(session="5e5f3def-b7e4", prompt="Fix calc.add"))
 
     assert request.startswith("An earlier attempt at this request was interrupted")
     assert "state of the working directory" in request
@@ -93,9 +88,48 @@ def test_a_later_attempt_without_a_session_is_told_as_well(invocation: Callable[
     assert request_of(invocation(number=1)) == "Do the task."
 
 
+def test_a_further_turn_is_said_as_it_is(invocation: Callable[..., Invocation]) -> None:
+    assert request_of(invocation(number=2, session="5e5f3def-b7e4", text="And the tests?")) == "And the tests?"
+
+
+def test_in_a_workspace_the_words_are_already_right(invocation: Callable[..., Invocation], tmp_path: Path) -> None:
+    roots = Roots(tree=tmp_path / "tree", git_dir=tmp_path / "git")
+
+    made = invocation(number=2, session="5e5f3def-b7e4", mode="worktree", workspace=roots)
+
+    assert request_of(made) == "Do the task."
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "option", "tokens"),
+    [
+        (None, "high", "high", None),
+        ("sonnet", "max", "max", None),
+        ("claude-opus-4-6", "low", "low", None),
+        ("claude-sonnet-4-6", "max", "max", None),
+        ("claude-sonnet-4-5", "low", None, "4000"),
+        ("claude-sonnet-4-5-20250929", "medium", None, "10000"),
+        ("claude-opus-4-20250514", "high", None, "31999"),
+        ("claude-haiku-4-5", "max", None, "31999"),
+        ("claude-sonnet-4-5", None, None, None),
+    ],
+)
+def test_effort_becomes_the_switch_that_the_model_knows(
+    model: str | None,
+    effort: str | None,
+    option: str | None,
+    tokens: str | None,
+    invocation: Callable[..., Invocation],
+) -> None:
+    made = invocation(model=model, effort=effort)
+
+    assert (made.argv[made.argv.index("--effort") + 1] if "--effort" in made.argv else None) == option
+    assert made.env.get("MAX_THINKING_TOKENS") == tokens
+
+
 @pytest.mark.parametrize("session", ["--version", "-c", "a b", "../x", ""])
 def test_a_session_id_that_is_none_is_not_passed_on(session: str, invocation: Callable[..., Invocation]) -> None:
-    assert "--resume" not in invocation(resume_session=session).argv
+    assert "--resume" not in invocation(session=session).argv
 
 
 def test_the_environment_is_the_users_without_delegates_secrets_and_outer_sessions(
@@ -143,11 +177,11 @@ def test_root_may_skip_permissions_unless_the_user_objects(
 
 
 def test_a_relative_place_on_path_means_the_runners_directory_not_the_tasks(
-    program: Path, monkeypatch: pytest.MonkeyPatch, new_assignment: NewAssignment
+    program: Path, monkeypatch: pytest.MonkeyPatch, new_turn: NewTurn
 ) -> None:
     monkeypatch.chdir(program.parent.parent)
 
-    made = Claude(command="claude", is_root=False).invocation(new_assignment(), {"PATH": "bin"})
+    made = Claude(command="claude", is_root=False).invocation(new_turn(), {"PATH": "bin"})
 
     assert made.argv[0] == str(program)
 
@@ -167,6 +201,8 @@ def test_probing_tells_what_is_not_there_or_cannot_run(program: Path) -> None:
 
 
 def test_every_agent_of_the_trade_is_there() -> None:
-    known = agents(Settings(claude_command="my-claude"))
+    known = agents(Settings(claude_command="my-claude", acp_agents=("~/bin/my-agent --acp",)))
 
-    assert {name: agent.name for name, agent in known.items()} == {name: name for name in AgentName}
+    assert {name: agent.name for name, agent in known.items()} == {name: name for name in known}
+    assert {*AgentName, "acp:opencode acp", "acp:~/bin/my-agent --acp"} <= set(known)
+    assert all(is_agent(name) for name in known)

@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents import Ending, Fact
+from delegate.runner.agents import Ending, Fact, Turn
 from delegate.runner.agents.claude_reading import TEXT_MAX, ClaudeReading
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
 
 EXIT_0 = Exit(code=0, signal=None)
 EXIT_1 = Exit(code=1, signal=None)
@@ -29,8 +28,8 @@ NewReading = Callable[..., ClaudeReading]
 
 
 @pytest.fixture
-def new_reading(new_assignment: Callable[..., Assignment]) -> NewReading:
-    return lambda **fields: ClaudeReading(new_assignment(**fields))
+def new_reading(new_turn: Callable[..., Turn]) -> NewReading:
+    return lambda **fields: ClaudeReading(new_turn(**fields))
 
 
 def feed(reading: ClaudeReading, *events: object) -> list[Fact]:
@@ -280,7 +279,7 @@ FIELDS = st.fixed_dictionaries(
 def test_no_type_in_any_field_makes_it_stumble(
     events: list[tuple[tuple[str, str | None], dict[str, object]]], new_reading: NewReading, now: datetime
 ) -> None:
-    reading = new_reading(resume_session="5e5f3def")
+    reading = new_reading(session="5e5f3def")
 
     facts = feed(reading, *({**fields, "type": kind, "subtype": subtype} for (kind, subtype), fields in events))
     outcome = reading.judge(EXIT_1, Ending.EXITED, now)
@@ -349,6 +348,26 @@ def test_a_message_after_the_result_makes_it_wait_for_another(new_reading: NewRe
     assert not reading.result_seen
     feed(reading, GOOD_RESULT)
     assert reading.result_seen
+
+
+def test_a_message_does_not_go_to_a_run_that_has_failed(new_reading: NewReading) -> None:
+    reading = new_reading()
+    feed(reading, *limit_result())
+
+    assert reading.message("And the tests?") is None
+    assert reading.result_seen
+
+
+def test_its_last_words_are_its_summary_and_its_session_takes_more_turns(
+    new_reading: NewReading, captures: Path
+) -> None:
+    reading = new_reading()
+    assert (reading.summary, reading.takes_more_turns) == ("", False)
+
+    feed_capture(reading, captures / "subagent.jsonl")
+
+    assert (reading.summary, reading.takes_more_turns) == ("All done.", True)
+    assert reading.replies() == b""
 
 
 @pytest.mark.parametrize("capture", ["background_bash", "stream_input_background_bash"])
@@ -522,7 +541,7 @@ def resumed_outcome(reading: ClaudeReading, capture: Path, now: datetime) -> Out
 def test_a_session_that_is_not_there_is_recognised(
     capture: str, new_reading: NewReading, captures: Path, now: datetime
 ) -> None:
-    reading = new_reading(resume_session="99999999-2222-4333-8444-555555555555")
+    reading = new_reading(session="99999999-2222-4333-8444-555555555555")
 
     outcome = resumed_outcome(reading, captures / f"{capture}.jsonl", now)
 
@@ -531,7 +550,7 @@ def test_a_session_that_is_not_there_is_recognised(
 
 
 def test_a_session_that_was_resumed_is_not_missing_when_its_run_fails(new_reading: NewReading, captures: Path) -> None:
-    reading = new_reading(resume_session="22222222-2222-4333-8444-555555555555")
+    reading = new_reading(session="22222222-2222-4333-8444-555555555555")
 
     feed_capture(reading, captures / "sigint_during_stream.jsonl")
 
@@ -539,7 +558,7 @@ def test_a_session_that_was_resumed_is_not_missing_when_its_run_fails(new_readin
 
 
 def test_a_run_killed_before_its_session_opened_keeps_the_one_to_resume(new_reading: NewReading, now: datetime) -> None:
-    reading = new_reading(resume_session="22222222-2222-4333-8444-555555555555")
+    reading = new_reading(session="22222222-2222-4333-8444-555555555555")
 
     outcome = reading.judge(KILLED, Ending.EXITED, now)
 

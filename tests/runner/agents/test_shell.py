@@ -8,19 +8,18 @@ from datetime import datetime
 import pytest
 
 from delegate.model import Outcome, Stream
-from delegate.runner.agents import Ending
+from delegate.runner.agents import Ending, Turn
 from delegate.runner.agents.shell import Shell
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
 
-NewAssignment = Callable[..., Assignment]
+NewTurn = Callable[..., Turn]
 
 
 @pytest.fixture
-def run(new_assignment: NewAssignment) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+def run(new_turn: NewTurn) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     def run_it(prompt: str, cut: int | None = None) -> subprocess.CompletedProcess[bytes]:
-        made = Shell().invocation(new_assignment(prompt=prompt), os.environ)
+        made = Shell().invocation(new_turn(prompt=prompt), os.environ)
         assert not made.keep_input_open
         return subprocess.run(made.argv, env=made.env, input=made.opening[:cut], capture_output=True, timeout=30)
 
@@ -81,14 +80,14 @@ def test_a_command_that_was_cut_on_its_way_is_not_run(run: Run) -> None:
     assert ended.stderr == b"delegate: the command did not arrive whole and was not run\n"
 
 
-def test_the_prompt_is_not_shown_to_other_users(new_assignment: NewAssignment) -> None:
-    made = Shell().invocation(new_assignment(prompt="echo secret"), {})
+def test_the_prompt_is_not_shown_to_other_users(new_turn: NewTurn) -> None:
+    made = Shell().invocation(new_turn(prompt="echo secret"), {})
 
     assert "secret" not in " ".join(made.argv)
 
 
-def judged(assignment: Assignment, exit: Exit, ending: Ending, now: datetime) -> Outcome:
-    return Shell().reading(assignment).judge(exit, ending, now)
+def judged(turn: Turn, exit: Exit, ending: Ending, now: datetime) -> Outcome:
+    return Shell().reading(turn).judge(exit, ending, now)
 
 
 @pytest.mark.parametrize(
@@ -116,19 +115,20 @@ def test_its_end_is_judged_by_its_exit_alone(
     reason: str,
     code: int,
     message: str,
-    new_assignment: NewAssignment,
+    new_turn: NewTurn,
     now: datetime,
 ) -> None:
-    outcome = judged(new_assignment(), exit, Ending(ending), now)
+    outcome = judged(new_turn(), exit, Ending(ending), now)
 
     assert (outcome.state, outcome.reason) == (AttemptState(state), Reason(reason))
     assert (outcome.exit_code, outcome.message) == (code, message)
 
 
-def test_its_output_tells_nothing_and_it_takes_no_messages(new_assignment: NewAssignment) -> None:
-    reading = Shell().reading(new_assignment())
+def test_its_output_tells_nothing_and_it_takes_no_messages(new_turn: NewTurn) -> None:
+    reading = Shell().reading(new_turn())
 
     assert reading.feed(Stream.STDOUT, b'{"type":"result","subtype":"success","is_error":false}\n') == []
     assert reading.message("hello") is None
+    assert (reading.replies(), reading.summary, reading.takes_more_turns) == (b"", "", False)
     assert not reading.result_seen
     assert Shell().is_available({})

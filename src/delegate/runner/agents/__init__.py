@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 
 from delegate.config import Settings
-from delegate.model import AgentName
-from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Reading, agent_environment
+from delegate.runner.agents.acp import KNOWN_COMMANDS, Acp
+from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Reading, Roots, Turn, agent_environment
 from delegate.runner.agents.claude import Claude
+from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
 
-__all__ = ["Agent", "Ending", "Fact", "Invocation", "Reading", "agent_environment", "agents"]
+__all__ = ["Agent", "Ending", "Fact", "Invocation", "Reading", "Roots", "Turn", "agent_environment", "agents"]
 
 
 def agents(settings: Settings) -> dict[str, Agent]:
-    return {
-        AgentName.CLAUDE: Claude(command=settings.claude_command, is_root=os.geteuid() == 0),
-        AgentName.SHELL: Shell(),
-    }
+    is_root = os.geteuid() == 0
+    known: list[Agent] = [
+        Claude(command=settings.claude_command, is_root=is_root),
+        Codex(command=settings.codex_command),
+        Shell(),
+        *(Acp(command=command, is_root=is_root) for command in (*KNOWN_COMMANDS, *settings.acp_agents)),
+    ]
+    return {agent.name: agent for agent in known}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
-from delegate.model import AgentName, EventKind, Outcome, Stream, Usage
+from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.wire import Assignment
@@ -31,6 +34,10 @@ OUTER_SESSION = frozenset(
     }
 )
 SIGNALLED = 128  # a shell's exit code for a program that a signal ended is this plus the signal
+INTERRUPTED = (
+    "An earlier attempt at this request was interrupted before it had ended. Look at the state of the working "
+    "directory first, keep what is good, and carry on from there. The request was:\n\n"
+)
 
 
 class Ending(StrEnum):
@@ -42,6 +49,26 @@ class Ending(StrEnum):
     STALLED = "stalled"
     NO_START = "no_start"
     LINGERED = "lingered"
+    DISK_FULL = "disk_full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The places of a workspace that an agent must be able to write to."""
+
+    tree: Path
+    git_dir: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One thing said to an agent and all it does about it; an attempt has one or more, each with its own process."""
+
+    assignment: Assignment
+    text: str  # what to say
+    session: str | None = None  # to be continued
+    workspace: Roots | None = None  # None: in place
+    spent: Usage = Usage()  # by this session, before this turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +119,16 @@ class Reading(Protocol):
         """How many lines could not be understood; none of a program that has no protocol."""
         ...
 
+    @property
+    def summary(self) -> str:
+        """The agent's last message, whole as far as it may be stored; empty when there is none."""
+        ...
+
+    @property
+    def takes_more_turns(self) -> bool:
+        """There is a session that a further turn can continue."""
+        ...
+
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         """Takes any bytes in any pieces; what cannot be understood is passed over."""
         ...
@@ -99,25 +136,56 @@ class Reading(Protocol):
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome: ...
 
     def message(self, text: str) -> bytes | None:
-        """What to write to its stdin to hand it a message; None when it takes none."""
+        """What to write to its stdin to hand it a message; None when it takes none while it works."""
+        ...
+
+    def replies(self) -> bytes:
+        """What must be written to its stdin after what was fed; asked after each feed, and each reply given once."""
         ...
 
 
 class Agent(Protocol):
     @property
-    def name(self) -> AgentName: ...
+    def name(self) -> str: ...
 
-    def is_available(self, environ: Mapping[str, str]) -> bool: ...
+    def program(self, environ: Mapping[str, str]) -> str | None:
+        """The file that is started; None when it is not there, or when every system has it."""
+        ...
 
-    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation: ...
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        """Whether the program is there; that it runs is found out apart, because that takes time."""
+        ...
 
-    def reading(self, assignment: Assignment) -> Reading: ...
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation: ...
+
+    def reading(self, turn: Turn) -> Reading: ...
+
+
+def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's own environment and logins, without what belongs to Delegate or to a session around it."""
+    return {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION}
 
 
 def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
-    """The user's own environment and logins, without what belongs to Delegate or to a session around it."""
-    kept = {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION}
+    kept = users_environment(environ)
     return {**kept, "DELEGATE_TASK_ID": assignment.task_id, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
+
+
+def found_program(command: str, environ: Mapping[str, str]) -> str | None:
+    """Where a program is: a name is looked for on PATH, a path is taken as it is."""
+    found = shutil.which(command, path=environ.get("PATH", os.defpath))
+    # The agent starts in the task's directory, where a relative path would name another program.
+    return os.path.abspath(found) if found else None
+
+
+def request(turn: Turn) -> str:
+    """What to say. In place, a later attempt is told about the one before, whose traces it meets in the directory; in
+    a workspace the words of the turn tell that by themselves."""
+    assignment = turn.assignment
+    is_first = turn.session is None and assignment.number <= 1
+    if is_first or assignment.mode is not Mode.IN_PLACE or turn.text != assignment.prompt:
+        return turn.text
+    return INTERRUPTED + turn.text
 
 
 def exit_code(exit: Exit) -> int | None:
@@ -148,6 +216,9 @@ def stopped_by_runner(ending: Ending, timeout: timedelta) -> Verdict | None:
         case Ending.NO_START:
             message = "it was stopped because the agent had printed nothing since its start"
             return Verdict(state=AttemptState.FAILED, reason=Reason.NO_START, message=message)
+        case Ending.DISK_FULL:
+            message = "it was stopped because the runner's disk was nearly full"
+            return Verdict(state=AttemptState.FAILED, reason=Reason.DISK_FULL, message=message)
         case Ending.EXITED | Ending.LINGERED:
             return None
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from delegate.errors import shown
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, exit_code
+from delegate.runner.agents.base import Ending, Fact, Turn, exit_code
 from delegate.runner.agents.claude_verdict import Limit, Result, Run, verdict
 from delegate.runner.agents.lines import (
     JsonLines,
@@ -24,7 +24,7 @@ from delegate.runner.agents.lines import (
 from delegate.runner.agents.todo import TodoList
 from delegate.runner.process import Exit
 from delegate.states import AttemptState
-from delegate.wire import SEQ_MAX, Assignment, UsageView
+from delegate.wire import SEQ_MAX, UsageView
 
 TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
 SUMMARY_MAX = 200
@@ -59,11 +59,11 @@ def user_message(text: str) -> bytes:
 
 
 class ClaudeReading:
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, turn: Turn) -> None:
         self._lines = JsonLines()
         self._stderr = b""
-        self._timeout = timedelta(milliseconds=assignment.timeout_ms)
-        self._resumed = assignment.resume_session
+        self._timeout = timedelta(milliseconds=turn.assignment.timeout_ms)
+        self._resumed = turn.session
         self._session: str | None = None
         self._todo = TodoList()
         self._error = ""  # the kind of error that the turn met
@@ -74,6 +74,7 @@ class ClaudeReading:
         self._background: set[str] = set()
         self._turn_due = False
         self._limit: Limit | None = None
+        self._said_last = ""
         self._summed = Usage()  # over the results of this process
         self.usage = Usage()
 
@@ -100,9 +101,22 @@ class ClaudeReading:
             return False
         return not self._result.is_good or not (self._background or self._turn_due)
 
-    def message(self, text: str) -> bytes:
+    @property
+    def summary(self) -> str:
+        return self._said_last
+
+    @property
+    def takes_more_turns(self) -> bool:
+        return self.session_id is not None
+
+    def message(self, text: str) -> bytes | None:
+        if self._result is not None and not self._result.is_good and not self._turn_open:
+            return None  # it would meet the same trouble again; the next attempt gets it
         self._turn_open = True
         return user_message(text)
+
+    def replies(self) -> bytes:
+        return b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         if stream is Stream.STDERR:
@@ -209,7 +223,8 @@ class ClaudeReading:
     def _block(self, block: dict[str, object], *, is_main: bool) -> list[Fact]:
         match block.get("type"):
             case "text" if is_main and (text := as_text(block.get("text")).strip()):
-                return [Fact(kind=EventKind.MESSAGE, data={"text": storable(text, TEXT_MAX)})]
+                self._said_last = storable(text, TEXT_MAX)
+                return [Fact(kind=EventKind.MESSAGE, data={"text": self._said_last})]
             case "tool_use":
                 name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
                 given = as_object(block.get("input"))

@@ -11,6 +11,7 @@ from delegate.runner.agents.base import (
     Ending,
     Fact,
     Invocation,
+    Turn,
     Verdict,
     agent_environment,
     exit_code,
@@ -19,7 +20,6 @@ from delegate.runner.agents.base import (
 )
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
 
 SHELL = "/bin/sh"
 # The command line comes through stdin: an argument holds at most 128 KiB, may turn into an option and is seen by every
@@ -35,21 +35,24 @@ BOOTSTRAP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    name: AgentName = AgentName.SHELL
+    name: str = AgentName.SHELL
+
+    def program(self, environ: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        return None
 
     def is_available(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002 - every POSIX system has a shell there
         return True
 
-    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
         return Invocation(
             argv=(SHELL, "-c", BOOTSTRAP, "sh"),
-            env=agent_environment(environ, assignment),
-            opening=f"{assignment.prompt}#{assignment.attempt_id}".encode("utf-8", "surrogatepass"),
+            env=agent_environment(environ, turn.assignment),
+            opening=f"{turn.text}#{turn.assignment.attempt_id}".encode("utf-8", "surrogatepass"),
             keep_input_open=False,
         )
 
-    def reading(self, assignment: Assignment) -> ShellReading:
-        return ShellReading(timeout=timedelta(milliseconds=assignment.timeout_ms))
+    def reading(self, turn: Turn) -> ShellReading:
+        return ShellReading(timeout=timedelta(milliseconds=turn.assignment.timeout_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,17 @@ class ShellReading:
     session_id: str | None = None
     usage: Usage = Usage()
     parse_errors: int = 0
+    summary: str = ""
+    takes_more_turns: bool = False
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
         return []
 
     def message(self, text: str) -> bytes | None:  # noqa: ARG002
         return None
+
+    def replies(self) -> bytes:
+        return b""
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
         verdict = stopped_by_runner(ending, self.timeout) or _verdict(exit)

@@ -1,0 +1,61 @@
+"""Every agent that speaks the Agent Client Protocol on stdin and stdout: `acp:<command>`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delegate.runner.agents.base import Invocation, Turn, agent_environment, found_program
+from delegate.runner.agents.claude import allow_root
+
+if TYPE_CHECKING:
+    from delegate.runner.agents.acp_reading import AcpReading
+
+# Commands that are looked for on every machine; others are named by DELEGATE_ACP_AGENTS.
+KNOWN_COMMANDS = ("claude-agent-acp", "codex-acp", "opencode acp", "gemini --experimental-acp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acp:
+    command: str  # a program and its arguments, parted by spaces
+    is_root: bool
+
+    @property
+    def name(self) -> str:
+        return f"acp:{self.command}"
+
+    @property
+    def short_name(self) -> str:
+        return Path(self.command.split()[0]).name
+
+    @property
+    def is_known(self) -> bool:
+        return self.command in KNOWN_COMMANDS
+
+    def program(self, environ: Mapping[str, str]) -> str | None:
+        return found_program(str(Path(self.command.split()[0]).expanduser()), environ)
+
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        return self.program(environ) is not None
+
+    def argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        first, *rest = self.command.split()
+        return (self.program(environ) or first, *rest)
+
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+        import delegate.runner.agents.acp_reading as acp_reading  # noqa: PLC0415 - a third of a second
+        import delegate.runner.agents.acp_words as acp_words  # noqa: PLC0415
+
+        env = agent_environment(environ, turn.assignment)
+        if self.is_root:
+            allow_root(env)  # an adapter that starts claude leaves every mode open, and would not start otherwise
+        opening = acp_words.initialize(acp_reading.FIRST)
+        return Invocation(argv=self.argv(environ), env=env, opening=opening, keep_input_open=True)
+
+    def reading(self, turn: Turn) -> AcpReading:
+        from delegate.runner.agents.acp_reading import AcpReading  # noqa: PLC0415 - a third of a second
+
+        place = turn.workspace.tree if turn.workspace is not None else turn.assignment.working_directory
+        return AcpReading(turn, self.short_name, str(place or Path.cwd()))

@@ -1,0 +1,89 @@
+"""What a task wishes of an agent's session, among what the agent offers there. All of it pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delegate.runner.agents.lines import as_list, as_object, as_text
+
+MODEL = "model"
+EFFORT = "thought_level"
+VALUE_MAX = 200
+
+# Kinds of tools that change nothing, and those that change files only.
+READING = frozenset({"read", "search", "think"})
+EDITING = READING | {"edit"}
+ALLOWING = ("allow_once", "allow_always")  # `always` may be written down in the user's own settings
+REJECTING = ("reject_once", "reject_always")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A setting of the session that has a few values."""
+
+    id: str
+    category: str
+    current: str
+    values: tuple[str, ...]
+
+    def value_for(self, wanted: str) -> str | None:
+        """The value that is meant: itself, or the same name from some provider (`anthropic/claude-sonnet-4-5`)."""
+        if wanted in self.values:
+            return wanted
+        return next((value for value in self.values if value.endswith(f"/{wanted}")), None)
+
+
+def options_of(answer: dict[str, object]) -> list[Option]:
+    found = []
+    for entry in as_list(answer.get("configOptions")):
+        option = as_object(entry)
+        found.append(
+            Option(
+                id=as_text(option.get("id"))[:VALUE_MAX],
+                category=as_text(option.get("category")),
+                current=as_text(option.get("currentValue"))[:VALUE_MAX],
+                values=tuple(_values(option)),
+            )
+        )
+    return found
+
+
+def option_for(options: list[Option], category: str) -> Option | None:
+    return next((option for option in options if option.category == category and option.id), None)
+
+
+def offers_mode(answer: dict[str, object], mode: str) -> bool:
+    modes = as_list(as_object(answer.get("modes")).get("availableModes"))
+    return any(as_object(entry).get("id") == mode for entry in modes)
+
+
+def chosen(params: dict[str, object], allowed: frozenset[str] | None) -> tuple[str | None, bool]:
+    """The option to choose when the agent asks for permission, and whether it permits; `allowed` None: everything."""
+    is_allowed = allowed is None or as_text(as_object(params.get("toolCall")).get("kind")) in allowed
+    offered = [as_object(entry) for entry in as_list(params.get("options"))]
+    for kind in ALLOWING if is_allowed else REJECTING:
+        for option in offered:
+            if option.get("kind") == kind and as_text(option.get("optionId")):
+                return as_text(option.get("optionId")), is_allowed
+    return None, False
+
+
+def allowed_kinds(permission_mode: str | None) -> frozenset[str] | None:
+    """Nobody is there to be asked: what the mode does not allow by itself is refused."""
+    match permission_mode:
+        case None | "bypassPermissions":
+            return None
+        case "acceptEdits":
+            return EDITING
+        case _:
+            return READING
+
+
+def _values(option: dict[str, object]) -> list[str]:
+    """The values stand in one list, or in groups of lists."""
+    found = []
+    for entry in as_list(option.get("options")):
+        choice = as_object(entry)
+        inner = as_list(choice.get("options"))
+        found += [as_text(as_object(one).get("value")) for one in inner] if inner else [as_text(choice.get("value"))]
+    return [value for value in found if 0 < len(value) <= VALUE_MAX]

@@ -1,0 +1,118 @@
+"""What an agent tells through `session/update` while it works, as facts for the timeline."""
+
+from __future__ import annotations
+
+from delegate.model import EventKind
+from delegate.runner.agents.base import Fact
+from delegate.runner.agents.claude_reading import ID_MAX, SUMMARY_MAX, TELLING, TEXT_MAX
+from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, one_line, storable
+from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
+
+CALLS_MAX = 1_000  # tool calls that are not told yet; beyond it they are told as they come
+TOLD_BY = ("filePath", *TELLING)  # the field of a call's input that tells most, the best one first
+ENDED = frozenset({"completed", "failed"})
+
+
+class Updates:
+    def __init__(self) -> None:
+        self.said_last = ""
+        self.cost = 0.0  # of the session, in dollars
+        self._pieces: list[str] = []  # of the message that is being said
+        self._held = 0
+        self._message_id: object = None
+        self._calls: dict[str, dict[str, object]] = {}  # tool calls that are announced, but not told yet
+
+    def take(self, update: dict[str, object]) -> list[Fact]:
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk":
+                return self._hear(update)
+            case "agent_thought_chunk" | "user_message_chunk":
+                return self.spoken()
+            case "tool_call" | "tool_call_update":
+                return self.spoken() + self._call(update)
+            case "plan":
+                return [*self.spoken(), _todo(as_list(update.get("entries")))]
+            case "usage_update":
+                self._count(as_object(update.get("cost")))
+        return []
+
+    def spoken(self) -> list[Fact]:
+        """The message that is over now, if there is one."""
+        text = "".join(self._pieces).strip()
+        self._pieces.clear()
+        self._held = 0
+        if not text:
+            return []
+        self.said_last = storable(text, TEXT_MAX)
+        return [Fact(kind=EventKind.MESSAGE, data={"text": self.said_last})]
+
+    def drop_if_repeated(self, words: str) -> None:
+        """Some agents say an error before they answer with it; the outcome tells it."""
+        if "".join(self._pieces).strip() in words:
+            self._pieces.clear()
+
+    def finished(self) -> list[Fact]:
+        """The turn is over: what was begun is told as it is."""
+        facts = self.spoken() + [_tool(call_id, call) for call_id, call in self._calls.items()]
+        self._calls.clear()
+        return facts
+
+    def _hear(self, update: dict[str, object]) -> list[Fact]:
+        facts = self.spoken() if update.get("messageId") != self._message_id else []
+        self._message_id = update.get("messageId")
+        piece = as_text(as_object(update.get("content")).get("text"))
+        if self._held <= TEXT_MAX:
+            self._pieces.append(piece)
+            self._held += len(piece)
+        return facts
+
+    def _call(self, update: dict[str, object]) -> list[Fact]:
+        """Told once, as soon as its input is known: agents announce a call before the model has written that."""
+        call_id = as_text(update.get("toolCallId"))[:ID_MAX]
+        is_new = update.get("sessionUpdate") == "tool_call"
+        if not is_new and call_id not in self._calls:
+            return []
+        call = self._calls.pop(call_id, {})
+        call.setdefault("name", _name(update))
+        call.update({key: update[key] for key in ("title", "rawInput") if update.get(key)})
+        is_told = bool(_told(call)) or as_text(update.get("status")) in ENDED or len(self._calls) >= CALLS_MAX
+        if is_told:
+            return [_tool(call_id, call)]
+        self._calls[call_id] = call
+        return []
+
+    def _count(self, cost: dict[str, object]) -> None:
+        if cost.get("currency") == "USD":
+            self.cost = as_amount(cost.get("amount"))
+
+
+def _name(update: dict[str, object]) -> str:
+    """The tool's own name when the title is nothing but that, else the kind of tool."""
+    title = as_text(update.get("title"))
+    return title if title.isidentifier() else as_text(update.get("kind")) or "tool"
+
+
+def _told(call: dict[str, object]) -> str:
+    given = as_object(call.get("rawInput"))
+    return next((text for field in TOLD_BY if (text := as_text(given.get(field)).strip())), "")
+
+
+def _tool(call_id: str, call: dict[str, object]) -> Fact:
+    name, title = as_text(call.get("name")), as_text(call.get("title"))
+    told = _told(call) or (title if title != name else "")
+    data: dict[str, object] = {
+        "name": one_line(name, SUMMARY_MAX),
+        "summary": one_line(told, SUMMARY_MAX),
+        "id": one_line(call_id, ID_MAX),
+    }
+    return Fact(kind=EventKind.TOOL, data=data)
+
+
+def _todo(entries: list[object]) -> Fact:
+    items = []
+    for entry in entries[:ITEMS_MAX]:
+        plan = as_object(entry)
+        title, state = one_line(as_text(plan.get("content")), TITLE_MAX), as_text(plan.get("status"))
+        if title:
+            items.append({"title": title, "state": state if state in STATES else "pending"})
+    return Fact(kind=EventKind.TODO, data={"items": items})

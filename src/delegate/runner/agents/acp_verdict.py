@@ -1,0 +1,108 @@
+"""How a run of an agent that speaks the Agent Client Protocol ended, from its last answer and its exit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delegate.errors import shown
+from delegate.runner.agents.base import Ending, Verdict, how_it_ended, stopped_by_runner
+from delegate.runner.agents.claude_verdict import BY_ERROR, NOT_FOUND, UNKNOWN_RESET
+from delegate.runner.process import Exit
+from delegate.states import AttemptState, Reason
+
+AUTH_REQUIRED = -32000
+GOOD_STOP = "end_turn"
+BY_STOP = {"max_turn_requests": Reason.MAX_TURNS, "refusal": Reason.REFUSED}
+# The protocol has one code for every trouble with a model; what it was stands in the words, the most telling first.
+BY_WORDS = (
+    (Reason.USAGE_LIMIT, r"usage limit|session limit|weekly limit|quota|out of credits?"),
+    (Reason.RATE_LIMITED, r"rate.?limit|too many requests|\b429\b"),
+    (Reason.CONTEXT_TOO_LONG, r"too long|context (length|window)|maximum context"),
+    (Reason.NOT_LOGGED_IN, r"authenticat|not logged in|log ?in\b|api.?key|unauthori[sz]ed|\b401\b"),
+    (Reason.UNKNOWN_MODEL, r"^model:|model.*(not (found|exist|supported|available)|no access)|unknown model"),
+    (Reason.OVERLOADED, r"overloaded|\b(500|502|503|504|529)\b|unable to connect|connection (error|refused|reset)"),
+)
+SENTENCES = {
+    Reason.NOT_LOGGED_IN: "{agent} is not logged in",
+    Reason.UNKNOWN_MODEL: "{agent} does not know the model, or may not use it",
+    Reason.OVERLOADED: "the model's service failed or is overloaded",
+    Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
+    Reason.MAX_TURNS: "{agent} has used up its turns",
+    Reason.REFUSED: "the model declined the request",
+    Reason.RATE_LIMITED: "the model's service limits the rate of requests",
+    Reason.USAGE_LIMIT: "the account's limit is used up",
+    Reason.AGENT_ERROR: "{agent} ended with an error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error that the agent answered with, or that we found in its answers."""
+
+    words: str
+    code: int = 0
+    kind: str = ""  # a name for it that some agents give
+    reason: Reason | None = None  # when it is ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that is known about a run when it is over."""
+
+    agent: str
+    stop: str | None  # why the last turn ended; None when it did not
+    failure: Failure | None
+    said_last: str
+    stderr: str
+    timeout: timedelta
+
+
+def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
+    stopped = stopped_by_runner(ending, run.timeout)
+    if stopped is not None:
+        return stopped
+    if run.failure is not None:
+        return _failure(run, run.failure, now)
+    if run.stop is None:
+        last_words = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
+        reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
+        return _failed(reason, _quoting(f"{run.agent} {how_it_ended(exit)}, without a result", last_words))
+    if run.stop != GOOD_STOP:
+        reason = BY_STOP.get(run.stop, Reason.AGENT_ERROR)
+        words = run.said_last if reason is Reason.REFUSED else f"it stopped with {run.stop}"
+        return _failed(reason, _quoting(SENTENCES[reason].format(agent=run.agent), words))
+    # Its exit tells nothing more: the protocol has no word for it, and it ends because its input does.
+    sentence = f"{run.agent} finished"
+    if ending is Ending.LINGERED:
+        sentence += ", and was ended because it did not exit by itself"
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, run.said_last))
+
+
+def reason_of(failure: Failure) -> Reason:
+    if failure.reason is not None:
+        return failure.reason
+    if failure.code == AUTH_REQUIRED:
+        return Reason.NOT_LOGGED_IN
+    if failure.kind in BY_ERROR:
+        return BY_ERROR[failure.kind]
+    found = (reason for reason, pattern in BY_WORDS if re.search(pattern, failure.words, re.IGNORECASE))
+    return next(found, Reason.AGENT_ERROR)
+
+
+def _failure(run: Run, failure: Failure, now: datetime) -> Verdict:
+    reason = reason_of(failure)
+    message = _quoting(SENTENCES[reason].format(agent=run.agent), failure.words)
+    if reason in {Reason.RATE_LIMITED, Reason.USAGE_LIMIT}:
+        # Nobody says when it is over; a try costs nothing while it is not.
+        return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=now + UNKNOWN_RESET)
+    return _failed(reason, message)
+
+
+def _failed(reason: Reason, message: str) -> Verdict:
+    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
+
+
+def _quoting(sentence: str, words: str) -> str:
+    return f"{sentence}: {shown(words)}" if words.strip() else sentence

@@ -1,0 +1,95 @@
+"""What is said to an agent through the Agent Client Protocol: JSON-RPC, one message a line.
+
+Importing the protocol's schema takes a third of a second: import this only where such an agent is spoken to.
+"""
+
+from __future__ import annotations
+
+import json
+
+from acp.meta import AGENT_METHODS, PROTOCOL_VERSION
+from acp.schema import (
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    FileSystemCapabilities,
+    Implementation,
+    InitializeRequest,
+    LoadSessionRequest,
+    NewSessionRequest,
+    PromptRequest,
+    RequestPermissionResponse,
+    ResumeSessionRequest,
+    SetSessionConfigOptionSelectRequest,
+    SetSessionModeRequest,
+    TextContentBlock,
+)
+from pydantic import BaseModel
+
+from delegate import __version__
+
+METHOD_NOT_FOUND = -32601
+
+
+def initialize(number: int) -> bytes:
+    """Files and terminals are not offered: the agent uses its own, under the runner's supervisor."""
+    request = InitializeRequest(
+        protocol_version=PROTOCOL_VERSION,
+        client_capabilities=ClientCapabilities(
+            fs=FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False
+        ),
+        client_info=Implementation(name="delegate", title="Delegate", version=__version__),
+    )
+    return _request(number, "initialize", request)
+
+
+def new_session(number: int, cwd: str) -> bytes:
+    return _request(number, "session_new", NewSessionRequest(cwd=cwd, mcp_servers=[]))
+
+
+def load_session(number: int, session: str, cwd: str) -> bytes:
+    """Continue a session; the agent first tells all of it again."""
+    return _request(number, "session_load", LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=[]))
+
+
+def resume_session(number: int, session: str, cwd: str) -> bytes:
+    """Continue a session without hearing it again; not every agent can."""
+    return _request(number, "session_resume", ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=[]))
+
+
+def set_mode(number: int, session: str, mode: str) -> bytes:
+    return _request(number, "session_set_mode", SetSessionModeRequest(session_id=session, mode_id=mode))
+
+
+def set_option(number: int, session: str, option: str, value: str) -> bytes:
+    request = SetSessionConfigOptionSelectRequest(session_id=session, config_id=option, value=value)
+    return _request(number, "session_set_config_option", request)
+
+
+def prompt(number: int, session: str, text: str) -> bytes:
+    whole = text.encode("utf-8", "replace").decode("utf-8")  # half characters cannot be sent
+    request = PromptRequest(session_id=session, prompt=[TextContentBlock(type="text", text=whole)])
+    return _request(number, "session_prompt", request)
+
+
+def permission(request_id: object, option: str | None) -> bytes:
+    """The answer to a request for permission: the option chosen, or None when there is none to choose."""
+    outcome = AllowedOutcome(outcome="selected", option_id=option) if option else DeniedOutcome(outcome="cancelled")
+    return _line({"id": request_id, "result": _plain(RequestPermissionResponse(outcome=outcome))})
+
+
+def not_offered(request_id: object, method: str) -> bytes:
+    error = {"code": METHOD_NOT_FOUND, "message": f"Delegate does not offer {method}"}
+    return _line({"id": request_id, "error": error})
+
+
+def _request(number: int, method: str, params: BaseModel) -> bytes:
+    return _line({"id": number, "method": AGENT_METHODS[method], "params": _plain(params)})
+
+
+def _plain(message: BaseModel) -> object:
+    return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _line(message: dict[str, object]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"

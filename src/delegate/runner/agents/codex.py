@@ -1,0 +1,157 @@
+"""Codex: the real command line program, one process for each turn, spoken to through stdin and JSON lines on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from delegate.model import AgentName
+from delegate.runner.agents.base import Invocation, Roots, Turn, agent_environment, found_program, request
+from delegate.runner.agents.codex_reading import THREAD_ID, CodexReading
+
+BY_NODE = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # what Node calls a machine
+# Outside a repository codex would refuse to start, and nobody is there to be asked.
+UNATTENDED = ("--json", "--skip-git-repo-check", "-c", 'approval_policy="never"')
+# All other modes, and none, work in the sandbox: the network is open, but nothing outside the task's directory, its
+# repository and /tmp can be written. Who asks for no limits by name (or has a machine on which the sandbox cannot run)
+# gets none.
+SANDBOXES = {"plan": "read-only", "bypassPermissions": "danger-full-access"}
+WORKSPACE_WRITE = "workspace-write"
+# What codex tells the commands of a session; a relay started by one of them must not pass it on.
+OUTER_SESSION = frozenset(
+    {
+        "CODEX_CI",
+        "CODEX_SANDBOX",
+        "CODEX_SANDBOX_NETWORK_DISABLED",
+        "CODEX_SESSION_ID",
+        "CODEX_THREAD_ID",
+        "CODEX_TOOL_CALL_ID",
+        "CODEX_VERSION",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codex:
+    command: str  # a name on PATH, or a path
+    name: str = AgentName.CODEX
+
+    def program(self, environ: Mapping[str, str]) -> str | None:
+        found = found_program(self.command, environ)
+        return native_program(found) if found else None
+
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        return self.program(environ) is not None
+
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+        env = agent_environment(environ, turn.assignment)
+        session = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
+        verb = ("exec", "resume", session) if session else ("exec",)
+        return Invocation(
+            argv=(self.program(environ) or self.command, *verb, *UNATTENDED, *_options(turn), "-"),
+            env={name: value for name, value in env.items() if name not in OUTER_SESSION},
+            # One half of a character pair is not text; codex would refuse all of it.
+            opening=request(turn).encode("utf-8", "replace"),
+            keep_input_open=False,
+        )
+
+    def reading(self, turn: Turn) -> CodexReading:
+        return CodexReading(turn)
+
+
+def native_program(found: str) -> str:
+    """The npm command is a launcher in Node. One that is killed leaves the program itself running, so that is started:
+    it lies in a package of its own, beside the launcher's or below it."""
+    launcher = Path(found).resolve()
+    if launcher.suffix != ".js":
+        return found
+    package = launcher.parent.parent
+    machine = platform.machine().lower()
+    native = f"codex-{sys.platform}-{BY_NODE.get(machine, machine)}"
+    for place in (package / "node_modules" / package.parent.name / native, package.parent / native, package):
+        for program in sorted(place.glob("vendor/*/bin/codex")):
+            if os.access(program, os.X_OK):
+                return str(program)
+    return found
+
+
+def _options(turn: Turn) -> list[str]:
+    assignment = turn.assignment
+    sandbox = SANDBOXES.get(assignment.permission_mode or "", WORKSPACE_WRITE)
+    settings: dict[str, object] = {"sandbox_mode": sandbox}
+    if sandbox == WORKSPACE_WRITE:
+        settings["sandbox_workspace_write.network_access"] = True
+        settings["sandbox_workspace_write.writable_roots"] = [str(place) for place in _git_places(turn)]
+    if assignment.model is not None:
+        settings["model"] = assignment.model
+    if assignment.effort is not None:
+        settings["model_reasoning_effort"] = assignment.effort
+    return [word for name, value in settings.items() for word in ("-c", f"{name}={_toml(value)}")]
+
+
+def _toml(value: object) -> str:
+    """Strings, lists and booleans are written alike in JSON and TOML, unless characters are escaped as pairs."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _git_places(turn: Turn) -> list[Path]:
+    """Where git writes for a commit; codex keeps these from its commands unless each is named."""
+    directory = turn.assignment.working_directory
+    if turn.workspace is not None:
+        places = _of_workspace(turn.workspace)
+    else:
+        places = _of_checkout(Path(directory)) if directory else []
+    return [place for place in places if _is_text(place)]
+
+
+def _of_workspace(roots: Roots) -> list[Path]:
+    worktrees = roots.git_dir / "worktrees"
+    # No links: an earlier turn could have put one there that leads out of the workspace.
+    found = [entry for entry in worktrees.glob("*") if entry.is_dir() and not entry.is_symlink()]
+    return [roots.git_dir, *(sorted(found) if not worktrees.is_symlink() else ())]
+
+
+def _of_checkout(directory: Path) -> list[Path]:
+    for folder in (directory, *directory.parents):
+        entry = folder / ".git"
+        if entry.is_dir():
+            return [entry] if _is_git(entry) else []
+        if entry.is_file():
+            return _of_link(entry)
+    return []
+
+
+def _of_link(entry: Path) -> list[Path]:
+    """A linked worktree has its own place and shares another; a submodule has one."""
+    own = entry.parent / _first_line(entry).removeprefix("gitdir:").strip()
+    if not _is_git(own):
+        return []
+    shared = _first_line(own / "commondir")
+    places = [own / shared, own] if shared else [own]
+    return [place.resolve() for place in places if _is_git(place)]
+
+
+def _is_git(place: Path) -> bool:
+    """Only what is git's may be opened to the agent, whatever a file in the directory says."""
+    return (place / "HEAD").is_file()
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def _is_text(place: Path) -> bool:
+    """An argument that is not UTF-8 would keep codex from starting."""
+    try:
+        str(place).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,240 @@
+"""What `codex exec --json` prints, read as it comes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+from delegate.errors import shown
+from delegate.model import EventKind, Outcome, Stream, Usage
+from delegate.runner.agents.base import Ending, Fact, Turn, exit_code
+from delegate.runner.agents.claude_reading import ID_MAX, STDERR_KEPT, SUMMARY_MAX, TEXT_MAX
+from delegate.runner.agents.codex_verdict import Result, Run, verdict
+from delegate.runner.agents.lines import JsonLines, as_count, as_list, as_object, as_text, one_line, storable
+from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
+from delegate.runner.process import Exit
+from delegate.states import AttemptState
+from delegate.wire import UsageView
+
+THREAD_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")  # it becomes an argument of the next run
+NO_SUCH_SESSION = "thread/resume failed"
+RETRY = re.compile(r"Reconnecting\.\.\. (\d{1,3})/(\d{1,3})(?: \((.*)\))?", re.DOTALL)
+SHELL = re.compile(r"\S*sh -l?c (.*)", re.DOTALL)
+QUOTED_MAX = 2_000  # characters of a command whose quotes are taken off
+OPEN_MAX = 1_000
+
+
+class CodexReading:
+    def __init__(self, turn: Turn) -> None:
+        self._lines = JsonLines()
+        self._stderr = b""
+        self._assignment = turn.assignment
+        self._resumed = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
+        self._spent = turn.spent
+        self._session: str | None = None
+        self._result: Result | None = None
+        self._error = ""  # the last one, until something after it shows that the turn goes on
+        self._open: set[str] = set()  # calls that have been told and not ended
+        self._todo: list[dict[str, str]] = []
+        self.summary = ""
+        self.usage = Usage()
+
+    @property
+    def parse_errors(self) -> int:
+        return self._lines.parse_errors
+
+    @property
+    def session_id(self) -> str | None:
+        if self._session is None and not self.session_missing:
+            return self._resumed
+        return self._session
+
+    @property
+    def session_missing(self) -> bool:
+        if self._resumed is None or self._session is not None:
+            return False
+        return NO_SUCH_SESSION in self._stderr.decode("utf-8", "replace")
+
+    @property
+    def takes_more_turns(self) -> bool:
+        return self.session_id is not None
+
+    @property
+    def result_seen(self) -> bool:
+        return self._result is not None
+
+    def message(self, text: str) -> None:
+        """It takes none: a turn has one request."""
+
+    def replies(self) -> bytes:
+        return b""
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:
+        if stream is Stream.STDERR:
+            self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
+            return []
+        return [fact for event in self._lines.feed(data) for fact in self._read(event)]
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
+        for event in self._lines.finish():
+            self._read(event)
+        if self._result is None and self._error:
+            self._result = Result(is_good=False, text=self._error)
+        run = Run(
+            result=self._result,
+            stderr=self._stderr.decode("utf-8", "replace"),
+            timeout=timedelta(milliseconds=self._assignment.timeout_ms),
+        )
+        judged = verdict(run, exit, ending, now)
+        return Outcome(
+            state=judged.state,
+            reason=judged.reason,
+            message=judged.message,
+            # The runner's own signal that ended a lingering process is no part of a good end.
+            exit_code=0 if judged.state is AttemptState.COMPLETED else exit_code(exit),
+            session_id=self.session_id,
+            usage=self.usage,
+            not_before=judged.not_before,
+        )
+
+    def _read(self, event: dict[str, object]) -> list[Fact]:
+        kind = event.get("type")
+        if kind == "turn.failed":
+            text = as_text(as_object(event.get("error")).get("message")) or self._error
+            self._result, self._error = Result(is_good=False, text=text), ""
+            return []
+        facts = self._outlived()
+        match kind:
+            case "thread.started":
+                facts += self._opened(as_text(event.get("thread_id")))
+            case "turn.started":
+                self._result = None
+            case "turn.completed":
+                facts += self._completed(as_object(event.get("usage")))
+            case "error":
+                facts += self._troubled(as_text(event.get("message")))
+            case "item.started" | "item.updated" | "item.completed":
+                facts += self._item(as_object(event.get("item")), is_over=kind == "item.completed")
+        return facts
+
+    def _outlived(self) -> list[Fact]:
+        """An error after which the turn went on was no end; the last one is told by the outcome."""
+        text, self._error = self._error, ""
+        return [_warning(f"codex met an error: {shown(text)}")] if text else []
+
+    def _opened(self, thread: str) -> list[Fact]:
+        if thread == self._session or not THREAD_ID.fullmatch(thread):
+            return []
+        self._session = thread
+        model = self._assignment.model or ""
+        facts = [Fact(kind=EventKind.SESSION, data={"sessionId": thread, "model": model})]
+        if self._assignment.max_turns is not None:
+            facts.append(_warning("codex has no limit of turns; the task's limit is not in force"))
+        return facts
+
+    def _troubled(self, text: str) -> list[Fact]:
+        retry = RETRY.fullmatch(text)
+        if retry is None:
+            self._error = text
+            return []
+        return [_warning(f"the model's service failed ({shown(retry[3] or '')}); retry {retry[1]} of {retry[2]}")]
+
+    def _completed(self, usage: dict[str, object]) -> list[Fact]:
+        self._result = Result(is_good=True, text=self.summary)
+        # Codex counts over the whole thread; what was spent before this turn has been told before.
+        is_same = self._resumed is not None and self._session == self._resumed
+        before = self._spent if is_same else Usage()
+        whole = _usage(usage)
+        self.usage = Usage(
+            input_tokens=max(whole.input_tokens - before.input_tokens, 0),
+            output_tokens=max(whole.output_tokens - before.output_tokens, 0),
+            cache_read_tokens=max(whole.cache_read_tokens - before.cache_read_tokens, 0),
+            cache_write_tokens=max(whole.cache_write_tokens - before.cache_write_tokens, 0),
+            turns=1,
+        )
+        return [Fact(kind=EventKind.USAGE, data=UsageView(**asdict(self.usage)).model_dump(by_alias=True))]
+
+    def _item(self, item: dict[str, object], *, is_over: bool) -> list[Fact]:
+        match item.get("type"):
+            case "agent_message" if is_over and (text := as_text(item.get("text")).strip()):
+                self.summary = storable(text, TEXT_MAX)
+                return [Fact(kind=EventKind.MESSAGE, data={"text": self.summary})]
+            case "error" if is_over:
+                return [_warning(one_line(as_text(item.get("message")), SUMMARY_MAX))]
+            case "todo_list":
+                return self._planned(as_list(item.get("items")))
+        call = _call(item)
+        return self._called(*call, item, is_over=is_over) if call else []
+
+    def _called(self, name: str, summary: str, item: dict[str, object], *, is_over: bool) -> list[Fact]:
+        """A call is told once: when it begins, or when it ends if its begin was not told."""
+        call = as_text(item.get("id"))[:ID_MAX]
+        is_known = call in self._open
+        if is_over:
+            self._open.discard(call)
+        elif len(self._open) < OPEN_MAX:
+            self._open.add(call)
+        if is_known:
+            return []
+        data: dict[str, object] = {
+            "name": one_line(name, SUMMARY_MAX),
+            "summary": one_line(summary, SUMMARY_MAX),
+            "id": one_line(call, ID_MAX),
+        }
+        return [Fact(kind=EventKind.TOOL, data=data)]
+
+    def _planned(self, entries: list[object]) -> list[Fact]:
+        items = []
+        for entry in entries[:ITEMS_MAX]:
+            todo = as_object(entry)
+            title = one_line(as_text(todo.get("text")), TITLE_MAX)
+            if title:
+                items.append({"title": title, "state": "completed" if todo.get("completed") is True else "pending"})
+        if items == self._todo:
+            return []
+        self._todo = items
+        return [Fact(kind=EventKind.TODO, data={"items": items})]
+
+
+def _usage(usage: dict[str, object]) -> Usage:
+    """Codex counts what came from the cache, and what went into it, among the input; here each stands alone."""
+    cached, written = as_count(usage.get("cached_input_tokens")), as_count(usage.get("cache_write_input_tokens"))
+    return Usage(
+        input_tokens=max(as_count(usage.get("input_tokens")) - cached - written, 0),
+        output_tokens=as_count(usage.get("output_tokens")),
+        cache_read_tokens=cached,
+        cache_write_tokens=written,
+    )
+
+
+def _call(item: dict[str, object]) -> tuple[str, str] | None:
+    """A tool's name, and what tells most about its call."""
+    match item.get("type"):
+        case "command_execution":
+            return "shell", _script(as_text(item.get("command")))
+        case "file_change":
+            changes = [as_object(change) for change in as_list(item.get("changes"))[:ITEMS_MAX]]
+            return "edit", ", ".join(as_text(change.get("path")) for change in changes)
+        case "mcp_tool_call":
+            return f"{as_text(item.get('server'))}.{as_text(item.get('tool'))}", ""
+        case "web_search":
+            return "web_search", as_text(item.get("query"))
+    return None
+
+
+def _script(command: str) -> str:
+    """The command as the model wrote it, without the shell around it."""
+    shell = SHELL.match(command)
+    if shell is None:
+        return command
+    try:
+        words = shlex.split(shell[1][:QUOTED_MAX])
+    except ValueError:
+        return shell[1]
+    return words[0] if len(words) == 1 else shell[1]
+
+
+def _warning(text: str) -> Fact:
+    return Fact(kind=EventKind.WARNING, data={"text": text})

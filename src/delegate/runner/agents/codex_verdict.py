@@ -1,0 +1,171 @@
+"""How a run of Codex ended. Its errors are sentences without a code, so the words decide."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delegate.errors import shown
+from delegate.runner.agents.base import Ending, Verdict, exit_code, how_it_ended, stopped_by_runner
+from delegate.runner.agents.claude_verdict import NOT_FOUND, RESET_MAX, UNKNOWN_RESET
+from delegate.runner.agents.lines import as_object, as_text
+from delegate.runner.process import Exit
+from delegate.states import AttemptState, Reason
+
+READ_MAX = 4_000  # characters of an error that are looked at
+NO_CREDIT = "the account that codex uses has no credit left, or no plan for it"
+# The first row that fits decides: a text about a refusal may also speak of a broken stream.
+BY_WORDS = tuple(
+    (re.compile(pattern, re.IGNORECASE), reason, sentence)
+    for pattern, reason, sentence in (
+        (r"usage limit", Reason.USAGE_LIMIT, "the subscription's limit is used up"),
+        (
+            r"quota exceeded|insufficient_quota|out of credits|spend cap|to use codex with your",
+            Reason.AGENT_ERROR,
+            NO_CREDIT,
+        ),
+        (r"rate limit|status:? 429\b", Reason.RATE_LIMITED, "the model's service limits the rate of requests"),
+        (
+            r"status:? 40[13]\b|missing environment variable|token could not be refreshed|sign in again|not logged in",
+            Reason.NOT_LOGGED_IN,
+            "codex is not logged in",
+        ),
+        (
+            r"model\b.{0,200}(does not exist|is not supported|not found)",
+            Reason.UNKNOWN_MODEL,
+            "codex does not know the model, or may not use it",
+        ),
+        (
+            r"context window|context_length_exceeded|status:? 413\b",
+            Reason.CONTEXT_TOO_LONG,
+            "the conversation is too long for the model",
+        ),
+        (
+            r"content_filter|safety reasons|invalid prompt|flagged|policy violation|cyber_policy",
+            Reason.REFUSED,
+            "the model declined the request",
+        ),
+        (
+            r"status:? 5\d\d\b|at capacity|capacity (is )?unavailable|overloaded|high demand|stream disconnected"
+            r"|error sending request|network error|timed? ?out",
+            Reason.OVERLOADED,
+            "the model's service failed or is overloaded",
+        ),
+    )
+)
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+TRY_AGAIN = re.compile(
+    r"try again at (?:(?P<month>[A-Z][a-z]{2}) (?P<day>\d{1,2})[a-z]{2}, (?P<year>\d{4}) )?"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d) (?P<half>[AP])M",
+    re.IGNORECASE,
+)
+MINUTE = timedelta(minutes=1)
+# Lines that stand on stderr also when all is well, or after the sentence that matters.
+NOISE = re.compile(r"\d{4}-\d\d-\d\dT\S+\s|WARNING|Reading (prompt|additional input)|Stack backtrace|\d+: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of a turn as codex told it."""
+
+    is_good: bool
+    text: str  # the agent's last message, or the error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that is known about a run when it is over."""
+
+    result: Result | None
+    stderr: str
+    timeout: timedelta
+
+
+def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
+    result = run.result
+    stopped = stopped_by_runner(ending, run.timeout)
+    if stopped is not None and not (ending is Ending.STALLED and result is not None and result.is_good):
+        return stopped
+    if result is None:
+        return _without_result(run.stderr, exit)
+    if not result.is_good:
+        return _failure(result.text, now)
+    return _success(result.text, exit, ending)
+
+
+def _success(text: str, exit: Exit, ending: Ending) -> Verdict:
+    sentence = "codex finished"
+    if ending in (Ending.STALLED, Ending.LINGERED):
+        sentence = "codex finished, and was ended because it did not exit by itself"
+    elif exit_code(exit) != 0:
+        return _failed(Reason.CRASHED, f"codex reported success but then {how_it_ended(exit)}")
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, text))
+
+
+def _without_result(stderr: str, exit: Exit) -> Verdict:
+    reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
+    return _failed(reason, _quoting(f"codex {how_it_ended(exit)}, without a result", last_words(stderr)))
+
+
+def _failure(text: str, now: datetime) -> Verdict:
+    reason, sentence = _told_by(text[:READ_MAX])
+    message = _quoting(sentence, _spoken(text))
+    if reason not in (Reason.USAGE_LIMIT, Reason.RATE_LIMITED):
+        return _failed(reason, message)
+    not_before = reset_time(text[:READ_MAX], now) or now + UNKNOWN_RESET
+    return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=not_before)
+
+
+def _told_by(text: str) -> tuple[Reason, str]:
+    for pattern, reason, sentence in BY_WORDS:
+        if pattern.search(text):
+            return reason, sentence
+    return Reason.AGENT_ERROR, "codex ended with an error"
+
+
+def _spoken(text: str) -> str:
+    """What a person should read of it: some errors are the service's whole answer in JSON."""
+    if not text.startswith("{"):
+        return text
+    try:
+        answer: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return as_text(as_object(as_object(answer).get("error")).get("message")) or text
+
+
+def reset_time(text: str, now: datetime) -> datetime | None:
+    """When the limit resets. Codex writes it to the minute in the machine's time zone, with the date unless it is
+    today's."""
+    found = TRY_AGAIN.search(text)
+    if found is None:
+        return None
+    today = now.astimezone().replace(tzinfo=None, second=0, microsecond=0)
+    hour = int(found["hour"]) % 12 + (12 if found["half"] in "Pp" else 0)
+    try:
+        if found["month"]:
+            month = MONTHS.index(found["month"].lower()) + 1
+            today = today.replace(year=int(found["year"]), month=month, day=int(found["day"]))
+        at = today.replace(hour=hour, minute=int(found["minute"])).astimezone(UTC) + MINUTE  # its seconds were cut off
+    except (ValueError, OverflowError):
+        return None
+    return at if now < at <= now + RESET_MAX else None
+
+
+def last_words(stderr: str) -> str:
+    """The line on stderr that tells most: the error, not the advice and the backtrace after it."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not NOISE.match(line.strip())]
+    for number, line in enumerate(lines):
+        if line.lower().startswith("error"):
+            return " ".join(lines[number : number + 2]) if line.endswith(":") else line
+    return lines[-1] if lines else ""
+
+
+def _failed(reason: Reason, message: str) -> Verdict:
+    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
+
+
+def _quoting(sentence: str, words: str) -> str:
+    return f"{sentence}: {shown(words)}" if words.strip() else sentence

@@ -1,0 +1,223 @@
+"""What is known about an agent's program without asking a model: its version, its login, its models."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from delegate.errors import shown
+from delegate.runner.agents.acp import Acp
+from delegate.runner.agents.base import Agent, users_environment
+from delegate.runner.agents.claude import Claude
+from delegate.runner.agents.codex import Codex
+from delegate.runner.agents.lines import as_list, as_object, as_text, one_line
+from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, ask_program, run_program
+
+PATIENCE = timedelta(seconds=20)  # a program in Node on a cold disk takes seconds to say its version
+NEUTRAL = Path("/")  # no repository, no settings of a project
+VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
+VERSION_MAX = 100
+XDG_PLACES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+MODELS_MAX = 200
+CLAUDE_LOGINS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+)
+FIXES = {
+    "claude": "npm install -g @anthropic-ai/claude-code, or set DELEGATE_CLAUDE_COMMAND",
+    "codex": "npm install -g @openai/codex, or set DELEGATE_CODEX_COMMAND",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    version: str | None = None
+    is_logged_in: bool | None = None  # None: only a call of the model would tell
+    models: tuple[str, ...] = ()  # as far as the program tells
+    problem: str | None = None  # what would make a task fail
+    fix: str | None = None
+
+
+class DoesNotWork(Exception):
+    """The program is there, but does not do what it must; str is the sentence for the user."""
+
+
+async def probe(agent: Agent, environ: Mapping[str, str]) -> Probe:
+    """Look at an agent's program; it is started, but no model is asked and nothing is paid."""
+    if not agent.is_available(environ):
+        return Probe(problem=f"{agent.name} is not installed", fix=FIXES.get(agent.name))
+    try:
+        return await _probed(agent, agent.program(environ) or "", environ)
+    except DoesNotWork as problem:
+        return Probe(problem=str(problem), fix=FIXES.get(agent.name))
+
+
+async def _probed(agent: Agent, program: str, environ: Mapping[str, str]) -> Probe:
+    match agent:
+        case Claude():
+            return await _probe_claude(program, environ)
+        case Codex():
+            return await _probe_codex(program, environ)
+        case Acp():
+            return await _probe_acp(agent, environ)
+    return Probe()  # a shell needs nothing
+
+
+async def works(agent: Agent, environ: Mapping[str, str]) -> bool:
+    """Whether the program can be started at all, found out as cheaply and with as few traces as can be."""
+    program = agent.program(environ)
+    if program is None:
+        return agent.is_available(environ)
+    if not isinstance(agent, Acp):
+        return await _is_good(program, environ)
+    if agent.is_known and await _is_good(program, environ):
+        return True
+    try:
+        await _greeting(agent, environ)
+    except DoesNotWork:
+        return False
+    return True
+
+
+async def _is_good(program: str, environ: Mapping[str, str]) -> bool:
+    """Some programs make directories even to say their version; nobody asked for those in the user's home."""
+    with TemporaryDirectory(prefix="delegate-trial-") as scratch:
+        try:
+            await _said([program, "--version"], {**environ, **dict.fromkeys(XDG_PLACES, scratch)})
+        except DoesNotWork:
+            return False
+    return True
+
+
+async def _run(argv: list[str], environ: Mapping[str, str]) -> Done:
+    try:
+        return await run_program(argv, cwd=NEUTRAL, env=users_environment(environ), timeout=PATIENCE)
+    except (ProgramMissing, ProgramTimedOut) as problem:
+        raise DoesNotWork(str(problem)) from problem
+
+
+async def _said(argv: list[str], environ: Mapping[str, str]) -> str:
+    """What a command printed; DoesNotWork when it failed."""
+    done = await _run(argv, environ)
+    if done.code != 0:
+        command = f"{Path(argv[0]).name} {' '.join(argv[1:])}"
+        raise DoesNotWork(f"`{command}` ended with {done.code}: {shown(done.words)}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _version(text: str) -> str:
+    found = VERSION.search(text)
+    return one_line(found[0] if found else text, VERSION_MAX)
+
+
+async def _probe_claude(program: str, environ: Mapping[str, str]) -> Probe:
+    version = _version(await _said([program, "--version"], environ))
+    is_logged_in = claude_login(environ)
+    if is_logged_in is False:
+        fix = "start `claude` once and log in, or set ANTHROPIC_API_KEY"
+        return Probe(version=version, is_logged_in=False, problem="claude is not logged in", fix=fix)
+    return Probe(version=version, is_logged_in=is_logged_in)
+
+
+def claude_login(environ: Mapping[str, str]) -> bool | None:
+    """A login that is there may have run out; None: it may be in a place that we do not look into."""
+    if any(environ.get(name) for name in CLAUDE_LOGINS):
+        return True
+    place = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".claude")
+    if (place / ".credentials.json").is_file():
+        return True
+    if sys.platform == "darwin" or "apiKeyHelper" in _json_file(place / "settings.json"):
+        return None  # the keychain, or a program that hands out a key
+    return False
+
+
+def _json_file(path: Path) -> dict[str, object]:
+    try:
+        return as_object(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+async def _probe_codex(program: str, environ: Mapping[str, str]) -> Probe:
+    version = _version(await _said([program, "--version"], environ))
+    models = _codex_models(await _said([program, "debug", "models", "--bundled"], environ))
+    if environ.get("CODEX_API_KEY"):
+        return Probe(version=version, is_logged_in=True, models=models)
+    status = await _run([program, "login", "status"], environ)
+    if status.code == 0:
+        return Probe(version=version, is_logged_in=True, models=models)
+    if codex_provider(environ) != "openai":
+        return Probe(version=version, is_logged_in=None, models=models)  # another service, with a key of its own
+    problem, fix = "codex is not logged in", "run `codex login`, or set CODEX_API_KEY"
+    return Probe(version=version, is_logged_in=False, models=models, problem=problem, fix=fix)
+
+
+def codex_provider(environ: Mapping[str, str]) -> str:
+    """The service that the user's own settings name."""
+    place = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
+    try:
+        settings: dict[str, object] = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "openai"
+    return as_text(settings.get("model_provider")) or "openai"
+
+
+def _codex_models(text: str) -> tuple[str, ...]:
+    try:
+        told = as_object(json.loads(text))
+    except ValueError:
+        return ()
+    names = (as_text(as_object(model).get("slug")) for model in as_list(told.get("models"))[:MODELS_MAX])
+    return tuple(one_line(name, VERSION_MAX) for name in names if name)
+
+
+async def _probe_acp(agent: Acp, environ: Mapping[str, str]) -> Probe:
+    """Models and login show only in a session, and a session of some agents is a file in the user's home."""
+    greeting = await _greeting(agent, environ)
+    version = as_text(as_object(greeting.get("agentInfo")).get("version"))
+    ways = [as_object(way) for way in as_list(greeting.get("authMethods"))]
+    told = [as_text(way.get("description")) or as_text(way.get("name")) for way in ways]
+    fix = f"if it is not logged in: {shown('; '.join(told))}" if any(told) else None
+    return Probe(version=_version(version) or None, fix=fix)
+
+
+async def _greeting(agent: Acp, environ: Mapping[str, str]) -> dict[str, object]:
+    """What the agent answers to `initialize`."""
+    from delegate.runner.agents.acp_words import initialize  # noqa: PLC0415 - a third of a second
+
+    try:
+        printed = await ask_program(
+            agent.argv(environ),
+            cwd=NEUTRAL,
+            env=users_environment(environ),
+            timeout=PATIENCE,
+            question=initialize(1),
+            is_answer=lambda data: _answer(data) is not None,
+        )
+    except (ProgramMissing, ProgramTimedOut) as problem:
+        raise DoesNotWork(str(problem)) from problem
+    answer = _answer(printed)
+    if answer is None or "result" not in answer:
+        raise DoesNotWork(f"`{agent.command}` does not answer in the Agent Client Protocol")
+    return as_object(answer["result"])
+
+
+def _answer(data: bytes) -> dict[str, object] | None:
+    for line in data.split(b"\n")[:-1]:
+        try:
+            message = as_object(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+        if message.get("id") == 1 and "method" not in message:
+            return message
+    return None

@@ -1,0 +1,116 @@
+"""Which agents' programs have been seen to run: a runner offers no others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.errors import DelegateError
+from delegate.home import hold, write_private
+from delegate.runner.agents.base import Agent
+from delegate.runner.agents.lines import as_object, as_text
+from delegate.runner.agents.probes import works
+
+log = logging.getLogger(__name__)
+
+# Seconds; what a program needs (its interpreter, a shared disk) may come later, without a change of the program.
+AGAIN_AFTER = timedelta(minutes=1).total_seconds()
+# Seconds between two looks while another runner tries programs; most take less to say their version.
+LOOK_EVERY = 0.25
+
+
+class Trials:
+    """A program that ran once is good until its file changes, also for the other runners of this home: they share what
+    they find out, and try one program at a time. One that did not run is tried again after a while."""
+
+    def __init__(self, memory: Path) -> None:
+        self._memory = memory
+        self._passed = _read(memory)  # the program's file as it was when it ran, by the agent's name
+        self._failed: dict[str, tuple[str, float]] = {}  # the same when it did not, and when that was
+
+    def has_passed(self, agent: Agent, environ: Mapping[str, str]) -> bool:
+        """Cheap enough for every claim."""
+        file = _file(agent, environ)
+        return self._passed.get(agent.name) == file if file else agent.is_available(environ)
+
+    def due(self, agents: Iterable[Agent], environ: Mapping[str, str]) -> Agent | None:
+        """The next agent whose program should be tried, if there is one."""
+        return next((agent for agent in agents if self._is_due(agent, environ)), None)
+
+    async def try_out(self, agent: Agent, environ: Mapping[str, str]) -> None:
+        with _alone(self._memory.with_suffix(".lock")) as is_alone:
+            if not is_alone:
+                await anyio.sleep(LOOK_EVERY)
+                self._passed |= _read(self._memory)
+                return
+            self._passed |= _read(self._memory)
+            if self._is_due(agent, environ):
+                await self._try(agent, environ)
+
+    def doubt(self, agent_name: str) -> None:
+        """It could not be started after all, so this runner leaves it alone for a while."""
+        file = self._passed.pop(agent_name, None)
+        if file is not None:
+            self._failed[agent_name] = (file, anyio.current_time())
+            self._keep({name: kept for name, kept in _read(self._memory).items() if name != agent_name})
+
+    def _is_due(self, agent: Agent, environ: Mapping[str, str]) -> bool:
+        file = _file(agent, environ)
+        if not file or self._passed.get(agent.name) == file:
+            return False
+        failed, at = self._failed.get(agent.name, ("", 0.0))
+        return failed != file or anyio.current_time() >= at + AGAIN_AFTER
+
+    async def _try(self, agent: Agent, environ: Mapping[str, str]) -> None:
+        file = _file(agent, environ)
+        if await works(agent, environ):
+            self._failed.pop(agent.name, None)
+            self._passed[agent.name] = file
+            self._keep(self._passed)
+            return
+        if self._failed.get(agent.name, ("", 0.0))[0] != file:
+            log.warning("agent does not run", extra={"agent": agent.name, "program": agent.program(environ)})
+        self._failed[agent.name] = (file, anyio.current_time())
+
+    def _keep(self, passed: Mapping[str, str]) -> None:
+        try:
+            write_private(self._memory, json.dumps(passed))
+        except DelegateError as problem:  # then the next runner finds out for itself
+            log.warning("trials not kept", extra={"why": problem.message})
+
+
+def _file(agent: Agent, environ: Mapping[str, str]) -> str:
+    """The program's file as it is now; empty when there is none to try."""
+    program = agent.program(environ)
+    if program is None:
+        return ""
+    try:
+        found = Path(program).stat()
+    except OSError:
+        return ""
+    return f"{program} {found.st_ino} {found.st_mtime_ns} {found.st_size}"
+
+
+def _read(memory: Path) -> dict[str, str]:
+    try:
+        kept = as_object(json.loads(memory.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+    return {name: as_text(file) for name, file in kept.items()}
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[bool]:
+    descriptor = hold(lock, 0.0)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,32 @@
+"""Turns for Codex, as an attempt would make them."""
+
+from __future__ import annotations
+
+from delegate.model import Usage
+from delegate.runner.agents import Roots, Turn
+from delegate.wire import Assignment
+
+SESSION = "01a1de09-0500-7542-8d98-040d611df614"
+
+
+def codex_turn(
+    text: str = "Do the task.",
+    *,
+    session: str | None = None,
+    workspace: Roots | None = None,
+    spent: Usage | None = None,
+    **fields: object,
+) -> Turn:
+    basis = {
+        "attempt_id": "att-0123456789abcdef",
+        "task_id": "task-0123456789",
+        "lineage": "task-0123456789",
+        "fence": 1,
+        "number": 1,
+        "agent": "codex",
+        "prompt": text,
+        "timeout_ms": 1_800_000,
+        "max_output": 1_048_576,
+    }
+    assignment = Assignment.model_validate({**basis, **fields})
+    return Turn(assignment=assignment, text=text, session=session, workspace=workspace, spent=spent or Usage())
