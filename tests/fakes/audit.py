@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
 
 FINAL = {"completed", "failed", "cancelled"}
+# A workspace is named after its lineage, with a number when another attempt held that name.
+WORKSPACE = re.compile(r"^(task-[0-9a-z]+)-[0-9]{1,2}$")
+# What the end of a task tells of each kind of effect.
+TOLD = {"push": "commit", "pull_request": "pull_request"}
 
 
 def database_faults(url: str) -> list[str]:
@@ -19,6 +25,7 @@ def database_faults(url: str) -> list[str]:
                 *_task_faults(connection),
                 *_fence_faults(connection),
                 *_sequence_faults(connection),
+                *_effect_faults(connection),
                 *_integrity_faults(connection),
             ]
     finally:
@@ -73,11 +80,46 @@ def _sequence_faults(connection: Connection) -> list[str]:
     ]
 
 
+def _effect_faults(connection: Connection) -> list[str]:
+    """What a completed task tells of is what was done outside, and no more; nothing was announced and left open."""
+    faults = []
+    newest: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    pulls: dict[str, set[str]] = defaultdict(set)
+    effects = text("SELECT task_id, kind, state, external_id FROM effect ORDER BY fence, id")
+    for task_id, kind, state, made in connection.execute(effects):
+        newest[task_id][kind] = (state, made)
+        if kind == "pull_request" and state == "done":
+            pulls[task_id].add(made)
+    for task_id, found in connection.execute(text("SELECT id, result FROM task WHERE state = 'completed'")):
+        result = json.loads(found) if isinstance(found, str) else found or {}
+        told = {kind: ("done", result[field]) for kind, field in TOLD.items() if result.get(field)}
+        left = {kind: seen for kind, seen in newest[task_id].items() if seen[0] != "abandoned"}
+        if told != left:
+            faults.append(f"{task_id} tells of {told}, but its effects are {left}")
+    faults += [f"{task_id} made the pull requests {sorted(made)}" for task_id, made in pulls.items() if len(made) > 1]
+    return faults
+
+
 def _integrity_faults(connection: Connection) -> list[str]:
     if connection.dialect.name != "sqlite":
         return []
     verdict = connection.execute(text("PRAGMA integrity_check")).scalar_one()
     return [] if verdict == "ok" else [f"integrity_check: {verdict}"]
+
+
+def workspace_faults(home: Path, url: str) -> list[str]:
+    """Every directory in which agents work belongs to a task that is not over."""
+    found = sorted(path.name for path in (home / "workspaces").glob("*"))
+    if not found:
+        return []
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            states = connection.execute(text("SELECT lineage, state FROM task")).all()
+    finally:
+        engine.dispose()
+    live = {lineage for lineage, state in states if state not in FINAL}
+    return [f"the workspace {name} is left" for name in found if WORKSPACE.sub(r"\1", name) not in live]
 
 
 def strays(home: Path) -> list[str]:

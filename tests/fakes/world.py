@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.audit import database_faults, strays
+from tests.fakes.audit import database_faults, strays, workspace_faults
 
 QUICK = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_AFTER": "5", "DELEGATE_GRACE": "1"}
 PATIENCE = 60.0
@@ -47,6 +47,22 @@ class World:
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def on_a_terminal(self, *words: str) -> str:
+        """What a person sees on the screen."""
+        ours, theirs = os.openpty()
+        command = [sys.executable, "-m", "delegate", *words]
+        running = subprocess.Popen(
+            command, env=self.environment, cwd=self.work, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        seen = b""
+        with suppress(OSError):  # nobody holds its other side any more
+            while piece := os.read(ours, 65_536):
+                seen += piece
+        os.close(ours)
+        running.wait(PATIENCE)
+        return seen.decode().replace("\r\n", "\n")
+
     def submit(self, prompt: str, *options: str, agent: str = "shell") -> str:
         answer = json.loads(self.ok("delegate", "-a", agent, "--json", *options, "--", prompt))
         return str(answer["taskId"])
@@ -61,10 +77,16 @@ class World:
         return dict(json.loads(self.ok("info", "--json")))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", path, json.dumps(body).encode())
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._ask("GET", path, None)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         address = json.loads((self.home / "relay.json").read_text())["url"]
         token = (self.home / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(address + path, json.dumps(body).encode(), headers, method="POST")
+        request = urllib.request.Request(address + path, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return dict(json.load(answer))
 
@@ -88,7 +110,9 @@ class World:
     def audit(self, url: str | None = None) -> None:
         """The invariants hold, and nothing of this home is alive any more."""
         wait_until(lambda: not strays(self.home), 20)
-        assert database_faults(url or f"sqlite:///{self.home / 'delegate.db'}") == []
+        database = url or f"sqlite:///{self.home / 'delegate.db'}"
+        assert database_faults(database) == []
+        assert workspace_faults(self.home, database) == []
 
 
 def wait_until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
@@ -113,9 +137,12 @@ def living(home: Path, **environment: str) -> Iterator[World]:
 
 
 def children_of(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    """Whichever of its threads started them."""
+    found: list[int] = []
+    for listed in sorted(Path(f"/proc/{pid}/task").glob("*/children")):
+        with suppress(OSError):  # the thread, or the process, has ended
+            found += [int(word) for word in listed.read_text().split()]
+    return found
 
 
 def tree_of(pid: int) -> list[int]:

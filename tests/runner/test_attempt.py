@@ -13,7 +13,7 @@ import pytest
 
 from delegate.model import AgentName, AttemptId, EventKind, Outcome, Stream, TaskId, Usage
 from delegate.queue.rescue import lose
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading
+from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
 from delegate.runner.attempt import carry_out
 from delegate.runner.equipment import Equipment
 from delegate.runner.process import Exit
@@ -40,21 +40,24 @@ class Script:
     sessions: list[str | None] | None = None  # what each start was to resume
     parse_errors: int = 0
 
+    def program(self, environ: Mapping[str, str]) -> str | None:
+        return None
+
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
 
-    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+        assignment = turn.assignment
         if self.directory is not None:
             (self.directory / assignment.attempt_id / f"{0:016d}.jsonl").symlink_to("/dev/full")
         if self.sessions is not None:
-            self.sessions.append(assignment.resume_session)
+            self.sessions.append(turn.session)
         env = {**environ, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
         argv = ("/bin/sh", "-c", assignment.prompt)
         return Invocation(argv=argv, env=env, opening=b"hello\n", keep_input_open=True)
 
-    def reading(self, assignment: Assignment) -> ScriptReading:
-        is_resumed = assignment.resume_session is not None
-        return ScriptReading(agent=self, is_resumed=is_resumed, parse_errors=self.parse_errors)
+    def reading(self, turn: Turn) -> ScriptReading:
+        return ScriptReading(agent=self, is_resumed=turn.session is not None, parse_errors=self.parse_errors)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class ScriptReading:
     session_id: str | None = "session-1"
     usage: Usage = Usage()
     parse_errors: int = 0
+    summary: str = ""
+    takes_more_turns: bool = False
     seen: bytes = b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
@@ -76,6 +81,9 @@ class ScriptReading:
 
     def message(self, text: str) -> bytes | None:
         return f"{text}\n".encode()
+
+    def replies(self) -> bytes:
+        return b""
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
         return replace(self.agent.outcome, message=ending.value)
@@ -224,15 +232,15 @@ async def test_the_input_is_closed_when_the_result_is_there(stage: Stage) -> Non
 
 
 async def test_a_message_reaches_the_agent_while_it_works(stage: Stage) -> None:
-    script = "read first; echo $first; read second; echo $second; echo RESULT"
+    script = "read first; echo $first; until [ \"$word\" = '/compact' ]; do read word; done; echo $word; echo RESULT"
     equipment, assignment = await stage.take(script, agent="claude")
 
     async with anyio.create_task_group() as group:
         group.start_soon(carry_out, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
-        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "use tabs"})
+        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "/compact"})
 
-    assert await stage.output(assignment.task_id) == b"hello\nuse tabs\nRESULT\n"
+    assert await stage.output(assignment.task_id) == b"hello\n/compact\nRESULT\n"
 
 
 async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(stage: Stage) -> None:

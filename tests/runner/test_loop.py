@@ -17,7 +17,7 @@ from anyio.abc import Process
 from delegate.config import Home
 from delegate.model import AgentName, Outcome, Stream, Usage
 from delegate.runner import ends
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading
+from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
 from delegate.runner.agents.shell import Shell
 from delegate.runner.attempt import carry_out
 from delegate.runner.equipment import Equipment
@@ -100,13 +100,16 @@ class LimitedShell:
     runs: int = 0
     name: AgentName = AgentName.SHELL
 
+    def program(self, environ: Mapping[str, str]) -> str | None:
+        return None
+
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
 
-    def invocation(self, assignment: Assignment, environ: Mapping[str, str]) -> Invocation:
-        return Shell().invocation(assignment, environ)
+    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+        return Shell().invocation(turn, environ)
 
-    def reading(self, assignment: Assignment) -> Reading:
+    def reading(self, turn: Turn) -> Reading:
         self.runs += 1
         outcome = replace(DONE, state=AttemptState.RELEASED, reason=Reason.USAGE_LIMIT, not_before=self.until)
         return LimitedReading(outcome=outcome if self.runs == 1 else DONE)
@@ -120,12 +123,17 @@ class LimitedReading:
     session_id: str | None = None
     usage: Usage = Usage()
     parse_errors: int = 0
+    summary: str = ""
+    takes_more_turns: bool = False
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         return []
 
     def message(self, text: str) -> bytes | None:
         return None
+
+    def replies(self) -> bytes:
+        return b""
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
         return self.outcome

@@ -10,6 +10,7 @@ import pytest
 from delegate.errors import Refused
 from delegate.model import EventKind, Stream
 from delegate.runner.record import Record
+from delegate.runner.redaction import Redactor
 from delegate.runner.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
 from delegate.wire import CHUNK_MAX, Control
@@ -31,7 +32,7 @@ class Sink:
 
 @asynccontextmanager
 async def recording(directory: Path, sink: Sink) -> AsyncIterator[Record]:
-    record = Record(Spool(directory, max_output=1 << 20, next_seq=0), Wakeup())
+    record = Record(Spool(directory, max_output=1 << 20, next_seq=0), Redactor({}).begin(), Wakeup())
     record.open()
     async with anyio.create_task_group() as group:
         group.start_soon(record.gather)
@@ -100,7 +101,7 @@ async def test_output_that_is_refused_is_not_sent_for_ever(tmp_path: Path) -> No
 
 async def test_a_disk_that_takes_nothing_more_calls_for_attention(tmp_path: Path) -> None:
     attention = Wakeup()
-    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), attention)
+    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), Redactor({}).begin(), attention)
     (tmp_path / f"{0:016d}.jsonl").symlink_to("/dev/full")
 
     async with anyio.create_task_group() as group:
@@ -111,3 +112,30 @@ async def test_a_disk_that_takes_nothing_more_calls_for_attention(tmp_path: Path
     assert record.failure is not None
     assert not record.is_complete
     record.close()
+
+
+async def test_secrets_are_taken_out_before_anything_is_on_disk(tmp_path: Path) -> None:
+    attention = Wakeup()
+    redaction = Redactor({"TOKEN": b"the-secret-token-1"}).begin()
+    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), redaction, attention)
+
+    first = record.output(Stream.STDOUT, b"say the-secret-to")
+    second = record.output(Stream.STDOUT, b"ken-1 or the")
+    rest = record.end_output(Stream.STDOUT)
+    record.fact(EventKind.MESSAGE, {"text": "the-secret-token-1"})
+    record.note_secrets()
+    record.flush()
+    record.close()
+
+    assert (first, second, rest) == (b"say ", b"[redacted: TOKEN] or ", b"the")
+    lines = (tmp_path / f"{0:016d}.jsonl").read_bytes()
+    assert b"the-secret" not in lines
+    assert b"secrets were taken out of the output: TOKEN" in lines
+
+
+async def test_an_attempt_without_secrets_says_nothing_of_them(tmp_path: Path) -> None:
+    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), Redactor({}).begin(), Wakeup())
+
+    record.note_secrets()
+
+    assert record.next_seq == 0

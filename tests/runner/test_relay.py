@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 ASSIGNMENT = Assignment(
     attempt_id="att-1",
     task_id="task-1",
+    lineage="task-1",
     fence=3,
     number=1,
     agent="shell",

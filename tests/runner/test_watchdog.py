@@ -47,6 +47,7 @@ def assignment(agent: str) -> Assignment:
     return Assignment(
         attempt_id="att-1",
         task_id="task-1",
+        lineage="task-1",
         fence=1,
         number=1,
         agent=agent,

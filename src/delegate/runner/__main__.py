@@ -12,7 +12,7 @@ import stamina.instrumentation
 
 from delegate.config import Home, Settings, load
 from delegate.errors import DelegateError
-from delegate.log import configure
+from delegate.log import conceal, configure
 from delegate.runner.equipment import equip
 from delegate.runner.loop import live
 from delegate.runner.process import become_subreaper
@@ -26,7 +26,9 @@ def slot_name(text: str) -> str:
 
 
 async def run(settings: Settings, slot: Slot, name: str, url: str) -> None:
-    await live(equip(settings, os.environ, slot=slot, name=name, url=url))
+    equipment = equip(settings, os.environ, slot=slot, name=name, url=url)
+    conceal(equipment.secrets.text)
+    await live(equipment)
 
 
 def main() -> int:

@@ -11,13 +11,24 @@ from pydantic import BaseModel, ValidationError
 
 from delegate.errors import DelegateError
 from delegate.home import write_private
-from delegate.model import Outcome
+from delegate.model import Checkpoint, Outcome
+from delegate.runner.agents.lines import storable
+from delegate.runner.redaction import Redaction
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, FinishRequest, ReleaseRequest, UsageView
+from delegate.wire import (
+    Assignment,
+    ChangeView,
+    CheckpointView,
+    FinishRequest,
+    ReleaseRequest,
+    ResultView,
+    UsageView,
+)
 
 log = logging.getLogger(__name__)
 
 MESSAGE_MAX = 10_000
+LINE_MAX = 1_000  # characters; a path may have four times as many
 NOTE = "end.json"
 
 End = FinishRequest | ReleaseRequest
@@ -39,12 +50,21 @@ def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
         next_seq=assignment.next_seq,  # known only when everything is spooled
         outcome="parked" if outcome.not_before is not None else OUTCOMES[outcome.state],
         reason=outcome.reason,
-        message=outcome.message[:MESSAGE_MAX],
+        message=storable(outcome.message, MESSAGE_MAX),
         exit_code=outcome.exit_code,
         session_id=outcome.session_id,
         not_before=outcome.not_before,
         usage=UsageView(**asdict(outcome.usage)),
+        result=None if outcome.result is None else ResultView(**asdict(outcome.result)),
+        checkpoint=None if outcome.checkpoint is None else checkpoint_view(outcome.checkpoint),
+        change=None if outcome.change is None else ChangeView(**asdict(outcome.change)),
     )
+
+
+def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
+    error = None if checkpoint.error is None else storable(checkpoint.error, MESSAGE_MAX)
+    files = [storable(name, LINE_MAX) for name in checkpoint.dirty_files]
+    return CheckpointView.model_validate({**asdict(checkpoint), "error": error, "dirty_files": files})
 
 
 def hand_back(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
@@ -55,6 +75,25 @@ def hand_back(assignment: Assignment, message: str, session_id: str | None = Non
 def loss(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
     """Counted: the agent may have done part of its work."""
     return ReleaseRequest(fence=assignment.fence, reason=Reason.LOST_RUNNER, message=message, session_id=session_id)
+
+
+def without_secrets(end: End, redaction: Redaction) -> End:
+    """The same end; a text that outgrew its field by what stands for a secret is cut."""
+    clean = redaction.data(end.model_dump())
+    try:
+        return type(end).model_validate(clean)
+    except ValidationError:
+        return type(end).model_validate(_as_long(clean, end.model_dump()))
+
+
+def _as_long(value: object, before: object) -> object:
+    if isinstance(value, str) and isinstance(before, str):
+        return value[: len(before)]
+    if isinstance(value, dict) and isinstance(before, dict):
+        return {name: _as_long(value[name], before[name]) for name in before}
+    if isinstance(value, list) and isinstance(before, list):
+        return [_as_long(*pair) for pair in zip(value, before, strict=True)]
+    return value
 
 
 def note(spool: Path, end: End) -> None:

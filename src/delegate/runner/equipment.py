@@ -12,7 +12,12 @@ from delegate import __version__
 from delegate.config import Home, Settings
 from delegate.home import machine_id, token_for
 from delegate.runner.agents import Agent, agents
+from delegate.runner.agents.trials import Trials
+from delegate.runner.disk import Disk, disk_of
+from delegate.runner.effects import Journal
+from delegate.runner.git import GitSetup
 from delegate.runner.relay import RelayLink
+from delegate.runner.secret_places import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
 from delegate.runner.spares import Spares
@@ -24,18 +29,27 @@ class Equipment:
     settings: Settings
     environ: Mapping[str, str]
     slot: Slot
+    git: GitSetup
+    journal: Journal
+    secrets: Secrets
+    disk: Disk
     link: RelayLink
     agents: Mapping[str, Agent]
+    trials: Trials
     spares: Spares
     shutdown: Shutdown
 
     def available(self) -> list[str]:
         """Agents that can be started now; asked before each claim, so that one installed later is noticed."""
-        return available(self.agents, self.environ)
+        return available(self.agents, self.trials, self.environ)
+
+    def untried(self) -> Agent | None:
+        """An agent whose program is there, but has not been seen to run."""
+        return self.trials.due(self.agents.values(), self.environ)
 
 
-def available(known: Mapping[str, Agent], environ: Mapping[str, str]) -> list[str]:
-    return [name for name, agent in known.items() if agent.is_available(environ)]
+def available(known: Mapping[str, Agent], trials: Trials, environ: Mapping[str, str]) -> list[str]:
+    return [name for name, agent in known.items() if trials.has_passed(agent, environ)]
 
 
 def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str) -> Equipment:
@@ -43,6 +57,7 @@ def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: s
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)
+    trials = Trials(home.agents)
 
     def who() -> RegisterRequest:
         return RegisterRequest(
@@ -51,15 +66,20 @@ def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: s
             machine=machine,
             pid=os.getpid(),
             version=__version__,
-            agents=available(known, environ),
+            agents=available(known, trials, environ),
         )
 
     return Equipment(
         settings=settings,
         environ=environ,
         slot=slot,
+        git=GitSetup(environ, slot.git),
+        journal=Journal(slot.effects),
+        secrets=Secrets(settings, environ),
+        disk=disk_of(settings),
         link=RelayLink(url, who, lambda: token_for(settings, urlsplit(url).hostname or "")),
         agents=known,
+        trials=trials,
         spares=Spares(),
         shutdown=Shutdown(),
     )

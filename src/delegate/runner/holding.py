@@ -32,7 +32,8 @@ class Holding:
         self._directory = equipment.slot.spool(assignment.attempt_id)
         spool = Spool(self._directory, max_output=assignment.max_output, next_seq=assignment.next_seq)
         self.lease = Lease(equipment.link, assignment, equipment.shutdown.attention)
-        self.record = Record(spool, equipment.shutdown.attention)
+        self._redaction = equipment.secrets.redactor().begin()
+        self.record = Record(spool, self._redaction, equipment.shutdown.attention)
         self._is_telling = False
         self.marks = {
             "task_id": assignment.task_id,
@@ -54,7 +55,8 @@ class Holding:
                 group.start_soon(self._unless_told, self._upload)
                 group.start_soon(self.record.gather)
                 group.start_soon(self._give_up_in_time, group.cancel_scope)
-                end = await decide()
+                end = ends.without_secrets(await decide(), self._redaction)
+                self.record.note_secrets()
                 ends.note(self._directory, end)
                 await self._tell(end)
                 told = end

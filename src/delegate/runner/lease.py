@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 WAKE_TICK = 1.0  # seconds between two looks at the clock that counts sleep
 ASLEEP = 2.0  # a look that comes this much too late means that we, or the machine, were stopped
 FIRST_BEAT = 0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
+EFFECT_SHARE = 6  # of a lease, one part must be left when something outside is begun
 SPREAD = 0.1  # heartbeats of many runners must not fall together
 # Counts the time the machine sleeps, unlike the clock that timeouts run on.
 SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
@@ -50,11 +51,15 @@ class Lease:
             group.start_soon(self._beat)
             group.start_soon(self._notice_sleep)
 
-    async def fresh(self) -> None:
-        """Returns when a renewal younger than the lease is known: nothing is sent on an old one."""
-        while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease:
+    async def fresh(self, margin: float = 0.0) -> None:
+        """Returns when a renewal is known that is good for `margin` more seconds: nothing is sent on an old one."""
+        while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease - margin:
             self._hurry()
             await self._renewed.wait()
+
+    async def fresh_for_effect(self) -> None:
+        """The same directly before something is done outside, which takes a while."""
+        await self.fresh(self._link.timings.lease / EFFECT_SHARE)
 
     def heed(self, control: Control) -> None:
         """Take in what came with an answer about this attempt."""
@@ -69,6 +74,10 @@ class Lease:
     def take_messages(self) -> list[Message]:
         taken, self._messages = self._messages, []
         return taken
+
+    def put_back(self, messages: list[Message]) -> None:
+        """These were taken and could not be handed on; they stand before what came meanwhile."""
+        self._messages = messages + self._messages
 
     def mark_seen(self, message: Message) -> None:
         """The agent has the message; the next renewal says so."""

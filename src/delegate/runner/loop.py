@@ -9,12 +9,15 @@ import anyio
 
 from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
+from delegate.model import Mode
 from delegate.runner import ends
 from delegate.runner.attempt import carry_out
 from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
 from delegate.runner.holding import Holding
 from delegate.runner.process import end_strays
+from delegate.runner.tidying import tidy_up
+from delegate.states import Reason
 from delegate.wire import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,9 @@ class Runner:
     def __init__(self, equipment: Equipment) -> None:
         self._equipment = equipment
         self._parked: dict[str, datetime] = {}
+        self._lacks_room = False
         self._is_settled = False
+        self._is_tidy = False
 
     async def work(self) -> None:
         shutdown = self._equipment.shutdown
@@ -59,6 +64,9 @@ class Runner:
             answer = None
             with self._equipment.shutdown.ends_idling():
                 await self._equipment.spares.refill()
+                if not self._is_tidy:
+                    await tidy_up(self._equipment)
+                    self._is_tidy = True
                 answer = await self._claim()
             if answer is not None and answer.assignment is not None:
                 await self._carry_out(answer.assignment)
@@ -78,29 +86,51 @@ class Runner:
         self._equipment.slot.remember(self._equipment.link.runner_id)
         now = datetime.now(UTC)
         self._parked = {agent: until for agent, until in self._parked.items() if until > now}
-        wait = min([CLAIM_WAIT, *(until - now for until in self._parked.values())])
+        untried = self._equipment.untried()
+        # What waits for an agent that is known to work must not wait for the trial of another.
+        wait = min([CLAIM_WAIT if untried is None else timedelta(), *(until - now for until in self._parked.values())])
+        problem = self._look_for_room()
         request = ClaimRequest(
             claim_id=self._equipment.slot.claim_id(),
             agents=[name for name in self._equipment.available() if name not in self._parked],
             parked=self._parked,
-            wait=wait.total_seconds(),
+            wait=0 if problem else wait.total_seconds(),
+            problem=problem,
         )
         asked_at = anyio.current_time()
         answer = await self._equipment.link.claim(request)
         if answer.assignment is not None:
             failpoint("runner.claimed")
         self._equipment.slot.forget_claim()
+        if answer.assignment is None and problem is not None:
+            await anyio.sleep(PAUSE)
         if answer.assignment is None and anyio.current_time() - asked_at < request.wait / 2:
             await anyio.sleep(EARLY_PAUSE)  # a relay that is stopping sends everybody away at once
+        if answer.assignment is None and untried is not None:
+            await self._equipment.trials.try_out(untried, self._equipment.environ)
         return answer
+
+    def _look_for_room(self) -> str | None:
+        """Why this runner takes no work now; said once to the log, and with every claim to the relay."""
+        problem = self._equipment.disk.lacks_room()
+        marks = {"runner_id": self._equipment.link.runner_id}
+        if problem is not None and not self._lacks_room:
+            log.warning("runner takes no work", extra={**marks, "why": problem})
+        elif problem is None and self._lacks_room:
+            log.info("runner takes work again", extra=marks)
+        self._lacks_room = problem is not None
+        return problem
 
     async def _carry_out(self, assignment: Assignment) -> None:
         marks = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
         runner_id = self._equipment.link.runner_id
         log.info("task claimed", extra={**marks, "runner_id": runner_id, "agent": assignment.agent})
         end = await carry_out(self._equipment, assignment)
+        self._is_tidy = end is not None and assignment.mode is Mode.IN_PLACE
         if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
             self._parked[assignment.agent] = end.not_before
+        if isinstance(end, FinishRequest) and end.reason is Reason.NOT_INSTALLED:
+            self._equipment.trials.doubt(assignment.agent)
 
     async def _settle(self) -> None:
         """Bring attempts of an earlier life to their end: their processes first, so that nobody works twice."""

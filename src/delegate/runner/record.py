@@ -11,6 +11,7 @@ import anyio
 from delegate.errors import Refused, SequenceGap
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Stream
+from delegate.runner.redaction import Redaction
 from delegate.runner.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
 from delegate.wire import CHUNK_MAX, Control
@@ -24,8 +25,9 @@ Upload = Callable[[Batch], Awaitable[Control]]
 class Record:
     """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
 
-    def __init__(self, spool: Spool, attention: Wakeup) -> None:
+    def __init__(self, spool: Spool, redaction: Redaction, attention: Wakeup) -> None:
         self._spool = spool
+        self._redaction = redaction
         self._attention = attention
         self._pieces: list[bytes] = []
         self._gathered = 0
@@ -57,16 +59,38 @@ class Record:
     def close(self) -> None:
         self._spool.close()
 
-    def output(self, stream: Stream, data: bytes) -> None:
+    def output(self, stream: Stream, data: bytes) -> bytes:
+        """Returns what is recorded: the data without secrets, and without an end that may be the beginning of one."""
+        return self._keep(stream, self._redaction.feed(stream, data))
+
+    def end_output(self, stream: Stream) -> bytes:
+        """Record what was held back of a stream that has ended."""
+        return self._keep(stream, self._redaction.flush(stream))
+
+    def _keep(self, stream: Stream, data: bytes) -> bytes:
+        if not data:
+            return data
         if stream is not self._stream or self._gathered + len(data) > CHUNK_MAX:
             self.flush()
             self._stream = stream
         self._pieces.append(data)
         self._gathered += len(data)
         self._arrived.send()
+        return data
 
     def fact(self, kind: EventKind, data: dict[str, object]) -> None:
-        self._write(lambda at: self._spool.fact(kind, data, at))
+        clean = self._redaction.data(data)
+        self._write(lambda at: self._spool.fact(kind, clean, at))
+
+    def secrets_in(self, data: bytes) -> list[str]:
+        """The names of this machine's secrets in data that is to go out."""
+        return self._redaction.redactor.known_in(data)
+
+    def note_secrets(self) -> None:
+        """Say which secrets were taken out, and in which form: somebody should know that they are printed."""
+        if self._redaction.found:
+            names = ", ".join(sorted(self._redaction.found))
+            self.fact(EventKind.WARNING, {"text": f"secrets were taken out of the output: {names}"})
 
     def flush(self) -> None:
         if self._pieces:

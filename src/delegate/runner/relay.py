@@ -34,6 +34,8 @@ from delegate.wire import (
     ClaimAnswer,
     ClaimRequest,
     Control,
+    EffectRequest,
+    EffectsAnswer,
     FinishRequest,
     Problem,
     RegisterAnswer,
@@ -70,6 +72,7 @@ class Call:
     patience: float = ANSWER_TIMEOUT
     about: Assignment | None = None
     is_pulse: bool = False
+    takes_no: bool = False  # a refusal is an answer, not a token that must be renewed
 
 
 class RelayLink:
@@ -135,6 +138,14 @@ class RelayLink:
 
     async def release(self, attempt: Assignment, request: ReleaseRequest) -> Control:
         return await self._tell(attempt, "release", _json(request))
+
+    async def effect(self, attempt: Assignment, request: EffectRequest) -> Control:
+        return await self._tell(attempt, "effect", _json(request))
+
+    async def effects(self, task_id: str) -> EffectsAnswer:
+        """How a task stands outside; Refused when this runner never had it, or the relay does not know it any more."""
+        call = Call(method="GET", path=f"/api/runners/tasks/{task_id}/effects", takes_no=True)
+        return await self._ask(call, EffectsAnswer)
 
     async def _tell(self, attempt: Assignment, verb: str, body: bytes) -> Control:
         path = f"/api/runners/attempts/{attempt.attempt_id}/{verb}"
@@ -210,6 +221,8 @@ def _refusal(call: Call, response: httpx2.Response, url: str) -> DelegateError:
         return StaleFence(attempt_id=call.about.attempt_id, fence=call.about.fence)
     if call.about is not None and code == SequenceGap.code:
         return SequenceGap(attempt_id=call.about.attempt_id, expected="another one", given="this one")
+    if call.takes_no and code == Forbidden.code:
+        return Refused(why=f"it is not for this runner ({code})")
     if problem is not None and response.is_client_error and response.status_code not in TEMPORARY:
         return Refused(why=f"{problem.detail} ({code})")
     return RelayUnreachable(

@@ -67,6 +67,16 @@ class Slot:
     def forget_claim(self) -> None:
         self._claim.unlink(missing_ok=True)
 
+    @property
+    def git(self) -> Path:
+        """Our copies of the user's git configuration."""
+        return self._directory / "git"
+
+    @property
+    def effects(self) -> Path:
+        """What this runner has begun to do outside."""
+        return self._directory / "effects"
+
     def spool(self, attempt_id: str) -> Path:
         """It exists from just before an agent is launched until the relay has the attempt's end."""
         if not FILE_NAME.fullmatch(attempt_id):

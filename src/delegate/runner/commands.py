@@ -1,0 +1,89 @@
+"""Commands that a repository asks for, for its set-up and its checks: each under a supervisor, as an agent is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.model import Outcome, Stream, Usage
+from delegate.runner.agents.base import Ending, Fact, Invocation
+from delegate.runner.disk import DiskLow
+from delegate.runner.process import Command, Exit, launch
+from delegate.runner.run import Run, RunEnd, Surroundings
+from delegate.runner.spares import Spares
+from delegate.runner.tail import Tail
+from delegate.runner.watchdog import Patience
+
+OUTPUT_KEPT = 1024 * 1024  # bytes of a command's end: test runners put their counts there
+SHELL = "/bin/sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    command: str
+    exit_code: int | None  # None: it was stopped
+    output: bytes  # the end of stdout and stderr, in the order in which they came
+    seconds: float
+    timed_out: bool
+    is_broken_off: bool  # cancelled, or the runner must go
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandReading:
+    """A command has no protocol: what it printed is kept for whoever must look at it."""
+
+    output: bytes = b""
+    result_seen: bool = False
+    session_missing: bool = False
+    session_id: str | None = None
+    usage: Usage = Usage()
+    parse_errors: int = 0
+    summary: str = ""
+    takes_more_turns: bool = False
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
+        self.output = (self.output + data)[-OUTPUT_KEPT:]
+        return []
+
+    def replies(self) -> bytes:
+        return b""
+
+    def message(self, text: str) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
+        raise AssertionError("a command is judged by its exit code")
+
+
+async def run_command(
+    command: str, *, cwd: Path, env: Mapping[str, str], timeout: timedelta, spares: Spares, around: Surroundings
+) -> CommandResult:
+    """Run one command line to its end; its time counts within the attempt's own."""
+    started_at = anyio.current_time()
+    left = around.started_at + around.patience.total - started_at
+    limit = min(timeout.total_seconds(), max(left, 0.0))
+    tail = Tail(speaks_to_people=False)  # a command is no part of what the agent did
+    own = replace(around, patience=Patience(total=limit), started_at=started_at, tail=tail)
+    reading = CommandReading()
+    argv = (SHELL, "-c", command)
+    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env))
+    run = Run(process, reading, own)
+    end = await run.to_its_end(Invocation(argv=argv, env=dict(env), opening=b"", keep_input_open=False))
+    if end.ending is Ending.DISK_FULL:
+        raise DiskLow(f"`{command}` was stopped because the runner's disk was nearly full")
+    return CommandResult(
+        command=command,
+        exit_code=_code(end),
+        output=reading.output,
+        seconds=anyio.current_time() - started_at,
+        timed_out=end.ending is Ending.TIMEOUT,
+        is_broken_off=end.ending is Ending.CANCELLED,
+    )
+
+
+def _code(end: RunEnd) -> int | None:
+    return end.exit.code if end.ending is Ending.EXITED else None

@@ -1,0 +1,141 @@
+"""What is said to an agent in one attempt: each turn is a process of its own, continued by the agent's session."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from delegate.errors import shown
+from delegate.model import AgentName, Checkpoint, EventKind, Outcome, Usage
+from delegate.runner import ends
+from delegate.runner.agents.base import Agent, Ending, Reading, Roots, Turn
+from delegate.runner.equipment import Equipment
+from delegate.runner.process import Command, launch
+from delegate.runner.prompts.rendering import message_words
+from delegate.runner.run import Run, RunEnd, Surroundings
+from delegate.states import AttemptState
+from delegate.wire import Assignment, ReleaseRequest
+
+log = logging.getLogger(__name__)
+
+SUMMARY_MAX = 20_000  # characters, as the relay takes them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the agent works; `roots` when that is a workspace of its own."""
+
+    directory: Path
+    roots: Roots | None = None
+
+
+class Conversation:
+    def __init__(self, equipment: Equipment, assignment: Assignment, around: Surroundings, place: Place) -> None:
+        self._equipment = equipment
+        self._assignment = assignment
+        self._around = around
+        self._place = place
+        self.session = assignment.resume_session
+        self.spent = Usage()
+        self.summary = ""
+        checkpoint = assignment.checkpoint
+        self._session_spent = Usage(**checkpoint.usage.model_dump()) if checkpoint and self.session else Usage()
+
+    @property
+    def session_spent(self) -> Usage:
+        """By the session as a whole, with what it spent before this attempt."""
+        return self._session_spent
+
+    @property
+    def can_go_on(self) -> bool:
+        """There is a session, and money, for another turn."""
+        budget = self._assignment.budget_usd
+        return self.session is not None and (budget is None or budget > self.spent.cost_usd)
+
+    def checkpoint(self, outcome: Outcome) -> Checkpoint:
+        return Checkpoint(
+            session_id=self.session,
+            output_tail=self._around.tail.lines(),
+            error=outcome.message if outcome.state is not AttemptState.COMPLETED else None,
+            summary=self.summary,
+            usage=self._session_spent,
+        )
+
+    async def say(self, agent: Agent, text: str, *, anew: str) -> Outcome | ReleaseRequest:
+        """One turn, and one more for each message that came while it took none; how it ended.
+
+        `anew` is said instead of `text` when there is no session to continue, or it is not there any more.
+        """
+        reading, end = await self._turn(agent, text if self.session else anew)
+        if reading.session_missing and self.session is not None and end.ending is Ending.EXITED:
+            told = "the session of the attempt before is not there any more; the agent starts anew"
+            self._around.record.fact(EventKind.WARNING, {"text": told})
+            self.session, self._session_spent = None, Usage()
+            reading, end = await self._turn(agent, anew)
+        outcome = self._judged(reading, end)
+        while isinstance(outcome, Outcome) and outcome.state is AttemptState.COMPLETED and reading.takes_more_turns:
+            messages = self._around.lease.take_messages()
+            if not messages:
+                break
+            words = message_words("\n\n".join(message.text for message in messages))
+            reading, end = await self._turn(agent, words)
+            self._around.lease.mark_seen(messages[-1])
+            outcome = self._judged(reading, end)
+        return outcome
+
+    async def _turn(self, agent: Agent, text: str) -> tuple[Reading, RunEnd]:
+        left = self._assignment.budget_usd
+        within = (
+            self._assignment
+            if left is None
+            else self._assignment.model_copy(update={"budget_usd": max(left - self.spent.cost_usd, 0.01)})
+        )
+        turn = Turn(
+            assignment=within,
+            text=text,
+            session=self.session,
+            workspace=self._place.roots,
+            spent=self._session_spent,
+        )
+        invocation = agent.invocation(turn, self._equipment.environ)
+        reading = agent.reading(turn)
+        command = Command(argv=invocation.argv, cwd=self._place.directory, env=invocation.env)
+        process = await launch(await self._equipment.spares.take(), command)
+        marks = {"task_id": within.task_id, "attempt_id": within.attempt_id, "agent": within.agent}
+        log.info("agent started", extra={**marks, "pid": process.pid})
+        self._around.record.fact(EventKind.STARTED, {"pid": process.pid, "argv0": invocation.argv[0]})
+        end = await Run(process, reading, replace(self._around, spent=self.spent)).to_its_end(invocation)
+        self.spent = self.spent.plus(reading.usage)
+        self._session_spent = self._session_spent.plus(reading.usage)
+        self.session = reading.session_id or self.session
+        self.summary = reading.summary.replace("\0", "")[:SUMMARY_MAX] or self.summary
+        return reading, end
+
+    def _judged(self, reading: Reading, end: RunEnd) -> Outcome | ReleaseRequest:
+        if not reading.result_seen and end.is_broken_off:
+            return self._broken_off()
+        if not reading.result_seen and end.is_supervisor_lost and end.ending is Ending.EXITED:
+            return ends.loss(self._assignment, "the agent's supervisor was killed", self.session)
+        ending = Ending.LINGERED if end.is_broken_off else end.ending
+        outcome = reading.judge(end.exit, ending, datetime.now(UTC))
+        if reading.parse_errors:
+            told = f"lines of the agent's output that could not be understood: {reading.parse_errors}"
+            self._around.record.fact(EventKind.WARNING, {"text": told})
+        if outcome.state is AttemptState.CANCELLED and self._around.lease.cancel_reason:
+            outcome = replace(outcome, message=self._around.lease.cancel_reason)
+        return replace(outcome, usage=self.spent, session_id=self.session)
+
+    def note_unheard(self, outcome: Outcome) -> None:
+        """Messages that nobody will read any more; those of a parked task wait for its next attempt."""
+        if outcome.not_before is not None:
+            return
+        for message in self._around.lease.take_messages():
+            self._around.record.fact(EventKind.WARNING, {"text": f"a message came too late: {shown(message.text)}"})
+
+    def _broken_off(self) -> ReleaseRequest:
+        """An agent looks at what it finds and goes on from there; a command that had begun would do it all again."""
+        if self._assignment.agent == AgentName.SHELL:
+            return ends.loss(self._assignment, "the runner was stopped while the command ran")
+        return ends.hand_back(self._assignment, "the runner was stopped", self.session)

@@ -1,0 +1,390 @@
+"""A task in a workspace of its own: prepared, worked on, checked, published, and cleaned up after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
+
+import anyio
+
+from delegate.config import Home
+from delegate.errors import DiskFull, shown
+from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Result, Usage
+from delegate.runner import ends, handed_in
+from delegate.runner.agents.base import Roots, agent_environment
+from delegate.runner.branches import first_line
+from delegate.runner.checks import CheckResult, Checks, run_checks
+from delegate.runner.commands import CommandResult, run_command
+from delegate.runner.conversation import Conversation, Place
+from delegate.runner.disk import DiskLow, is_disk_full
+from delegate.runner.effects import Effects
+from delegate.runner.ends import End
+from delegate.runner.equipment import Equipment
+from delegate.runner.forges.base import Forge, PrRejected
+from delegate.runner.forges.remotes import forge_for
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.ground import Ground, WantsAgent, prepare_ground
+from delegate.runner.handed_in import HandedIn
+from delegate.runner.prompts.prompt import anew_words, red_check_words, resumed_words
+from delegate.runner.publication import Draft, Publication, Story
+from delegate.runner.publishing.push import PushRejected
+from delegate.runner.run import Surroundings
+from delegate.runner.workspaces.carried import carry_in
+from delegate.runner.workspaces.closing import close, note_pushed
+from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.saving import save
+from delegate.runner.workspaces.worktrees import leave
+from delegate.states import AttemptState, Reason
+from delegate.wire import Assignment, ReleaseRequest, UsageView
+
+log = logging.getLogger(__name__)
+
+DIRTY_MAX = 200  # names of changed files that a checkpoint tells
+
+
+class Stopped(Exception):
+    """A command of the repository was broken off: somebody cancelled the task, or the runner must go."""
+
+
+async def deliver(equipment: Equipment, assignment: Assignment, around: Surroundings) -> End:
+    """Raises SetupProblem when there is no ground to work on."""
+    try:
+        git = await equipment.git.get()
+        ground = await prepare_ground(equipment, git, assignment, around.record)
+    except GitFailed as problem:
+        raise SetupProblem(str(problem)) from problem
+    except WantsAgent as wants:
+        return ends.hand_back(assignment, str(wants)).model_copy(update={"wants_agent": wants.agent})
+    delivery = Delivery(equipment, git, ground, around)
+    try:
+        return await delivery.carry_out()
+    finally:
+        if not delivery.is_closed:  # the next attempt continues it, or a sweep saves it
+            leave(ground.workspace)
+
+
+@asynccontextmanager
+async def beside(work: Callable[[], Coroutine[object, object, None]]) -> AsyncIterator[None]:
+    """`work` goes on for as long as the block lasts; what the block raises comes out as it is, not in a group."""
+    problem: Exception | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        try:
+            yield
+        except Exception as raised:  # noqa: BLE001  raised again below
+            problem = raised
+        group.cancel_scope.cancel()
+    if problem is not None:
+        raise problem
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far the work has come, for whoever must tell of it at the end."""
+
+    is_work_done: bool = False
+    draft: Draft | None = None
+    checks: Checks | None = None
+    is_pushed: bool = False
+    pull_request: str | None = None
+    spent_before: Usage = field(default_factory=Usage)  # on the same work, by an attempt that was lost
+
+
+class Delivery:
+    def __init__(self, equipment: Equipment, git: Git, ground: Ground, around: Surroundings) -> None:
+        self._equipment = equipment
+        self._git = git
+        self._ground = ground
+        self._around = around
+        self._assignment = ground.assignment
+        workspace = ground.workspace
+        roots = Roots(tree=workspace.tree, git_dir=workspace.git_dir)
+        place = Place(directory=workspace.tree, roots=roots)
+        self._conversation = Conversation(equipment, ground.assignment, around, place)
+        self._publication = Publication(
+            git=git, ground=ground, record=around.record, effects=self._effects(), at=datetime.now(UTC)
+        )
+        self._progress = Progress()
+        self.is_closed = False
+        self._looking = anyio.Lock()  # one look at the tree at a time
+
+    def _effects(self) -> Effects:
+        return Effects(
+            link=self._equipment.link,
+            lease=self._around.lease,
+            assignment=self._assignment,
+            journal=self._equipment.journal,
+            url=self._ground.workspace.repository.url,
+        )
+
+    async def carry_out(self) -> End:
+        async with beside(self._save_now_and_then):
+            ended = await self._to_its_end()
+        if isinstance(ended, ReleaseRequest) or ended.not_before is not None:
+            return self._handed_over(ended)
+        return await self._closed(ended)
+
+    async def _to_its_end(self) -> Outcome | ReleaseRequest:
+        try:
+            await self._set_up()
+            return await self._work()
+        except Stopped:
+            return self._stopped()
+        except (SetupProblem, GitFailed, DiskLow, DiskFull) as problem:
+            return self._failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
+        except PushRejected as problem:
+            return self._failure(Reason.PUSH_REJECTED, str(problem))
+        except PrRejected as problem:
+            return self._failure(Reason.PR_REJECTED, str(problem))
+
+    async def _set_up(self) -> None:
+        """What the repository needs before anybody works in it; a failure here costs no token."""
+        carried = await carry_in(self._git, self._ground.workspace, self._ground.repofile.carry)
+        if carried:
+            self._around.record.fact(EventKind.SETUP, {"carried": carried})
+        for command in self._ground.repofile.setup:
+            done = await self._run(command, self._ground.repofile.setup_timeout)
+            told = {"command": command, "exitCode": done.exit_code}
+            self._around.record.fact(EventKind.SETUP, {**told, "seconds": round(done.seconds, 1)})
+            if done.exit_code != 0:
+                raise SetupProblem(f"the set-up command `{command}` {how(done)}")
+
+    async def _work(self) -> Outcome | ReleaseRequest:
+        """The agent's turns until its work is green, then out with it."""
+        ended = await self._first_turn()
+        for turns_left in range(self._ground.repofile.check_turns, -1, -1):
+            if not is_good(ended):
+                return ended
+            self._progress.is_work_done = True
+            draft = self._progress.draft or await self._draft()
+            if draft is None:
+                return self._unchanged(ended)
+            self._note_handed_in(draft)
+            if draft.verdict.denied:
+                return self._failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
+            self._publication.tell(draft)
+            checks = await run_checks(self._checked, self._ground.repofile.checks, tell=self._tell_check)
+            self._progress.checks = checks
+            if checks.is_green:
+                return await self._publish(draft, checks)
+            self._progress.is_work_done = False
+            if turns_left == 0 or not self._conversation.can_go_on:
+                break
+            words = red_check_words(checks)
+            ended = await self._say(words, anew=words)
+        return self._failure(Reason.CHECKS_FAILED, self._progress.checks.red_line if self._progress.checks else "")
+
+    async def _first_turn(self) -> Outcome | ReleaseRequest:
+        checkpoint = self._assignment.checkpoint
+        if await self._find_handed_in():
+            return self._done_before()
+        if checkpoint is not None and checkpoint.is_work_done and self._assignment.context is None:
+            self._conversation.summary = checkpoint.summary
+            return self._done_before()
+        anew, resumed = self._words()
+        self._around.record.fact(EventKind.PROMPT, {"text": resumed if self._conversation.session else anew})
+        return await self._say(resumed, anew=anew)
+
+    async def _find_handed_in(self) -> bool:
+        """Whether the agent's work for this very task was done when an attempt before this one was lost."""
+        candidates = handed_in.found(self._ground.workspace, self._assignment, self._publication.at)
+        async with self._looking:
+            found = await self._publication.draft_again(candidates)
+        if found is None:
+            return False
+        before, self._progress.draft = found
+        self._publication = replace(self._publication, at=before.at)
+        self._conversation.summary = before.summary
+        self._progress.spent_before = Usage(**before.usage.model_dump())
+        return True
+
+    def _done_before(self) -> Outcome:
+        text = "the agent's work was done before; only what came after it is done again"
+        self._around.record.fact(EventKind.WARNING, {"text": text})
+        return Outcome(
+            state=AttemptState.COMPLETED, reason=Reason.DONE, message="", session_id=self._conversation.session
+        )
+
+    async def _say(self, text: str, *, anew: str) -> Outcome | ReleaseRequest:
+        """A turn of the agent: what was handed in before does not count any more."""
+        self._progress.draft = None
+        handed_in.forget(self._ground.workspace)
+        return await self._conversation.say(self._ground.agent, text, anew=anew)
+
+    def _note_handed_in(self, draft: Draft) -> None:
+        """A runner that dies from here on has its successor publish the same commit, without the agent."""
+        noted = HandedIn(
+            task_id=self._assignment.task_id,
+            commit=draft.commit,
+            at=self._publication.at,
+            head=draft.snapshot.head,
+            summary=self._conversation.summary,
+            usage=UsageView(**asdict(self._spent)),
+        )
+        handed_in.note(self._ground.workspace, noted)
+
+    @property
+    def _spent(self) -> Usage:
+        """For the work, and not only in this attempt."""
+        return self._progress.spent_before.plus(self._conversation.spent)
+
+    def _words(self) -> tuple[str, str]:
+        """What is said to an agent that knows nothing yet, and to one whose session goes on."""
+        if self._assignment.agent == AgentName.SHELL:
+            return self._assignment.prompt, self._assignment.prompt
+        return anew_words(self._assignment, self._ground.repofile), resumed_words(self._assignment)
+
+    async def _draft(self) -> Draft | None:
+        async with self._looking:
+            self._progress.draft = await self._publication.draft()
+        return self._progress.draft
+
+    async def _publish(self, draft: Draft, checks: Checks) -> Outcome:
+        if self._around.lease.cancel_reason is not None:
+            raise Stopped
+        pushed = await self._publication.push(draft)
+        note_pushed(self._ground.workspace, pushed.commit)
+        self._progress.is_pushed = True
+        message = f"pushed to {self._ground.workspace.branch}"
+        if self._assignment.mode is Mode.PULL_REQUEST:
+            forge = await self._forge()
+            ensured = await self._publication.open_pull_request(forge, draft, self._story(checks))
+            self._progress.pull_request = ensured.pull_request.url
+            message = f"pull request {'updated' if ensured.adopted else 'opened'}: {ensured.pull_request.url}"
+        return Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
+
+    async def _forge(self) -> Forge:
+        url = self._ground.workspace.repository.url
+        return await forge_for(self._git, url, self._equipment.environ, self._equipment.settings.gh_command)
+
+    def _story(self, checks: Checks) -> Story:
+        return Story(
+            summary=self._conversation.summary,
+            checks=checks,
+            model=self._assignment.model or self._around.tail.model,
+            usage=self._spent,
+            duration=timedelta(seconds=anyio.current_time() - self._around.started_at),
+        )
+
+    def _tell_check(self, result: CheckResult) -> None:
+        told = {"command": result.command, "ok": result.ok, "passed": result.passed, "total": result.total}
+        self._around.record.fact(EventKind.CHECK, {**told, "line": result.line})
+
+    async def _checked(self, command: str) -> CommandResult:
+        return await self._run(command, self._ground.repofile.check_timeout)
+
+    async def _run(self, command: str, timeout: timedelta) -> CommandResult:
+        done = await run_command(
+            command,
+            cwd=self._ground.workspace.tree,
+            env=agent_environment(self._equipment.environ, self._assignment),
+            timeout=timeout,
+            spares=self._equipment.spares,
+            around=self._around,
+        )
+        if done.is_broken_off:
+            raise Stopped
+        return done
+
+    async def _save_now_and_then(self) -> None:
+        """A tree that lives only in the file system is one lost disk away from nothing."""
+        while True:
+            await anyio.sleep(self._equipment.settings.save_every.total_seconds())
+            try:
+                async with self._looking:
+                    await save(self._git, self._ground.workspace)
+            except (GitFailed, OSError):
+                log.exception("workspace not saved", extra={"task_id": self._assignment.task_id})
+
+    def _stopped(self) -> Outcome | ReleaseRequest:
+        if self._around.lease.cancel_reason is not None:
+            return Outcome(
+                state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=self._around.lease.cancel_reason
+            )
+        return ends.hand_back(self._assignment, "the runner was stopped", self._conversation.session)
+
+    def _failure(self, reason: Reason, message: str) -> Outcome:
+        return Outcome(state=AttemptState.FAILED, reason=reason, message=message)
+
+    def _unchanged(self, ended: Outcome) -> Outcome:
+        message = first_line(self._conversation.summary) or "the agent changed nothing"
+        return replace(ended, reason=Reason.NO_CHANGES, message=message)
+
+    def _handed_over(self, ended: Outcome | ReleaseRequest) -> End:
+        """The task goes on elsewhere or later: the tree stays as it is for whoever continues it here."""
+        checkpoint = self._checkpoint(ended.message)
+        if isinstance(ended, ReleaseRequest):
+            return ended.model_copy(update={"checkpoint": ends.checkpoint_view(checkpoint)})
+        return ends.finish(self._assignment, replace(ended, checkpoint=checkpoint))
+
+    async def _closed(self, outcome: Outcome) -> End:
+        self._conversation.note_unheard(outcome)
+        async with self._looking:
+            kept = await self._keep_or_remove()
+        draft, checks = self._progress.draft, self._progress.checks
+        workspace = self._ground.workspace
+        result = Result(
+            summary=self._conversation.summary,
+            base=workspace.base.branch,
+            base_commit=workspace.base.commit,
+            branch=workspace.branch if draft else None,
+            commit=draft.commit if draft else None,
+            pull_request=self._progress.pull_request,
+            files=draft.stats.files if draft else 0,
+            additions=draft.stats.additions if draft else 0,
+            deletions=draft.stats.deletions if draft else 0,
+            checks_passed=checks.passed if checks else 0,
+            checks_total=checks.total if checks else 0,
+            is_kept=kept,
+        )
+        told = replace(
+            outcome,
+            usage=self._conversation.spent,
+            session_id=self._conversation.session,
+            result=result,
+            change=draft.change if draft else None,
+            checkpoint=self._checkpoint(outcome.message if outcome.state is not AttemptState.COMPLETED else None),
+        )
+        return ends.finish(self._assignment, told)
+
+    async def _keep_or_remove(self) -> bool:
+        """Work of an attempt that failed is drafted too, so that people can look at it."""
+        if self._progress.draft is None:
+            with suppress(GitFailed):
+                self._progress.draft = await self._publication.draft()
+        self.is_closed = True
+        draft, home = self._progress.draft, Home(self._equipment.settings.home)
+        if draft is None or not self._progress.is_pushed:
+            return await close(self._git, home, self._ground.workspace, pushed=None)
+        return await close(self._git, home, self._ground.workspace, pushed=draft.commit, work=draft.snapshot)
+
+    def _checkpoint(self, error: str | None) -> Checkpoint:
+        draft, workspace = self._progress.draft, self._ground.workspace
+        return Checkpoint(
+            session_id=self._conversation.session,
+            branch=workspace.branch,
+            base_commit=workspace.base.commit,
+            commit=draft.commit if draft else None,
+            dirty_files=tuple(draft.snapshot.dirty[:DIRTY_MAX]) if draft else (),
+            output_tail=self._around.tail.lines(),
+            error=error,
+            summary=self._conversation.summary,
+            is_work_done=self._progress.is_work_done,
+            usage=self._conversation.session_spent,
+        )
+
+
+def is_good(ended: Outcome | ReleaseRequest) -> TypeGuard[Outcome]:
+    return isinstance(ended, Outcome) and ended.state is AttemptState.COMPLETED
+
+
+def how(done: CommandResult) -> str:
+    if done.timed_out:
+        return f"was stopped after {done.seconds:.0f} s"
+    last = done.output.decode(errors="replace").strip().splitlines()[-1:]
+    said = f": {shown(last[0])}" if last else ""
+    return f"ended with exit code {done.exit_code}{said}"

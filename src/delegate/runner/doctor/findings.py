@@ -1,0 +1,51 @@
+"""What the doctor finds, and how grave it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"  # good to know
+    WARNING = "warning"  # something is not as it should be, or cannot be told
+    PROBLEM = "problem"  # would make a task fail
+
+
+class Part(StrEnum):
+    """In the order in which they are shown, which is the order in which to mend."""
+
+    SETTINGS = "settings"
+    HOME = "home"
+    GIT = "git"
+    AGENTS = "agents"
+    RELAY = "relay"
+    REPOSITORY = "this repository"
+    PULL_REQUESTS = "pull requests"
+    LEFTOVERS = "left-overs"
+
+    def ok(self, subject: str, message: str) -> Finding:
+        return Finding(level=Level.OK, part=self, subject=subject, message=message)
+
+    def note(self, subject: str, message: str, fix: str = "") -> Finding:
+        return Finding(level=Level.NOTE, part=self, subject=subject, message=message, fix=fix)
+
+    def warning(self, subject: str, message: str, fix: str = "") -> Finding:
+        return Finding(level=Level.WARNING, part=self, subject=subject, message=message, fix=fix)
+
+    def problem(self, subject: str, message: str, fix: str = "") -> Finding:
+        return Finding(level=Level.PROBLEM, part=self, subject=subject, message=message, fix=fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    level: Level
+    part: Part
+    subject: str  # which one
+    message: str
+    fix: str = ""
+
+
+def first_to_mend(findings: list[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.level is Level.PROBLEM), None)

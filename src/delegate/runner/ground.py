@@ -1,0 +1,108 @@
+"""What an attempt in a workspace stands on: the repository, its base, its own wishes, and the tree itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delegate.config import Home
+from delegate.errors import BadRepoFile, PreferenceConflict
+from delegate.model import Choice, EventKind
+from delegate.preferences import fill
+from delegate.repofile import FILE_NAME, RepoFile, parse
+from delegate.runner.agents.base import Agent
+from delegate.runner.branches import branch_name
+from delegate.runner.equipment import Equipment
+from delegate.runner.git import Git
+from delegate.runner.record import Record
+from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetched
+from delegate.runner.workspaces.preparing import prepare
+from delegate.runner.workspaces.repositories import SetupProblem, locate
+from delegate.runner.workspaces.worktrees import Workspace
+from delegate.wire import Assignment, ChoiceView
+
+
+class WantsAgent(Exception):
+    """The repository's file gives the task to an agent that this runner does not have."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        super().__init__(f"{FILE_NAME} of the repository asks for the agent {agent}, which this runner does not have")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    assignment: Assignment  # with what the repository's file decided
+    repofile: RepoFile
+    agent: Agent
+    workspace: Workspace
+
+
+async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment, record: Record) -> Ground:
+    """Raises SetupProblem with a sentence for the user, or WantsAgent."""
+    home = Home(equipment.settings.home)
+    repository = await locate(git, assignment)
+    mirror = await fetched(git, home, repository)
+    base, repofile = await _base_and_file(git, mirror, assignment)
+    decided = _decided(assignment, repofile, record)
+    agent = equipment.agents.get(decided.agent)
+    if agent is None or not agent.is_available(equipment.environ):
+        raise WantsAgent(decided.agent)
+    workspace = await prepare(git, home, decided, mirror, base, branch_name(decided))
+    record.fact(
+        EventKind.WORKSPACE,
+        {
+            "repository": repository.name,
+            "base": base.branch,
+            "baseCommit": base.commit,
+            "branch": workspace.branch,
+            "path": str(workspace.tree),
+        },
+    )
+    return Ground(assignment=decided, repofile=repofile, agent=agent, workspace=workspace)
+
+
+async def _base_and_file(git: Git, mirror: Mirror, assignment: Assignment) -> tuple[Base, RepoFile]:
+    """The file stands in the base commit, and may itself name the base when nobody else did."""
+    base = await base_of(git, mirror, assignment.base)
+    repofile = await _file_of(git, mirror, base)
+    if assignment.base is None and repofile.base is not None and repofile.base != base.branch:
+        base = await base_of(git, mirror, repofile.base)
+        repofile = await _file_of(git, mirror, base)
+    return base, repofile
+
+
+async def _file_of(git: Git, mirror: Mirror, base: Base) -> RepoFile:
+    found = await git.run("cat-file", "--batch", cwd=mirror.path, input=f"{base.commit}:{FILE_NAME}\n".encode())
+    header, _, content = found.partition(b"\n")
+    if b" blob " not in header:
+        return RepoFile()
+    try:
+        return parse(content[:-1])  # it ends with a newline that is not the file's
+    except BadRepoFile as problem:
+        raise SetupProblem(problem.message) from problem
+
+
+def _decided(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:
+    known = [Choice(field=view.field, value=view.value, source=view.source) for view in assignment.choices]
+    try:
+        wanted = fill(known, repofile)
+    except PreferenceConflict as conflict:
+        raise SetupProblem(conflict.message) from conflict
+    choices = [ChoiceView(field=one.field, value=one.value, source=one.source) for one in wanted.choices]
+    told = [{"field": one.field, "value": one.value, "source": one.source} for one in wanted.choices]
+    record.fact(EventKind.PREFERENCES, {"choices": told})
+    for note in wanted.notes:
+        record.fact(EventKind.WARNING, {"text": note})
+    return assignment.model_copy(
+        update={
+            "agent": wanted.agent,
+            "model": wanted.model,
+            "effort": wanted.effort,
+            "choices": choices,
+            "budget_usd": _smaller(assignment.budget_usd, repofile.budget_usd),
+        }
+    )
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else min(one, other)
