@@ -17,6 +17,45 @@ class UsageData(TypedDict):
     turns: int
 
 
+class IssueData(TypedDict):
+    key: str
+    title: str
+    url: str | None
+
+
+class ChoiceData(TypedDict):
+    field: str
+    value: str
+    source: str
+
+
+class ResultData(TypedDict):
+    summary: str
+    base: str | None
+    baseCommit: str | None
+    branch: str | None
+    commit: str | None
+    pullRequest: str | None
+    files: int
+    additions: int
+    deletions: int
+    checksPassed: int
+    checksTotal: int
+    isKept: bool
+
+
+class ChangeData(TypedDict):
+    baseCommit: str
+    commit: str
+    patch: str
+    isCut: bool
+
+
+class PromptData(TypedDict):
+    text: str
+    isRendered: bool
+
+
 class TaskData(TypedDict):
     taskId: str
     status: str
@@ -33,6 +72,15 @@ class TaskData(TypedDict):
     maxBudgetUsd: float | None
     maxTurns: int | None
     rerun: bool
+    mode: str
+    repository: str | None
+    base: str | None
+    title: str | None
+    issue: IssueData | None
+    context: str | None
+    choices: list[ChoiceData]
+    lineage: str
+    result: ResultData | None
     exitCode: int | None
     reason: str | None
     message: str | None

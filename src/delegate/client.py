@@ -16,7 +16,7 @@ from delegate.errors import BadSetting, DelegateError, RelayUnreachable, Reporte
 from delegate.exchange import Exchange, NotHttp, Target, request_bytes
 
 if TYPE_CHECKING:
-    from delegate.answers import OutputData, RelayData, TaskData, TaskDetail, TaskPage
+    from delegate.answers import ChangeData, OutputData, PromptData, RelayData, TaskData, TaskDetail, TaskPage
 
 PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
 NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
@@ -91,6 +91,20 @@ class Client:
 
     def retry(self, task_id: str) -> TaskData:
         answer: TaskData = self._call("POST", _task_path(task_id, "/retry"), {"requestKey": new_request_key()})
+        return answer
+
+    def resume(self, task_id: str, context: str | None) -> TaskData:
+        added = {} if context is None else {"context": context}
+        body = {**added, "requestKey": new_request_key()}
+        answer: TaskData = self._call("POST", _task_path(task_id, "/resume"), body)
+        return answer
+
+    def change(self, task_id: str) -> ChangeData:
+        answer: ChangeData = self._call("GET", _task_path(task_id, "/diff"))
+        return answer
+
+    def prompt(self, task_id: str) -> PromptData:
+        answer: PromptData = self._call("GET", _task_path(task_id, "/prompt"))
         return answer
 
     def output(self, task_id: str, tail: int | None) -> OutputData:

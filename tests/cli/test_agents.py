@@ -90,6 +90,7 @@ def test_the_demo_hands_its_work_to_an_agent(agents: World, monkeypatch: pytest.
 
     shown = agents.ok("demo", "--agent", "claude")
 
-    assert shown.count("    │ tool  Edit src/shop.py\n") == 3
-    assert shown.count("✓ completed") == 3
+    assert shown.count("    │ tool  Edit src/shop.py\n") == 2
+    assert shown.count("✓ completed") == 2
+    assert shown.count("nothing was changed; I look") == 2
     assert "    > The unit test in test_shop.py fails." in shown

@@ -16,6 +16,11 @@ from delegate.states import FINAL_TASK_STATES
     ("known", "sent"),
     [
         (answers.UsageData, wire.UsageView),
+        (answers.IssueData, wire.IssueView),
+        (answers.ChoiceData, wire.ChoiceView),
+        (answers.ResultData, wire.ResultView),
+        (answers.ChangeData, wire.ChangeView),
+        (answers.PromptData, wire.PromptView),
         (answers.TaskData, wire.TaskView),
         (answers.AttemptData, wire.AttemptView),
         (answers.EventData, wire.EventView),

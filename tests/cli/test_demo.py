@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.audit import strays
+from tests.fakes.github import GitHub
+from tests.fakes.github import github as github
 from tests.fakes.world import World, wait_until
 
 pytestmark = pytest.mark.slow
@@ -36,21 +38,26 @@ def strays_under(directory: str) -> list[int]:
     return found
 
 
-def test_the_demo_mends_the_bug_and_leaves_nothing_behind(stage: World) -> None:
+def test_the_demo_ends_in_two_pull_requests_and_leaves_nothing_behind(stage: World) -> None:
     shown = stage.ok("demo")
 
     headings = [line for line in shown.splitlines() if re.fullmatch(r"[A-Z][^:]*", line) and not line.startswith("Del")]
     assert headings == [
         "A small repository with a bug",
         "A relay and its runners",
-        "Three pieces of work, each delegated when the one before is done",
-        "What changed",
-        "Timeline",
+        "Two pieces of work at the same time, each in a worktree of its own",
+        "Your checkout",
         "Where everything is",
     ]
-    assert shown.count("✓ completed") == 3
+    assert re.findall("^Pull request: (.*)$", shown, re.M) == [
+        "Read the discount as a percentage",
+        "Say what a basket costs in words",
+    ]
+    assert shown.count("✓ completed") == 2
+    assert shown.count("1 of 1 passed") == 2
     assert "    │ FAILED (failures=1)\n" in shown
     assert "    │ OK\n" in shown
+    assert "  changes     none: nobody but you touches it\n" in shown
     assert "+    return sum(prices) * (1 - discount_percent / 100)\n" in shown
     assert left_behind(stage) == []
     assert not stage.home.exists()
@@ -62,15 +69,15 @@ def test_a_kept_demo_can_be_looked_at(stage: World) -> None:
     (place,) = left_behind(stage)
     root = Path(stage.environment["TMPDIR"]) / place
     assert f"DELEGATE_HOME={root / 'home'} delegate status" in shown
-    assert (root / "shop" / "SUMMARY.md").exists()
+    assert len(list((root / "shop.git" / "refs" / "heads").iterdir())) == 2
     assert strays(root / "home") == []
     shutil.rmtree(root)
 
 
-def test_the_demo_as_json_is_its_three_tasks(stage: World) -> None:
+def test_the_demo_as_json_is_its_two_tasks(stage: World) -> None:
     tasks = [json.loads(line) for line in stage.ok("demo", "--json").splitlines()]
 
-    assert [task["status"] for task in tasks] == ["completed"] * 3
+    assert [task["status"] for task in tasks] == ["completed"] * 2
 
 
 def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
@@ -86,8 +93,20 @@ def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
     assert left_behind(stage) == []
 
 
+@pytest.mark.real
+def test_with_a_repository_on_github_the_demo_ends_in_a_real_pull_request(stage: World, github: GitHub) -> None:
+    github.seed("acme/playground", {"README.md": "# playground\n"})
+    stage.environment.update(github.env)
+
+    shown = stage.ok("demo", "--repository", "acme/playground")
+
+    (pull,) = github.pulls("acme/playground")
+    assert pull.title == "Say hello from Delegate"
+    assert pull.url in shown
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after", ["A small", "A relay", "1/3", "3/3"])
+@pytest.mark.parametrize("after", ["A small", "A relay", "1/2", "2/2"])
 def test_an_interrupted_demo_cleans_up(stage: World, after: str, number: signal.Signals) -> None:
     playing = stage.popen("demo")
     assert playing.stdout is not None

@@ -47,6 +47,15 @@ def task(**changes: Any) -> TaskData:
         "maxBudgetUsd": None,
         "maxTurns": None,
         "rerun": False,
+        "mode": "in_place",
+        "repository": None,
+        "base": None,
+        "title": None,
+        "issue": None,
+        "context": None,
+        "choices": [],
+        "lineage": "task-1f0c9a77e2",
+        "result": None,
         "exitCode": None,
         "reason": None,
         "message": None,
@@ -164,6 +173,67 @@ def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
         "  11:55:01  claimed by runner-a1, attempt 1",
         "  11:55:03  failed (command_failed, exit code 7)",
     ]
+
+
+def test_the_page_of_a_task_shows_what_came_of_it() -> None:
+    result = {
+        "summary": "Mended the parser.\nAdded a test.",
+        "base": "main",
+        "baseCommit": "1" * 40,
+        "branch": "per-44-mend-the-parser-3f2a",
+        "commit": "2" * 40,
+        "pullRequest": "https://github.example/ada/shop/pull/7",
+        "files": 2,
+        "additions": 10,
+        "deletions": 3,
+        "checksPassed": 17,
+        "checksTotal": 17,
+        "isKept": False,
+    }
+    done = task(
+        reason="done",
+        model="claude-sonnet-4-5",
+        workingDirectory=None,
+        repository="ada/shop",
+        mode="pull_request",
+        issue={"key": "PER-44", "title": "mend the parser", "url": "https://linear.example/PER-44"},
+        title="parser",
+        context="use the table",
+        choices=[
+            {"field": "agent", "value": "claude", "source": "label"},
+            {"field": "model", "value": "claude-sonnet-4-5", "source": "label"},
+            {"field": "base", "value": "main", "source": ".delegate.toml"},
+        ],
+        result=result,
+    )
+
+    assert task_page({"task": done, "attempts": [], "events": []}, look()) == [
+        "task-1f0c9a77e2  completed",
+        "",
+        "  prompt        fix the failing test",
+        "  added         use the table",
+        "  title         parser",
+        "  issue         PER-44 mend the parser https://linear.example/PER-44",
+        "  agent         claude sonnet-4-5",
+        "  decided       agent claude (label), model sonnet-4-5 (label), base main (.delegate.toml)",
+        "  repository    ada/shop",
+        "  mode          in a fresh worktree, to a pull request",
+        "  branch        per-44-mend-the-parser-3f2a at 2222222222",
+        "  pull request  https://github.example/ada/shop/pull/7",
+        "  change        2 files, +10 −3",
+        "  checks        17/17 passed",
+        "  summary       Mended the parser. Added a test.",
+        "  submitted     2026-03-01 11:55:00, P2",
+        "",
+    ]
+
+
+def test_work_that_is_kept_says_where_to_find_it() -> None:
+    kept = {**dict.fromkeys(("branch", "commit", "pullRequest")), "files": 0, "checksTotal": 0, "summary": ""}
+
+    page = task_page({"task": task(result={**kept, "isKept": True}), "attempts": [], "events": []}, look())
+
+    assert "  kept       work that was not pushed; `delegate workspaces` lists it" in page
 
 
 def test_a_long_prompt_is_cut_visibly_on_the_page() -> None:

@@ -49,7 +49,7 @@ def test_a_prompt_comes_from_standard_input_or_from_a_file(busy_world: World) ->
 
 def test_every_option_reaches_the_task(busy_world: World) -> None:
     (busy_world.work / "inside").mkdir()
-    options = "-a shell -p P0 -w inside -t 2h -b 4096 --max-turns 3 --max-budget-usd 0.5 --rerun -m sonnet -e high"
+    options = "-a shell -p P0 -w inside -t 2h -b 4096 --max-turns 3 --max-budget-usd 0.5 --rerun"
 
     task = json.loads(
         busy_world.ok("delegate", *options.split(), "--permission-mode", "plan", "--json", "--", "-v; true")
@@ -65,8 +65,6 @@ def test_every_option_reaches_the_task(busy_world: World) -> None:
         "maxTurns": 3,
         "maxBudgetUsd": 0.5,
         "rerun": True,
-        "model": "sonnet",
-        "effort": "high",
         "permissionMode": "plan",
     }
     assert {name: task[name] for name in wanted} == wanted
@@ -209,6 +207,7 @@ def test_the_table_and_the_page_show_what_happened(busy_world: World) -> None:
         "",
         "  prompt     exit 3",
         "  agent      shell",
+        "  decided    agent shell (request), mode in_place (default)",
         f"  directory  {busy_world.work}",
         "  reason     command_failed, exit code 3",
         "  message    the command ended with exit code 3",
@@ -324,32 +323,12 @@ def test_on_a_terminal_output_cannot_drive_it(busy_world: World) -> None:
     os.close(ours)
 
 
-def on_a_terminal(world: World, *words: str) -> str:
-    ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "delegate", *words]
-    done = subprocess.Popen(command, env=world.environment, cwd=world.work, stdout=theirs, stderr=subprocess.PIPE)
-    os.close(theirs)
-    seen = b""
-    while piece := _read(ours):
-        seen += piece
-    done.communicate(timeout=30)
-    os.close(ours)
-    return seen.decode().replace("\r\n", "\n")
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65_536)
-    except OSError:  # nobody holds its other side any more
-        return b""
-
-
 def test_json_on_a_terminal_cannot_drive_it_and_is_the_same_json(busy_world: World) -> None:
     hostile = "true # \x9b2J \u202eevil\u2066 \U000e0041 grün"
     task_id = busy_world.submit(hostile)
     busy_world.wait_for(task_id)
 
-    shown = on_a_terminal(busy_world, "status", "--json", task_id)
+    shown = busy_world.on_a_terminal("status", "--json", task_id)
 
     assert shown.rstrip("\n").isprintable()
     assert "grün" in shown

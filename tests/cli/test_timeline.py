@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from delegate.cli.timeline import WORDS, event_words, span, spent
+from delegate.cli.timeline import WORDS, event_words, model_shown, span, spent
 from delegate.model import EventKind
+from delegate.thinking import shown_model
 
 
 def test_every_kind_of_event_has_its_words() -> None:
@@ -30,6 +31,45 @@ def test_every_kind_of_event_has_its_words() -> None:
         ("todo", {"items": "odd"}, "todo  "),
         ("usage", {"costUsd": 1}, ""),
         ("warning", {"text": "slow"}, "warning: slow"),
+        (
+            "preferences",
+            {
+                "choices": [
+                    {"field": "agent", "value": "claude", "source": "default"},
+                    {"field": "model", "value": "claude-sonnet-4-5", "source": "label"},
+                ]
+            },
+            "preferences: agent claude (default), model sonnet-4-5 (label)",
+        ),
+        ("preferences", {"choices": "odd"}, "preferences: "),
+        (
+            "workspace",
+            {"repository": "o/n", "base": "main", "baseCommit": "1" * 40, "branch": "work-1", "path": "/w/tree"},
+            "workspace on branch work-1, from main at 1111111111",
+        ),
+        ("setup", {"command": "npm ci", "exitCode": 0, "seconds": 3.1}, "setup  npm ci · 3.1 s"),
+        ("setup", {"command": "npm ci", "exitCode": 7, "seconds": 3.1}, "setup  npm ci · failed, exit code 7"),
+        ("setup", {"carried": [".env", "a\nb"]}, "carried in: .env, a b"),
+        ("prompt", {"characters": 12345}, "prompt of 12,345 characters"),
+        ("prompt", {}, "prompt"),
+        (
+            "check",
+            {"command": "make test", "ok": True, "passed": 17, "total": 17, "line": "17/17 · 1.2 s"},
+            "check  make test · 17/17 · 1.2 s",
+        ),
+        ("check", {"command": "make test", "ok": False, "line": "exit 1"}, "check  make test · failed · exit 1"),
+        (
+            "commit",
+            {"commit": "2" * 40, "files": 1, "additions": 10, "deletions": 2},
+            "commit 2222222222, 1 file, +10 −2",
+        ),
+        ("push", {"branch": "work-1", "commit": "2" * 40}, "pushed work-1 at 2222222222"),
+        ("pull_request", {"url": "https://x/1", "draft": False, "adopted": False}, "pull request https://x/1"),
+        (
+            "pull_request",
+            {"url": "https://x/1", "draft": True, "adopted": True},
+            "pull request https://x/1 (draft, was there already)",
+        ),
         ("skipped", {"bytes": 12}, "12 bytes of output were dropped on the runner"),
         ("parked", {"until": "2026-01-02T03:04:05Z", "reason": "usage_limit"}, None),
         ("lost", {"runnerId": "runner-1"}, "lost with its runner: runner-1"),
@@ -75,3 +115,10 @@ def test_usage_names_only_what_is_known() -> None:
     assert spent(nothing) == ""  # type: ignore[arg-type]  a plain dict
     used = {**nothing, "inputTokens": 1200, "cacheReadTokens": 300, "outputTokens": 50, "costUsd": 0.01234, "turns": 1}
     assert spent(used) == "1,500 tokens in, 50 out, $0.0123, 1 turn"  # type: ignore[arg-type]  a plain dict
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-sonnet-4-5", "claude-opus-4-6-20260101", "claude-3-7-sonnet", "opus", "gpt-5.5", ""]
+)
+def test_a_model_is_shown_as_everywhere_else(model: str) -> None:
+    assert model_shown(model) == shown_model(model)

@@ -22,26 +22,25 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from delegate import config, home
-from delegate.cli import terminal
-from delegate.cli.demo_work import FILES, TEST_COMMAND, WORKS, Work, git_environment
+from delegate.cli.demo_work import FILES, TEST_COMMAND, TRY_OUT, WORKS, Work, git_environment
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.screen import Screen
 from delegate.cli.start import start
-from delegate.cli.timeline import QUIET, clock, event_words, moment, span, spent
+from delegate.cli.timeline import QUIET, event_words, moment, size_of_change, span, spent
 from delegate.client import Client, StreamItem
 from delegate.config import Home, Settings
-from delegate.errors import Refused, Unavailable
+from delegate.errors import Refused, Unavailable, escaped
 
 if TYPE_CHECKING:
-    from delegate.answers import RelayData, TaskData
+    from delegate.answers import RelayData, RunnerData, TaskData
 
 RUNNERS = "2"
 RUNNER_PATIENCE = 30.0  # seconds for a runner to start and to look for its agents
 STOP_PATIENCE = 60.0
 COMMAND_PATIENCE = 60.0
 POLL = 0.05
-# What the user has set for their own Delegate must not reach the demo, except where its agent is.
-KEPT_SETTINGS = {"DELEGATE_CLAUDE_COMMAND"}
+# What the user has set for their own Delegate must not reach the demo, except where its programs are.
+KEPT_SETTINGS = {"DELEGATE_CLAUDE_COMMAND", "DELEGATE_CODEX_COMMAND", "DELEGATE_GH_COMMAND"}
 
 
 class DemoFailed(Unavailable):
@@ -61,6 +60,10 @@ class Place:
     @property
     def repository(self) -> Path:
         return self.root / "shop"
+
+    @property
+    def remote(self) -> Path:
+        return self.root / "shop.git"
 
     @property
     def home(self) -> Home:
@@ -87,34 +90,49 @@ class Place:
         return done.stdout
 
 
-@click.command(epilog=examples("delegate demo", "delegate demo --agent claude", "delegate demo --keep"))
-@click.option(
-    "--agent", type=click.Choice(["shell", "claude"]), default="shell", help="Who does the work; shell if not set."
+@click.command(
+    epilog=examples("delegate demo", "delegate demo --agent claude", "delegate demo --repository you/playground")
 )
+@click.option(
+    "--agent",
+    type=click.Choice(["shell", "claude", "codex"]),
+    default="shell",
+    help="Who does the work; shell if not set.",
+)
+@click.option("--repository", metavar="OWNER/NAME", help="Open a real pull request there instead, with your own gh.")
 @click.option("--keep", is_flag=True, help="Leave the repository and the demo's home for a closer look.")
 @shared_options
 @click.pass_obj
-def demo(door: Door, agent: str, keep: bool) -> None:
-    """Watch three pieces of work being delegated in a throw-away repository."""
+def demo(door: Door, agent: str, repository: str | None, keep: bool) -> None:
+    """Watch work being delegated in a throw-away repository, up to its pull requests."""
     for program in ("git", "python3"):
         if shutil.which(program) is None:
             raise Refused(why=f"the demo needs {program}, which is not installed")
     stage = Stage(door)
-    with throw_away_place(door.environ, keep=keep) as place:
-        make_repository(place)
-        stage.opening(place)
+    with throw_away_place(door.environ, keep=keep, is_real=repository is not None) as place:
+        works: tuple[Work, ...] = WORKS
+        where: dict[str, object] = {"repository": repository}
+        if repository is None:
+            make_repository(place)
+            stage.opening(place)
+            where = {"workingDirectory": str(place.repository), "machine": home.machine_id(place.home)}
+        else:
+            works = (TRY_OUT,)
         client = start_relay(place, agent)
-        stage.relay_is_up(client.relay(), client.url)
-        tasks = [run_work(stage, client, place, agent, number) for number in range(len(WORKS))]
-        stage.ending(place, client, tasks, keep=keep)
+        stage.relay_is_up(client.relay(), client.url, len(works))
+        wish = {**where, "agent": agent, "pr": True}
+        tasks = [client.submit({**wish, "prompt": work.text_for(agent), "title": work.title}) for work in works]
+        ended = [follow_work(stage, client, Part(number=n + 1, of=works, task=task)) for n, task in enumerate(tasks)]
+        stage.ending(place, client, ended, keep=keep)
 
 
 @contextmanager
-def throw_away_place(environ: Mapping[str, str], *, keep: bool) -> Iterator[Place]:
+def throw_away_place(environ: Mapping[str, str], *, keep: bool, is_real: bool) -> Iterator[Place]:
     foreign = _settings_of_the_user()
     own = {name: text for name, text in environ.items() if name not in foreign}
     root = Path(tempfile.mkdtemp(prefix="delegate-demo-"))
-    place = Place(root=root.resolve(), environ={**own, **git_environment(), "PYTHONDONTWRITEBYTECODE": "1"})
+    settings = {} if is_real else git_environment()
+    place = Place(root=root.resolve(), environ={**own, **settings, "PYTHONDONTWRITEBYTECODE": "1"})
     signal.signal(signal.SIGTERM, _leave)
     try:
         yield place
@@ -135,28 +153,40 @@ def _leave(*_: object) -> None:
 
 
 def make_repository(place: Place) -> None:
+    """A clone and, beside it, what it was cloned from: the place where branches are pushed to."""
     place.repository.mkdir()
     for name, text in FILES.items():
         (place.repository / name).write_text(text)
     place.run("git", "init", "--quiet")
     place.run("git", "add", "--all")
     place.run("git", "commit", "--quiet", "--message", "A shop with a bug")
-    place.run("git", "tag", "before")
+    place.run("git", "clone", "--quiet", "--bare", ".", str(place.remote))
+    place.run("git", "remote", "add", "origin", str(place.remote))
 
 
 def start_relay(place: Place, agent: str) -> Client:
+    """A relay with runners of which one, at least, has seen the agent's program run."""
+    programs = {"claude": place.settings.claude_command, "codex": place.settings.codex_command}
+    if agent in programs and shutil.which(programs[agent], path=place.environ.get("PATH")) is None:
+        raise _unusable(agent)
     start(place.settings, runners=RUNNERS, environ=place.environ)
     client = Client(place.settings)
     deadline = time.monotonic() + RUNNER_PATIENCE
-    while len(runners := client.relay()["runners"]) < int(RUNNERS):
+    while len(runners := client.relay()["runners"]) < int(RUNNERS) or not _offer(runners, agent):
+        if time.monotonic() > deadline and runners:
+            raise _unusable(agent)
         if time.monotonic() > deadline:
             raise DemoFailed(why="no runner got ready", advice=f"look into {place.home.logs} (run it with --keep)")
         time.sleep(POLL)
-    if not any(agent in runner["agents"] for runner in runners):
-        raise DemoFailed(
-            why=f"{agent} cannot be used here", advice=f"install {agent} and log in, or leave --agent away"
-        )
     return client
+
+
+def _offer(runners: list[RunnerData], agent: str) -> bool:
+    return any(agent in runner["agents"] for runner in runners)
+
+
+def _unusable(agent: str) -> DemoFailed:
+    return DemoFailed(why=f"{agent} cannot be used here", advice=f"install {agent} and log in, or leave --agent away")
 
 
 def stop_relay(place: Place) -> None:
@@ -170,21 +200,32 @@ def stop_relay(place: Place) -> None:
         time.sleep(POLL)
 
 
-def run_work(stage: Stage, client: Client, place: Place, agent: str, number: int) -> TaskData:
-    """Delegate one piece of work, show it while it runs, and return its task as it ended."""
-    work = WORKS[number]
-    request = {"prompt": work.text_for(agent), "agent": agent, "workingDirectory": str(place.repository)}
-    task = client.submit({**request, "machine": home.machine_id(place.home)})
-    stage.delegated(number, work, task)
-    with stage.working(work):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One piece of the work, and the task it became."""
+
+    number: int
+    of: tuple[Work, ...]
+    task: TaskData
+
+    @property
+    def work(self) -> Work:
+        return self.of[self.number - 1]
+
+
+def follow_work(stage: Stage, client: Client, part: Part) -> TaskData:
+    """Show a task while it runs, or what it has done meanwhile, and return it as it ended."""
+    task = part.task
+    stage.delegated(part)
+    with stage.working(part.work):
         for item in client.stream(task["taskId"]):
             if item is not None and item.kind == "end":
                 task = item.data
             elif item is not None:
-                stage.progress(item, agent)
+                stage.progress(item, task["agent"])
     stage.ended(task)
     if task["status"] != "completed":
-        raise DemoFailed(why=f"{work.name} {task['status']}: {task['message']}", advice=task["advice"] or "")
+        raise DemoFailed(why=f"{part.work.name} {task['status']}: {task['message']}", advice=task["advice"] or "")
     return task
 
 
@@ -207,19 +248,23 @@ class Stage:
         for line in telling:
             self._shown(line, "red")
 
-    def relay_is_up(self, relay: RelayData, url: str) -> None:
+    def relay_is_up(self, relay: RelayData, url: str, works: int) -> None:
         self._heading("A relay and its runners")
         self._fact("relay", f"{url}, process {relay['pid']}")
         for runner in relay["runners"]:
             self._fact("runner", f"{runner['name']}, process {runner['pid']}, agents: {', '.join(runner['agents'])}")
-        self._heading("Three pieces of work, each delegated when the one before is done")
+        if works > 1:
+            self._heading("Two pieces of work at the same time, each in a worktree of its own")
+        else:
+            self._heading("One piece of work, in a worktree of its own")
 
-    def delegated(self, number: int, work: Work, task: TaskData) -> None:
+    def delegated(self, part: Part) -> None:
         if self._door.as_json:
             return
+        task = part.task
         self._console.print()
-        count, task_id = (f"{number + 1}/{len(WORKS)} ", "dim"), (task["taskId"], "cyan")
-        self._console.print(Text.assemble(count, (work.name, "bold"), f": {work.about}  ", task_id))
+        count, task_id = (f"{part.number}/{len(part.of)} ", "dim"), (task["taskId"], "cyan")
+        self._console.print(Text.assemble(count, (part.work.title, "bold"), "  ", task_id))
         for line in task["prompt"].splitlines():
             self._console.print(Text(f"    {'$' if task['agent'] == 'shell' else '>'} {line}", "dim"))
 
@@ -254,17 +299,13 @@ class Stage:
     def ending(self, place: Place, client: Client, tasks: list[TaskData], *, keep: bool) -> None:
         if self._door.as_json:
             return
-        self._heading("What changed")
-        diff = place.run("git", "diff", "before", "HEAD").rstrip()
-        self._console.print(Syntax(diff, "diff", background_color="default", theme="ansi_dark"), soft_wrap=False)
-        self._heading("Timeline")
-        for work, task in zip(WORKS, tasks, strict=True):
-            for event in client.task(task["taskId"])["events"]:
-                if words := event_words(event):
-                    line = Text.assemble(
-                        "  ", (clock(event["at"]), "dim"), f"  {work.name:<8} ", terminal.fit(words, 90)
-                    )
-                    self._console.print(line)
+        for task in tasks:
+            self._review(client, task)
+        if place.repository.is_dir():
+            self._heading("Your checkout")
+            branch, changes = place.run("git", "branch", "--show-current"), place.run("git", "status", "--short")
+            self._fact("branch", branch.strip())
+            self._fact("changes", changes.strip() or "none: nobody but you touches it")
         self._heading("Where everything is")
         self._fact("repository", str(place.repository))
         self._fact("database", str(place.home.database))
@@ -274,7 +315,24 @@ class Stage:
         else:
             self._fact("", "all of it is removed now; `delegate demo --keep` leaves it")
         self._console.print()
-        self._console.print(Text.assemble("Your turn: ", ('delegate delegate "say what is to be done"', "bold")))
+        self._console.print(Text.assemble("Your turn: ", ('delegate delegate --pr "say what is to be done"', "bold")))
+
+    def _review(self, client: Client, task: TaskData) -> None:
+        """What a reviewer looks at: the words, the checks and the change."""
+        result = task["result"]
+        if result is None or result["branch"] is None:
+            self._heading(f"No pull request: {task['title']}")
+            self._fact("why", f"nothing was changed; {escaped(task['message'] or '')}")
+            return
+        self._heading(f"Pull request: {task['title']}")
+        self._fact("where", result["pullRequest"] or "")
+        self._fact("branch", f"{result['branch']}, from {result['base']}")
+        self._fact("checks", f"{result['checksPassed']} of {result['checksTotal']} passed")
+        self._fact("change", size_of_change(result))
+        for line in result["summary"].splitlines():
+            self._fact("", escaped(line))
+        patch = client.change(task["taskId"])["patch"].rstrip()
+        self._console.print(Syntax(patch, "diff", background_color="default", theme="ansi_dark"), soft_wrap=False)
 
     def _heading(self, text: str) -> None:
         self._console.print()

@@ -1,4 +1,4 @@
-"""The demo's throw-away repository, and the three pieces of work that mend it."""
+"""The demo's throw-away repository, and the work that is delegated in it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ class TotalTest(unittest.TestCase):
     def test_half_price(self):
         self.assertEqual(total([10, 20], discount_percent=50), 15)
 """
-FILES = {"shop.py": SHOP, "test_shop.py": TEST_SHOP, ".gitignore": "__pycache__/\n"}
 TEST_COMMAND = "python3 -m unittest"
+FILES = {
+    "shop.py": SHOP,
+    "test_shop.py": TEST_SHOP,
+    ".gitignore": "__pycache__/\n",
+    ".delegate.toml": f'checks = ["{TEST_COMMAND}"]\n',
+}
 
 # What `git -c` would say, for every git that the demo or its agents run: nobody's own settings decide how it ends.
 GIT_SETTINGS = {
@@ -42,7 +47,7 @@ GIT_SETTINGS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     name: str
-    about: str
+    title: str
     command: str  # for the shell agent
     prompt: str  # for an agent with a model
 
@@ -53,32 +58,35 @@ class Work:
 WORKS = (
     Work(
         name="fix",
-        about="mend the bug and commit",
+        title="Read the discount as a percentage",
         command="""\
 grep -n 'return' shop.py
 sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > mended.py && mv mended.py shop.py
 git commit --quiet --all --message 'Read the discount as a percentage'
-git log --oneline --max-count 1""",
-        prompt="The unit test in test_shop.py fails. Find the bug in shop.py, mend it with the smallest change, check "
-        "it with `python3 -m unittest`, and commit it with git. Do not change the test.",
+echo 'A discount of 50 took off fifty times the price; `total` divides it by 100 now.'""",
+        prompt="The unit test in test_shop.py fails. Find the bug in shop.py, mend it with the smallest change, and "
+        "commit it with git. Do not change the test.",
     ),
     Work(
-        name="test",
-        about="run the tests on the result",
-        command=f"{TEST_COMMAND} --verbose",
-        prompt="Run `python3 -m unittest --verbose` and say in one sentence whether all tests pass. Change no file.",
-    ),
-    Work(
-        name="summary",
-        about="write down what was done",
+        name="feature",
+        title="Say what a basket costs in words",
         command="""\
-{ echo '# What was done'; echo; git log -1 --format='%s (%h).'; echo; git diff --stat HEAD~1 HEAD; } > SUMMARY.md
-git add SUMMARY.md
-git commit --quiet --message 'Say what was done'
-cat SUMMARY.md""",
-        prompt="Look at `git log` and at the last commit. Write SUMMARY.md: what was wrong, what was changed, how it "
-        "was checked, in at most five lines. Commit it with git.",
+sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > mended.py && mv mended.py shop.py
+{ echo; echo; echo 'def receipt(prices):'
+  echo '    return f"{len(prices)} items, {total(prices):.2f} in all"'; } >> shop.py
+{ echo; echo '    def test_receipt(self):'
+  echo '        self.assertEqual(receipt([1, 2]), "2 items, 3.00 in all")'; } >> test_shop.py
+sed 's|import total|import receipt, total|' test_shop.py > with_receipt.py && mv with_receipt.py test_shop.py
+echo 'Added `receipt` and a test of it; the discount had to be mended first.'""",
+        prompt="Add a function receipt(prices) to shop.py that returns text like '2 items, 3.00 in all', with a unit "
+        "test. If a test fails because of another bug in shop.py, mend that too.",
     ),
+)
+TRY_OUT = Work(
+    name="hello",
+    title="Say hello from Delegate",
+    command="echo 'Delegate was here, and opened this pull request by itself.' > DELEGATE-DEMO.md",
+    prompt="Add a file DELEGATE-DEMO.md with one friendly sentence that says that Delegate was here, and nothing else.",
 )
 
 

@@ -21,7 +21,18 @@ ASK_WHY_AFTER = 2.0  # seconds without news after which a task that waits is ask
 EXIT_TIMEOUT, EXIT_CANCELLED = 124, 130
 RESET = "\x1b[0m"
 # With a shell task the output is the command's own; only what the command cannot know is said beside it.
-NOTABLE = {"warning", "skipped", "released", "parked", "lost", "cancel_requested"}
+NOTABLE = {
+    "warning",
+    "skipped",
+    "released",
+    "parked",
+    "lost",
+    "cancel_requested",
+    "setup",
+    "check",
+    "push",
+    "pull_request",
+}
 WAITS_AGAIN = {"released", "parked", "lost"}
 
 

@@ -23,12 +23,17 @@ COMMANDS = {
     "logs": "tasks",
     "cancel": "tasks",
     "retry": "tasks",
+    "resume": "results",
+    "diff": "results",
+    "prompt": "results",
+    "workspaces": "workspaces",
     "up": "serve",
     "down": "serve",
     "info": "serve",
     "serve": "serve",
     "backup": "data",
     "restore": "data",
+    "doctor": "doctor",
     "demo": "demo",
 }
 EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 2, 70, 130, 141

@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING
 
 from delegate.cli import terminal
 from delegate.cli.terminal import fit, one_line, pad
-from delegate.cli.timeline import clock, day, event_words, moment, span, spent
+from delegate.cli.timeline import (
+    COMMIT_SHOWN,
+    clock,
+    day,
+    event_words,
+    model_shown,
+    moment,
+    preferences,
+    size_of_change,
+    span,
+    spent,
+)
 
 if TYPE_CHECKING:
-    from delegate.answers import AttemptData, RelayData, TaskData, TaskDetail
+    from delegate.answers import AttemptData, RelayData, ResultData, TaskData, TaskDetail
 
 STATUS_COLOURS = {
     "queued": "yellow",
@@ -25,7 +36,12 @@ STATUS_COLOURS = {
 }
 GAP = "  "
 PROMPT_MIN = 20  # columns a prompt needs beside the other cells; with fewer every task becomes a block
-PROMPT_SHOWN = 400  # characters of a prompt on the page of its task
+PROMPT_SHOWN = 400  # characters of a prompt or a summary on the page of its task
+MODES = {
+    "in_place": "",
+    "worktree": "in a fresh worktree, to a branch",
+    "pull_request": "in a fresh worktree, to a pull request",
+}
 HEADINGS = ("TASK", "STATUS", "P", "AGENT", "AGE")
 
 
@@ -69,6 +85,11 @@ def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
     return GAP.join([*(pad(cell, width) for cell, width in zip(row, widths, strict=True)), last]).rstrip()
 
 
+def rows_in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(terminal.cells, column)) for column in zip(*rows, strict=True)]
+    return [_row(row[:-1], widths[:-1], row[-1]) for row in rows]
+
+
 def _paint_status(line: str, status: str, start: int, look: Look) -> str:
     end = start + len(status)
     return line[:start] + look.paint(line[start:end], STATUS_COLOURS.get(status, "")) + line[end:]
@@ -106,9 +127,16 @@ def task_page(detail: TaskDetail, look: Look) -> list[str]:
 def _facts(task: TaskData, attempts: Sequence[AttemptData], now: datetime) -> dict[str, str]:
     limits = {"budget": task["maxBudgetUsd"] and f"${task['maxBudgetUsd']:g}", "turns at most": task["maxTurns"]}
     facts = {
-        "prompt": _prompt(task["prompt"]),
-        "agent": " ".join(filter(None, (task["agent"], task["model"], task["effort"]))),
+        "prompt": _cut(task["prompt"]),
+        "added": _cut(task["context"] or ""),
+        "title": task["title"],
+        "issue": _issue(task),
+        "agent": " ".join(filter(None, (task["agent"], model_shown(task["model"] or ""), task["effort"]))),
+        "decided": preferences(task["choices"]),
         "directory": task["workingDirectory"],
+        "repository": task["repository"],
+        "mode": MODES[task["mode"]],
+        **_result(task["result"]),
         "why": task["why"],
         "reason": _reason(task),
         "message": task["message"],
@@ -124,10 +152,30 @@ def _facts(task: TaskData, attempts: Sequence[AttemptData], now: datetime) -> di
     return {label: one_line(value) for label, value in facts.items() if value}
 
 
-def _prompt(prompt: str) -> str:
-    if len(prompt) <= PROMPT_SHOWN:
-        return prompt
-    return f"{prompt[:PROMPT_SHOWN]}… ({len(prompt):,} characters)"
+def _cut(text: str) -> str:
+    if len(text) <= PROMPT_SHOWN:
+        return text
+    return f"{text[:PROMPT_SHOWN]}… ({len(text):,} characters)"
+
+
+def _issue(task: TaskData) -> str:
+    issue = task["issue"]
+    return "" if issue is None else " ".join(filter(None, (issue["key"], issue["title"], issue["url"])))
+
+
+def _result(result: ResultData | None) -> dict[str, str | None]:
+    """What came of a task, for people: where it is, how large it is, and whether it was checked."""
+    if result is None:
+        return {}
+    at = f" at {result['commit'][:COMMIT_SHOWN]}" if result["commit"] else ""
+    return {
+        "branch": f"{result['branch']}{at}" if result["branch"] else None,
+        "pull request": result["pullRequest"],
+        "change": size_of_change(result) if result["files"] else None,
+        "checks": f"{result['checksPassed']}/{result['checksTotal']} passed" if result["checksTotal"] else None,
+        "kept": "work that was not pushed; `delegate workspaces` lists it" if result["isKept"] else None,
+        "summary": _cut(result["summary"]),
+    }
 
 
 def _reason(task: TaskData) -> str:
@@ -157,14 +205,17 @@ def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:
     lines = [f"{pad(label, 8)}  {value}" for label, value in facts.items() if value]
     if not relay["runners"]:
         return lines
-    headings = ("RUNNER", "NAME", "PROCESS", "STATE")
     rows = [
-        (one_line(runner["id"]), one_line(runner["name"]), str(runner["pid"]), runner["state"])
+        (
+            one_line(runner["id"]),
+            one_line(runner["name"]),
+            str(runner["pid"]),
+            runner["state"],
+            one_line(runner["taskId"] or ", ".join(runner["agents"])),
+        )
         for runner in relay["runners"]
     ]
-    widths = [max(map(terminal.cells, column)) for column in zip(headings, *rows, strict=True)]
-    last = [one_line(runner["taskId"] or ", ".join(runner["agents"])) for runner in relay["runners"]]
-    table = [_row(row, widths, words) for row, words in zip([headings, *rows], ["TASK OR AGENTS", *last], strict=True)]
+    table = rows_in_columns([("RUNNER", "NAME", "PROCESS", "STATE", "TASK OR AGENTS"), *rows])
     return [*lines, "", *(fit(line, look.width) for line in table)]
 
 

@@ -64,6 +64,8 @@ class PromptCommand(click.Command):
     cls=PromptCommand,
     epilog=examples(
         'delegate delegate "fix the failing test in tests/test_parser.py"',
+        'delegate delegate --pr "rate limit the runner endpoints"',
+        'delegate delegate --pr --repository owner/name --base main "update the changelog"',
         'delegate delegate -a shell -f "make test"',
         "delegate delegate -p P0 -t 2h --prompt-file plan.md",
         "git diff | delegate delegate -",
@@ -74,9 +76,15 @@ class PromptCommand(click.Command):
 @click.option(
     "-w", "--working-directory", metavar="DIR", help="Where the agent works; the present directory if not set."
 )
-@click.option("-a", "--agent", help="claude (the default) or shell.")
+@click.option("--worktree", is_flag=True, help="Work in a fresh worktree; the work ends on a pushed branch.")
+@click.option("--pr", is_flag=True, help="The same, and a pull request.")
+@click.option("--repository", metavar="REPO", help="Instead of a directory: owner/name, an address or a path.")
+@click.option("--base", metavar="BRANCH", help="Where a worktree starts; the default branch if not set.")
+@click.option("--title", help="What the work is called; the prompt's first line if not set.")
+@click.option("--label", "labels", multiple=True, help="As on an issue, like delegate:codex; may be repeated.")
+@click.option("-a", "--agent", help="claude (the default), codex, shell or acp:<command>.")
 @click.option("-m", "--model", help="The agent's model.")
-@click.option("-e", "--effort", type=click.Choice(["low", "medium", "high", "xhigh", "max"]))
+@click.option("-e", "--effort", type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"]))
 @click.option("-t", "--timeout", type=Duration(), metavar="TIME", help="As 30m, 90s, or milliseconds.")
 @click.option(
     "-b", "--max-output-buffer", type=click.IntRange(*config.OUTPUT_RANGE), metavar="BYTES", help="Output that is kept."
@@ -96,6 +104,7 @@ def delegate(
     /,
     words: tuple[str, ...],
     working_directory: str | None,
+    repository: str | None,
     prompt_file: str | None,
     follow: bool,
     **wanted: Any,
@@ -104,22 +113,28 @@ def delegate(
 
     Several words make one prompt; a single - reads it from standard input.
     """
-    request = {name: value for name, value in wanted.items() if value is not None and value is not False}
+    request = {camel(name): value for name, value in wanted.items() if value not in (None, False, ())}
+    for name, value in {**wanted, "repository": repository}.items():
+        if isinstance(value, str | tuple):
+            check_encoding(name, *value)
     prompt = read_prompt(words, prompt_file)
-    directory = existing_directory(working_directory)
+    place = place_of(door, working_directory, repository)
     client = door.client()
-    task = client.submit(
-        {
-            "prompt": prompt,
-            "workingDirectory": directory,
-            "machine": home.machine_id(door.home),
-            **{camel(name): value for name, value in request.items()},
-        }
-    )
+    task = client.submit({"prompt": prompt, **place, **request})
     if follow:
         return _follow_to_end(door, client, task)
-    _print_task(door, task)
+    print_task(door, task)
     return 0
+
+
+def place_of(door: Door, directory: str | None, repository: str | None) -> dict[str, str]:
+    """A directory of this machine, or a repository that any machine can fetch."""
+    if repository is None:
+        return {"workingDirectory": existing_directory(directory), "machine": home.machine_id(door.home)}
+    given = {} if directory is None else {"workingDirectory": existing_directory(directory)}
+    if repository.startswith(("/", "./", "../")):
+        return {**given, "repository": os.path.abspath(repository), "machine": home.machine_id(door.home)}
+    return {**given, "repository": repository}
 
 
 def camel(name: str) -> str:
@@ -138,7 +153,7 @@ def read_prompt(words: tuple[str, ...], prompt_file: str | None) -> str:
         text = _decoded(sys.stdin.buffer.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1))
     else:
         text = " ".join(words)
-    return checked_prompt(text)
+    return checked_words("prompt", text)
 
 
 def _read_text_file(path: Path) -> str:
@@ -159,14 +174,18 @@ def _decoded(data: bytes) -> str:
         raise InvalidField(field="prompt", why="is not UTF-8 text") from error
 
 
-def checked_prompt(text: str) -> str:
+def checked_words(field: str, text: str) -> str:
     if len(text) > PROMPT_MAX:
-        raise InvalidField(field="prompt", why=f"has more than {PROMPT_MAX:,} characters; put the rest into a file")
+        raise InvalidField(field=field, why=f"has more than {PROMPT_MAX:,} characters; put the rest into a file")
     if not text.strip():
-        raise InvalidField(field="prompt", why="is empty; say what is to be done")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidField(field="prompt", why="is not UTF-8 text")
+        raise InvalidField(field=field, why="is empty; say what is to be done")
+    check_encoding(field, text)
     return text
+
+
+def check_encoding(field: str, *texts: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise InvalidField(field=field, why="is not UTF-8 text")
 
 
 def existing_directory(given: str | None) -> str:
@@ -177,10 +196,11 @@ def existing_directory(given: str | None) -> str:
     if not Path(path).is_dir():
         problem = "is not a directory" if Path(path).exists() else "does not exist"
         raise InvalidField(field="working directory", why=f"{path} {problem}")
+    check_encoding("working directory", path)
     return path
 
 
-def _print_task(door: Door, task: TaskData) -> None:
+def print_task(door: Door, task: TaskData) -> None:
     if door.as_json:
         door.print_json(task)
     else:
@@ -311,6 +331,7 @@ def _copy_raw(client: Client, task_id: str) -> None:
 @click.pass_obj
 def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> None:
     """Stop a task, with every process it has started."""
+    check_encoding("reason", *reason)
     client = door.client()
     task = client.cancel(task_id, " ".join(reason))
     deadline = time.monotonic() + door.settings.grace.total_seconds() + CANCEL_MARGIN
@@ -330,5 +351,8 @@ def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> None:
 @shared_options
 @click.pass_obj
 def retry(door: Door, task_id: str) -> None:
-    """Run an ended task again as a new task, and print the new id."""
-    _print_task(door, door.client().retry(task_id))
+    """Run an ended task again as a new task, and print the new id.
+
+    One that failed or was cancelled goes on from what it left behind; one that completed starts anew.
+    """
+    print_task(door, door.client().retry(task_id))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,17 @@ from delegate.cli.terminal import one_line
 if TYPE_CHECKING:
     from delegate.answers import EventData, UsageData
 
-QUIET = {"submitted", "claimed", "started", "finished", "usage", "session"}  # what a follower need not be told
+QUIET = {
+    "submitted",
+    "claimed",
+    "started",
+    "finished",
+    "usage",
+    "session",
+    "prompt",
+}  # what a follower need not be told
+COMMIT_SHOWN = 10
+SHORT_MODEL = re.compile(r"^claude-([a-z]+-\d)")
 TODO_MARKS = {"completed": "x", "in_progress": ">"}
 Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here and nowhere else
 
@@ -79,10 +90,66 @@ def _tool(data: Data) -> str:
 
 
 def _todo(data: Data) -> str:
-    items = data.get("items")
-    entries = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    entries = _entries(data, "items")
     marks = (f"[{TODO_MARKS.get(_text(item, 'state'), ' ')}] {_text(item, 'title')}" for item in entries)
     return f"todo  {'  '.join(marks)}"
+
+
+def _preferences(data: Data) -> str:
+    return f"preferences: {preferences(_entries(data, 'choices'))}"
+
+
+def _workspace(data: Data) -> str:
+    return f"workspace on branch {_text(data, 'branch')}, from {_text(data, 'base')} at {_short(data, 'baseCommit')}"
+
+
+def _setup(data: Data) -> str:
+    carried = data.get("carried")
+    if isinstance(carried, list):
+        return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
+    code = data.get("exitCode")
+    ending = f"{_text(data, 'seconds')} s" if code == 0 else f"failed, exit code {code}"
+    return f"setup  {_text(data, 'command')} · {ending}"
+
+
+def _check(data: Data) -> str:
+    verdict = "" if data.get("ok") is True else "failed · "
+    return f"check  {_text(data, 'command')} · {verdict}{_text(data, 'line')}"
+
+
+def _commit(data: Data) -> str:
+    return f"commit {_short(data, 'commit')}, {size_of_change(data)}"
+
+
+def _push(data: Data) -> str:
+    return f"pushed {_text(data, 'branch')} at {_short(data, 'commit')}"
+
+
+def _pull_request(data: Data) -> str:
+    words = [word for word, key in (("draft", "draft"), ("was there already", "adopted")) if data.get(key) is True]
+    return f"pull request {_text(data, 'url')}" + (f" ({', '.join(words)})" if words else "")
+
+
+def _prompt(data: Data) -> str:
+    count = data.get("characters")
+    return f"prompt of {count:,} characters" if isinstance(count, int) else "prompt"
+
+
+def preferences(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in Data
+    """What was decided, and by whom: agent codex (label), base main (.delegate.toml)."""
+    told = [(_text(one, "field"), _text(one, "value"), _text(one, "source")) for one in choices]
+    shown = [(field, model_shown(value) if field == "model" else value, source) for field, value, source in told]
+    return ", ".join(f"{field} {value} ({source})" for field, value, source in shown)
+
+
+def model_shown(model: str) -> str:
+    """As thinking.shown_model, which is slow to load."""
+    return SHORT_MODEL.sub(r"\1", model)
+
+
+def size_of_change(data: Data) -> str:
+    files = data.get("files")
+    return f"{files} file{'' if files == 1 else 's'}, +{_text(data, 'additions')} −{_text(data, 'deletions')}"
 
 
 def _parked(data: Data) -> str:
@@ -108,6 +175,16 @@ def _with(label: str, key: str) -> Callable[[Data], str]:
     return words
 
 
+def _entries(data: Data, key: str) -> list[Data]:
+    found = data.get(key)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _short(data: Data, key: str) -> str:
+    """A commit as people read it."""
+    return _text(data, key)[:COMMIT_SHOWN]
+
+
 def _text(data: Data, key: str) -> str:
     value = data.get(key)
     return "" if value is None else one_line(str(value))
@@ -123,6 +200,14 @@ WORDS: dict[str, Callable[[Data], str] | None] = {
     "todo": _todo,
     "usage": None,  # the sum stands at the top of the page
     "warning": _with("warning", "text"),
+    "preferences": _preferences,
+    "workspace": _workspace,
+    "setup": _setup,
+    "prompt": _prompt,
+    "check": _check,
+    "commit": _commit,
+    "push": _push,
+    "pull_request": _pull_request,
     "output": None,  # has its own command
     "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped on the runner",
     "released": _with("handed back to the queue", "message"),
