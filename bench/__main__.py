@@ -12,7 +12,7 @@ from importlib import import_module
 from bench import peer
 from bench.measure import Row, progress, table
 
-BENCHES = ("status", "start", "submits", "claim", "memory", "output", "parser")
+BENCHES = ("status", "start", "submits", "claim", "memory", "output", "parser", "workspace", "publish", "delivery")
 
 
 def main() -> int:

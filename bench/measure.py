@@ -54,6 +54,24 @@ def spread_ms(samples: Sequence[float]) -> str:
     return f"{median_ms(samples):.1f} ms (p90 {ordered[int(len(ordered) * 0.9)] * 1000:.1f})"
 
 
+def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
+    """Of times that were taken in turn: each is compared with its neighbour, so that slow minutes do not count."""
+    return statistics.median(one / other for one, other in zip(ours, others, strict=True))
+
+
+def beside(claim: str, ours: Sequence[float], others: Sequence[float], name: str, most: float) -> Row:
+    """A claim of at most so many times what the others take."""
+    ratio = median_ratio(ours, others)
+    return Row(
+        claim=claim,
+        ours=spread_ms(ours),
+        against=f"{name} {spread_ms(others)}",
+        ratio=f"{ratio:.2f}",
+        target=f"at most {most}",
+        met=ratio <= most,
+    )
+
+
 def progress(text: str) -> None:
     sys.stderr.write(f"bench: {text}\n")
     sys.stderr.flush()

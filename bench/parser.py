@@ -8,6 +8,7 @@ import statistics
 from bench.measure import Row, seconds
 from bench.product import ROOT
 from delegate.model import Stream
+from delegate.runner.agents import Turn
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.wire import Assignment
 
@@ -16,15 +17,19 @@ SIZE = 24_000_000  # bytes in a round
 ROUNDS = 5
 PIECE = 65_536
 LEAST_MB_PER_SECOND = 20.0
-ASSIGNMENT = Assignment(
-    attempt_id="att-bench",
-    task_id="task-bench",
-    fence=1,
-    number=1,
-    agent="claude",
-    prompt="-",
-    timeout_ms=60_000,
-    max_output=1_000_000,
+TURN = Turn(
+    assignment=Assignment(
+        attempt_id="att-bench",
+        task_id="task-bench",
+        fence=1,
+        number=1,
+        agent="claude",
+        prompt="-",
+        timeout_ms=60_000,
+        max_output=1_000_000,
+        lineage="task-bench",
+    ),
+    text="-",
 )
 
 
@@ -47,7 +52,7 @@ def rows() -> list[Row]:
 
 
 def read(data: bytes) -> None:
-    reading = ClaudeReading(ASSIGNMENT)
+    reading = ClaudeReading(TURN)
     for start in range(0, len(data), PIECE):
         reading.feed(Stream.STDOUT, data[start : start + PIECE])
 

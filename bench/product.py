@@ -143,13 +143,18 @@ class Product:
 
 @contextmanager
 def running(runners: int, **settings: str) -> Iterator[Product]:
-    with workplace() as place:
-        product = Product(place, **settings)
-        try:
-            product.up(runners)
-            yield product
-        finally:
-            product.down()
+    with workplace() as place, running_in(place, runners, **settings) as product:
+        yield product
+
+
+@contextmanager
+def running_in(place: Path, runners: int, **settings: str) -> Iterator[Product]:
+    product = Product(place, **settings)
+    try:
+        product.up(runners)
+        yield product
+    finally:
+        product.down()
 
 
 def wait_for_end(connection: Connection, task_id: str) -> dict[str, Any]:

@@ -6,15 +6,18 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
 from tests.docs.pages import ROOT, all_pages
 
+from delegate.repofile import KEYS, RepoFile
 from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
 
 PART = re.compile(r"(<!-- generated: (?P<name>[\w -]+) -->\n).*?(<!-- /generated -->)", re.S)
-ENDS_WELL = frozenset({Reason.DONE})
+ENDS_WELL = frozenset({Reason.DONE, Reason.NO_CHANGES})
 
 
 def refreshed(text: str) -> str:
@@ -31,6 +34,7 @@ def made(name: str) -> str:
         "state-meanings": state_meanings,
         "reasons": reasons,
         "layers": layers,
+        "repository-file": repository_file,
     }
     return parts[name]()
 
@@ -67,6 +71,24 @@ def layers() -> str:
     contract = next(contract for contract in settings["contracts"] if contract["type"] == "layers")
     names = [layer.replace("delegate.", "") for layer in contract["layers"]]
     return "\n".join(["```", *names, "```", ""])
+
+
+def repository_file() -> str:
+    """Every key of .delegate.toml."""
+    defaults = {entry.name: entry.default for entry in fields(RepoFile)}
+    rows = [[f"`{name}`", key.kind, _default(defaults[name]), key.help] for name, key in KEYS.items()]
+    return table(["key", "value", "default", "meaning"], rows)
+
+
+def _default(value: object) -> str:
+    match value:
+        case None | "" | ():
+            return "–"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case timedelta():
+            return f'`"{value.total_seconds() / 60:g}m"`'
+    return f"`{value}`"
 
 
 def tests_table(promise: str) -> str:

@@ -144,7 +144,7 @@ def test_the_default_of_a_setting_is_right(name: str, source: Source, default: o
     told = setting_rows()[source.variables[0]][1]
 
     if told == NO_DEFAULT:
-        assert default in ("", None)
+        assert default in ("", None, ())
     else:
         assert source.parse(told.strip("`")) == default
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.github import github as github
 from tests.fakes.world import World, living
 
 

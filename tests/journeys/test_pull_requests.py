@@ -1,0 +1,206 @@
+"""From `delegate delegate --pr` to a checked pull request: real git over HTTP and real gh, with commands as agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.journeys.shop import MENDED, Market, Shop, contents, needed, open_market, open_shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+MEND = f"cat > shop.py <<'EOF'\n{MENDED}EOF\necho 'The discount is a percentage now.'"
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    needed("git", "gh")
+    with open_market(tmp_path_factory.mktemp("market")) as made:
+        yield made
+        made.world.down()
+        made.world.audit()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, market: Market) -> Iterator[Shop]:
+    yield open_shop(market, tmp_path)
+    market.github.hub.mend()
+
+
+def test_work_becomes_a_checked_pull_request_and_the_users_clone_stays_as_it_was(shop: Shop) -> None:
+    before = contents(shop.clone)
+
+    task = shop.deliver(MEND, title="Read the discount as a percentage")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    (pull,) = shop.pulls
+    assert task["result"]["pullRequest"] == f"https://github.com/{shop.repository}/pull/{pull.number}"
+    assert pull.title == "Read the discount as a percentage"
+    assert shop.on_remote(task["result"]["branch"], "shop.py") == MENDED.strip()
+    assert (task["result"]["checksPassed"], task["result"]["checksTotal"]) == (1, 1)
+    assert contents(shop.clone) == before
+    shop.wait_until_tidy()
+
+
+def test_a_red_check_fails_the_task_and_keeps_the_work(shop: Shop) -> None:
+    task = shop.deliver("printf 'def total(prices, discount_percent=0):\\n    return 0\\n' > shop.py")
+
+    assert (task["status"], task["reason"]) == ("failed", "checks_failed")
+    assert "python3 -m unittest" in task["message"]
+    assert shop.pulls == []
+    assert shop.branches == ["main"]
+    assert task["result"]["isKept"]
+    assert "+    return 0" in shop.world.ok("diff", task["taskId"])
+
+
+def test_no_change_is_a_good_end_without_a_pull_request(shop: Shop) -> None:
+    task = shop.deliver("echo 'All is well as it is.'")
+
+    assert (task["status"], task["reason"]) == ("completed", "no_changes")
+    assert task["result"]["pullRequest"] is None
+    assert shop.branches == ["main"]
+    shop.wait_until_tidy()
+
+
+def test_a_worktree_task_ends_on_a_pushed_branch_without_a_pull_request(shop: Shop) -> None:
+    task = shop.deliver(MEND, pr=False, worktree=True)
+
+    assert task["status"] == "completed", task["message"]
+    assert shop.on_remote(task["result"]["branch"], "shop.py") == MENDED.strip()
+    assert shop.pulls == []
+
+
+def test_when_gh_fails_the_branch_stays_and_a_retry_opens_the_pull_request_without_the_agent(shop: Shop) -> None:
+    shop.github.hub.fail("PullRequestCreate", times=20)
+    runs = shop.clone.parent / "runs"
+
+    failed = shop.deliver(f"{MEND}; echo run >> {runs}")
+    shop.github.hub.mend()
+    retried = shop.world.wait_for(shop.world.ok("retry", failed["taskId"]).strip())
+
+    assert (failed["status"], failed["reason"]) == ("failed", "pr_rejected")
+    assert "gh pr create" in failed["message"]
+    assert retried["status"] == "completed", retried["message"]
+    (pull,) = shop.pulls
+    assert pull.head == failed["result"]["branch"] == retried["result"]["branch"]
+    assert runs.read_text() == "run\n"
+
+
+def test_a_branch_with_foreign_commits_is_not_overwritten(shop: Shop) -> None:
+    go = shop.clone.parent / "go"
+    task_id = shop.submit(f"until [ -e {go} ]; do sleep 0.05; done; {MEND}")
+    events = shop.events_until(task_id, "workspace")
+    branch = events["workspace"]["branch"]
+    foreign = shop.seed({"foreign.txt": "not ours\n"}, branch=branch)
+
+    go.touch()
+    task = shop.world.wait_for(task_id)
+
+    assert (task["status"], task["reason"]) == ("failed", "push_rejected")
+    assert shop.github.head(shop.repository, branch) == foreign
+    assert shop.pulls == []
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task_id, str(restored))
+    assert (restored / "shop.py").read_text() == MENDED
+
+
+def test_a_base_that_moved_between_two_tasks_is_where_the_second_starts(shop: Shop) -> None:
+    shop.deliver("echo first > first.txt")
+    moved = shop.seed({"shop.py": MENDED, "moved.txt": "moved\n"})
+
+    task = shop.deliver("cat moved.txt > second.txt")
+
+    assert task["status"] == "completed", task["message"]
+    assert task["result"]["baseCommit"] == moved
+    assert shop.on_remote(task["result"]["branch"], "second.txt") == "moved"
+
+
+def test_a_failing_set_up_stops_the_attempt_before_the_agent_starts(shop: Shop) -> None:
+    shop.seed({".delegate.toml": 'setup = ["echo no network >&2; exit 3"]\n'})
+
+    task = shop.deliver(MEND)
+
+    assert (task["status"], task["reason"]) == ("failed", "setup_error")
+    assert "no network" in task["message"]
+    assert "started" not in [event["kind"] for event in task["timeline"]]
+
+
+def test_a_mistake_in_the_repositorys_file_is_told_with_the_nearest_key(shop: Shop) -> None:
+    shop.seed({".delegate.toml": 'check = ["true"]\n'})
+
+    task = shop.deliver(MEND)
+
+    assert (task["status"], task["reason"]) == ("failed", "setup_error")
+    assert "checks" in task["message"]
+
+
+def test_files_that_git_ignores_are_carried_in_and_never_published(shop: Shop) -> None:
+    shop.seed({".delegate.toml": 'carry = [".env"]\n'})
+    (shop.clone / ".env").write_text("NAME=value\n")
+
+    task = shop.deliver(f"cat .env > copied.txt; {MEND}")
+
+    assert task["status"] == "completed", task["message"]
+    assert shop.on_remote(task["result"]["branch"], "copied.txt") == "NAME=value"
+    assert ".env" not in shop.git(
+        "ls-tree", "--name-only", task["result"]["branch"], cwd=shop.github.bare(shop.repository)
+    )
+
+
+def test_protected_paths_make_a_draft_with_a_warning(shop: Shop) -> None:
+    task = shop.deliver(f"{MEND}; mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml")
+
+    (pull,) = shop.pulls
+    assert task["status"] == "completed", task["message"]
+    assert pull.is_draft
+    assert ".github/workflows/ci.yml" in pull.body
+
+
+def test_the_title_and_the_body_name_the_issue(shop: Shop) -> None:
+    issue = {"key": "PER-44", "title": "Read the discount as a percentage", "url": "https://linear.app/acme/PER-44"}
+
+    task = shop.deliver(MEND, issue=issue)
+
+    (pull,) = shop.pulls
+    assert task["result"]["branch"].startswith("per-44-read-the-discount-as-a-percentage-")
+    assert pull.title == "PER-44 · Read the discount as a percentage"
+    assert "Opened automatically for PER-44." in pull.body
+    assert "| ✅ | `python3 -m unittest` | passed |" in pull.body
+
+
+@pytest.mark.promise("P12")
+def test_cancelled_work_is_kept_and_restored_byte_for_byte(shop: Shop) -> None:
+    task_id = shop.submit(
+        "printf 'half \\377 done' > half.bin; ln -s shop.py link; chmod +x shop.py; touch ready; sleep 60"
+    )
+    shop.wait_for_file(task_id, "ready")
+
+    shop.world.ok("cancel", task_id)
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task_id, str(restored))
+
+    assert (restored / "half.bin").read_bytes() == b"half \xff done"
+    assert (restored / "link").readlink() == Path("shop.py")
+    assert (restored / "shop.py").stat().st_mode & 0o111
+    shop.wait_until_tidy()
+
+
+def test_an_agent_that_no_runner_has_waits_and_says_so(shop: Shop) -> None:
+    task_id = shop.submit("Mend it", agent="acp:/nowhere/agent")
+
+    task = shop.world.task(task_id)
+
+    assert task["status"] == "queued"
+    assert "acp:/nowhere/agent" in task["why"]
+    shop.world.ok("cancel", task_id)
+
+
+def test_what_only_the_checks_have_left_in_the_tree_is_not_kept(shop: Shop) -> None:
+    shop.seed({".delegate.toml": 'checks = ["echo junk > report.html"]\n'})
+
+    task = shop.deliver(MEND)
+
+    assert task["status"] == "completed", task["message"]
+    assert not task["result"]["isKept"]
+    files = shop.git("ls-tree", "--name-only", task["result"]["branch"], cwd=shop.github.bare(shop.repository))
+    assert "report.html" not in files
