@@ -15,7 +15,7 @@ from delegate.runner.publishing.policy import judge
 from delegate.runner.publishing.push import push
 from delegate.runner.publishing.snapshot import take
 from delegate.runner.workspaces.closing import close
-from delegate.runner.workspaces.mirrors import base_of, fetched
+from delegate.runner.workspaces.mirrors import Mirror, base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import Workspace
@@ -28,12 +28,15 @@ class Bench:
     home: Home
     origin: Origin
 
+    async def mirrored(self) -> Mirror:
+        return await fetched(self.git, self.home, await locate(self.git, assignment_of("task", self.origin)))
+
     async def prepared(self, number: int) -> Workspace:
         """What stands between the claim and the agent."""
         name = f"task-{number:04}"
-        assignment = assignment_of(name, self.origin)
-        mirror = await fetched(self.git, self.home, await locate(self.git, assignment))
+        mirror = await self.mirrored()
         base = await base_of(self.git, mirror, None)
+        assignment = assignment_of(name, self.origin)
         return await prepare(self.git, self.home, assignment, mirror, base, f"delegate/{name}")
 
     async def published(self, workspace: Workspace) -> str:

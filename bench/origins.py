@@ -14,7 +14,8 @@ from bench.product import clean_environment, workplace
 
 SMALL, MEDIUM, HUGE = 20, 2_000, 100_000  # files
 PER_DIRECTORY = 50
-LINES = 40  # of a file, on average: some 1.5 kB
+LINES = 40  # of a file, some 1.5 kB; where there are very many, it is their number that costs
+FEW_LINES = 2
 MEMORY = Path("/dev/shm")
 MEMORY_LEAST = 4 * 1024**3  # bytes free
 CONFIG = "[user]\n\tname = Bench\n\temail = bench@example.org\n[init]\n\tdefaultBranch = main\n"
@@ -105,7 +106,8 @@ def git_environment() -> dict[str, str]:
 def history(files: int, more: Mapping[str, str]) -> bytes:
     """One commit, as `git fast-import` reads it."""
     head = b"commit refs/heads/main\ncommitter Bench <bench@example.org> 1767225600 +0000\ndata 5\nfirst\n"
-    numbered = (_file(f"{_directory(number)}/file-{number}.txt", _text(number)) for number in range(files))
+    lines = LINES if files <= MEDIUM else FEW_LINES
+    numbered = (_file(f"{_directory(number)}/file-{number}.txt", _text(number, lines)) for number in range(files))
     named = (_file(path, text) for path, text in more.items())
     return head + b"".join((*numbered, *named)) + b"\ndone\n"
 
@@ -115,8 +117,8 @@ def _directory(number: int) -> str:
     return f"part-{inner // PER_DIRECTORY}/{inner}"
 
 
-def _text(number: int) -> str:
-    return "".join(f"line {line} of file {number}, and no other\n" for line in range(LINES // 2 + number % LINES))
+def _text(number: int, lines: int) -> str:
+    return "".join(f"line {line} of file {number}, and no other\n" for line in range(lines))
 
 
 def _file(path: str, text: str) -> bytes:

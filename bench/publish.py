@@ -11,7 +11,7 @@ from bench.attempts import Bench, bench_of
 from bench.measure import Row, beside, progress
 from bench.origins import MEDIUM, SMALL, Origin, in_memory, origin, work_in
 
-REPEATS = {SMALL: 40, MEDIUM: 25}
+REPEATS = {SMALL: 25, MEDIUM: 15}
 MOST = 1.6
 
 

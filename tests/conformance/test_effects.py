@@ -27,7 +27,7 @@ async def publish(scene: Scene, by: Runner | None = None, **wishes: object) -> H
 
 async def seen(scene: Scene, task: Task | Held, by: Runner | None = None) -> Outside:
     task_id = task.task.id if isinstance(task, Held) else task.id
-    return await outside(scene.database, task_id, (by or runner()).id)
+    return await outside(scene.database, task_id, by or runner())
 
 
 async def test_an_effect_is_announced_done_and_told_to_the_next_attempt(scene: Scene) -> None:
@@ -150,18 +150,19 @@ async def test_a_task_that_works_in_place_has_nothing_to_announce(scene: Scene) 
         await scene.announce(held, EffectState.INTENT)
 
 
-async def test_a_runner_may_look_at_tasks_it_has_had_and_at_no_others(scene: Scene) -> None:
+async def test_a_runner_may_look_at_tasks_that_its_machine_has_had_and_at_no_others(scene: Scene) -> None:
     held = await publish(scene)
     await scene.announce(held, EffectState.DONE, kind=EffectKind.PULL_REQUEST, external_id=URL)
     await scene.finish(held)
 
-    found = await seen(scene, held)
+    found = [await seen(scene, held, by) for by in (runner(), runner("eve"))]
 
-    assert (found.state, [effect.external_id for effect in found.effects]) == (TaskState.COMPLETED, [URL])
+    for one in found:
+        assert (one.state, [effect.external_id for effect in one.effects]) == (TaskState.COMPLETED, [URL])
     with pytest.raises(Forbidden):
-        await seen(scene, held, runner("eve"))
+        await seen(scene, held, runner("otto", machine="attic"))
     with pytest.raises(NoSuchTask):
-        await outside(scene.database, TaskId("task-none"), runner().id)
+        await outside(scene.database, TaskId("task-none"), runner())
 
 
 async def test_an_ended_task_counts_as_going_on_while_a_retry_may_adopt_what_it_left(scene: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 OSC_52 = "\x1b]52;c;c2VjcmV0\x07"  # writes to the clipboard
 OSC_8 = "\x1b]8;;http://evil.test\x1b\\a link\x1b]8;;\x1b\\"
 TITLE_CHANGE = "\x1b]0;owned\x07"
@@ -83,3 +85,22 @@ ESCAPES = (OSC_52, OSC_8, TITLE_CHANGE, UP_AND_ERASE, C1, "a\rb", "a\u2028b")
 EVERYTHING = (*NAMES, *REPOSITORIES, *WORDS, *ESCAPES)
 # What a program that does not look would take for an option, a file or a command: it must stand at the beginning.
 LEADING = ("--upload-pack=touch pwned", "-x", "@/etc/passwd", "/clear", '"><img src=x onerror=alert(1)>', "`id`")
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+OUR_MARKERS = re.compile(r"<!-- (?:delegate:task-[0-9a-z]+|/delegate) -->")
+POWERS = re.compile(
+    r"<[a-z/!?]|@[a-z0-9]|!\[|javascript:|(?:fix|clos|resolv)\w*\W{1,20}[\w/]*#\d|^[a-z-]+-by:", re.I | re.M
+)
+NO_HARM = dict.fromkeys(map(ord, "\u200b\u3000\t"))  # our own break in such words, and spaces
+
+
+def driving(screen: str) -> list[str]:
+    """What a terminal got that is neither text nor a colour of ours."""
+    return [line for line in COLOUR.sub("", screen).split("\n") if not line.replace("\t", "").isprintable()]
+
+
+def active(text: str) -> list[str]:
+    """What would do something where a forge shows it."""
+    theirs = OUR_MARKERS.sub("", text)
+    unseen = [line for line in theirs.translate(NO_HARM).split("\n") if not line.isprintable()]
+    return unseen + [found[0] for found in POWERS.finditer(theirs)]

@@ -120,6 +120,7 @@ def test_an_agent_that_never_gets_the_checks_green_fails_with_its_branch_kept(sh
     assert len([event for event in task["timeline"] if event["kind"] == "check"]) == 3
     assert task["result"]["isKept"]
     assert shop.branches == ["main"]
+    assert "    FAIL: test_half_price" in shop.world.ok("logs", task["taskId"])
 
 
 def test_commits_of_the_agent_are_kept_as_they_are(shop: Shop) -> None:

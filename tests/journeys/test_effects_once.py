@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,8 @@ def asleep(runner: int) -> Iterator[None]:
         yield
     finally:
         for pid in processes:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # the runner was quicker to end what it waited for
+                os.kill(pid, signal.SIGCONT)
 
 
 def squash(shop: Shop, task: dict[str, Any], *, is_branch_kept: bool) -> None:

@@ -14,27 +14,20 @@ from typing import Any
 import httpx2
 import pytest
 from tests.fakes import recorded, scripted_agent
-from tests.fakes.hostile import EVERYTHING, LEADING, NAMES, OSC_52, REPOSITORIES, WORDS
+from tests.fakes.hostile import EVERYTHING, LEADING, NAMES, OSC_52, REPOSITORIES, WORDS, active, driving
 from tests.fakes.recorded import Call
 from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
 
 from delegate.errors import PreferenceConflict
 from delegate.preferences import fill
 from delegate.repofile import BadRepoFile, parse
-from delegate.runner.forges.harmless import BREAK
 from delegate.runner.prompts.quoted import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P19")]
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ONE_LINE = tuple(text for text in EVERYTHING if text.isprintable())
 ALL = "\n".join(EVERYTHING)
 TITLE = " ".join(ONE_LINE)[:1_000]
-SAFE_MARKERS = re.compile(r"<!-- (?:delegate:task-[0-9a-z]+|/delegate) -->")
-# What a forge would do something about.
-POWERS = re.compile(
-    r"<[a-z/!?]|@[a-z0-9]|!\[|javascript:|(?:fix|clos|resolv)\w*\W{1,20}[\w/]*#\d|^[a-z-]+-by:", re.I | re.M
-)
 AN_ID = re.compile(
     r"(?<=/pulls/)\d+|task-[0-9a-f]{10}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}"
 )
@@ -196,11 +189,6 @@ def test_what_was_kept_is_shown_to_programs_as_it_is_and_to_people_without_effec
         ("info",),
     ):
         assert driving(world.on_a_terminal(*words)) == []
-
-
-def driving(screen: str) -> list[str]:
-    """What a terminal got that is neither text nor a colour of ours."""
-    return [line for line in COLOUR.sub("", screen).split("\n") if not line.replace("\t", "").isprintable()]
 
 
 def test_a_reason_to_cancel_is_kept_as_it_is_and_shown_without_effect(
@@ -372,14 +360,6 @@ def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, s
         for words in (("status",), ("status", task["taskId"]), ("logs", task["taskId"]), ("prompt", task["taskId"])):
             assert driving(stall.world.on_a_terminal(*words)) == []
         assert driving(stall.world.on_a_terminal("diff", task["taskId"])) == []
-
-
-def active(text: str) -> list[str]:
-    """What would do something where a forge or a terminal shows it."""
-    ours = SAFE_MARKERS.sub("", text)
-    plain = ours.translate(dict.fromkeys(map(ord, f"{BREAK}\t\u3000")))
-    unseen = [line for line in plain.split("\n") if not line.isprintable()]
-    return unseen + [found[0] for found in POWERS.finditer(ours)]
 
 
 def test_what_is_added_and_said_meanwhile_reaches_the_agent_only_as_text(

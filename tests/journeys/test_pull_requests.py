@@ -53,6 +53,17 @@ def test_a_red_check_fails_the_task_and_keeps_the_work(shop: Shop) -> None:
     assert "+    return 0" in shop.world.ok("diff", task["taskId"])
 
 
+def test_what_the_policy_refuses_is_not_taken_for_done_by_a_retry(shop: Shop) -> None:
+    runs = shop.clone.parent / "runs"
+    refused = shop.deliver(f"{MEND}; echo aws=AKIAIOSFODNN7EXAMPLE > keys.py; echo run >> {runs}")
+
+    retried = shop.world.wait_for(shop.world.ok("retry", refused["taskId"]).strip())
+
+    assert (refused["reason"], retried["reason"]) == ("policy_denied", "policy_denied")
+    assert "keys.py" in refused["message"]
+    assert runs.read_text() == "run\nrun\n"
+
+
 def test_no_change_is_a_good_end_without_a_pull_request(shop: Shop) -> None:
     task = shop.deliver("echo 'All is well as it is.'")
 

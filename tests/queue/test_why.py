@@ -23,7 +23,8 @@ TASK = Task(
     machine="desk",
 )
 ANNA, EVE, OTTO = runner("anna"), runner("eve"), runner("otto", machine="attic")
-SHELL_ONLY = runner("shelly", agents=["shell"])
+NEW = runner("shelly", agents=["shell"])
+SHELL_ONLY = replace(NEW, registered_at=NOW - timedelta(minutes=1))
 AROUND = Surroundings(
     runners=[ANNA],
     busy=frozenset(),
@@ -55,6 +56,7 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("no runner is connected; `delegate up` starts some", {}, {"runners": [unseen(ANNA)]}),
     ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
     ("no runner of the machine that has its directory is connected", {}, {"runners": [OTTO]}),
+    ("the runners have just started and are still looking for claude", {}, {"runners": [NEW]}),
     ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY]}),
     ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY, OTTO]}),
     (

@@ -33,6 +33,7 @@ NOTABLE = {
     "push",
     "pull_request",
 }
+FAILABLE = {"check", "setup"}  # commands whose end is shown when they did not pass
 WAITS_AGAIN = {"released", "parked", "lost"}
 
 
@@ -225,7 +226,9 @@ def show_event(door: Door, event: EventData) -> None:
     words = event_words(event)
     if event["kind"] == "message":
         words = message_text(str(event["data"].get("text", "")))
-    door.print([words])
+    failed = event["data"].get("output") if event["kind"] in FAILABLE else None
+    lines = message_text(failed).splitlines() if isinstance(failed, str) else []
+    door.print([words, *(f"    {line}".rstrip() for line in lines)])
     if sys.stdout is not None:
         sys.stdout.flush()
 

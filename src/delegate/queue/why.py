@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task
 from delegate.states import TaskState
 
+TRIALS = timedelta(seconds=15)  # a runner that has just registered tries out its agents' programs one by one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -45,6 +47,8 @@ def _why_no_runner(task: Task, around: Surroundings) -> str | None:
     if not here:
         return "no runner of the machine that has its directory is connected"
     able = [runner for runner in here if task.agent in runner.agents]
+    if not able and any(around.now - runner.registered_at < TRIALS for runner in here):
+        return f"the runners have just started and are still looking for {task.agent}"
     if not able:
         return f"no connected runner has {task.agent}; install it where a runner runs"
     return _why_none_free(task, around, able)

@@ -197,7 +197,7 @@ async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 @router.get("/tasks/{task_id}/effects", response_model=EffectsAnswer)
 async def effects(request: Request, task_id: TaskInPath, current: CurrentRunner) -> Response:
     """For a runner that had an attempt of the task and must know what became of an effect it had begun."""
-    found = await outside(relay_of(request).database, task_id, current.id)
+    found = await outside(relay_of(request).database, task_id, current)
     return answer(EffectsAnswer(status=SHOWN[found.state], effects=[effect_view(one) for one in found.effects]))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from delegate.errors import Forbidden, IllegalMove, NoSuchTask
-from delegate.model import Effect, EffectKind, EffectState, Mode, RunnerId, Task, TaskId
+from delegate.model import Effect, EffectKind, EffectState, Mode, Runner, Task, TaskId
 from delegate.queue.held import Holder
 from delegate.report.record import Standing, renewed
 from delegate.states import FINAL_TASK_STATES, TaskState
@@ -40,9 +40,9 @@ async def announce(database: Database, holder: Holder, told: Told, now: datetime
     return await database.write("effect", lambda connection: _announce(connection, holder, told, now))
 
 
-async def outside(database: Database, task_id: TaskId, runner_id: RunnerId) -> Outside:
-    """For a runner that had an attempt of the task, however long ago."""
-    return await database.read(lambda connection: _outside(connection, task_id, runner_id))
+async def outside(database: Database, task_id: TaskId, runner: Runner) -> Outside:
+    """For a runner of a machine that had an attempt of the task, however long ago."""
+    return await database.read(lambda connection: _outside(connection, task_id, runner))
 
 
 def _announce(connection: Connection, holder: Holder, told: Told, now: datetime) -> tuple[Task, Standing]:
@@ -69,12 +69,13 @@ def _announce(connection: Connection, holder: Holder, told: Told, now: datetime)
     return task, standing
 
 
-def _outside(connection: Connection, task_id: TaskId, runner_id: RunnerId) -> Outside:
+def _outside(connection: Connection, task_id: TaskId, runner: Runner) -> Outside:
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
-    if not has_attempt_of(connection, task_id, runner_id):
-        raise Forbidden(what="a task of another runner")
+    # The runners of one machine share a home, and tidy up after one that does not come back.
+    if task.machine != runner.machine and not has_attempt_of(connection, task_id, runner):
+        raise Forbidden(what="a task of another machine")
     chain = chain_of(connection, task.lineage)
     # A retry that is under way may still adopt what this task has left outside.
     live = [state for _, state in chain if state not in FINAL_TASK_STATES]

@@ -43,6 +43,7 @@ from delegate.wire import Assignment, ReleaseRequest, UsageView
 
 log = logging.getLogger(__name__)
 
+OUTPUT_TOLD = 4_000  # characters of a failed command's end that the timeline has
 DIRTY_MAX = 200  # names of changed files that a checkpoint tells
 
 
@@ -148,8 +149,9 @@ class Delivery:
             self._around.record.fact(EventKind.SETUP, {"carried": carried})
         for command in self._ground.repofile.setup:
             done = await self._run(command, self._ground.repofile.setup_timeout)
-            told = {"command": command, "exitCode": done.exit_code}
-            self._around.record.fact(EventKind.SETUP, {**told, "seconds": round(done.seconds, 1)})
+            told = {"command": command, "exitCode": done.exit_code, "seconds": round(done.seconds, 1)}
+            output = {} if done.exit_code == 0 else {"output": done.output[-OUTPUT_TOLD:].decode(errors="replace")}
+            self._around.record.fact(EventKind.SETUP, {**told, **output})
             if done.exit_code != 0:
                 raise SetupProblem(f"the set-up command `{command}` {how(done)}")
 
@@ -165,6 +167,7 @@ class Delivery:
                 return self._unchanged(ended)
             self._note_handed_in(draft)
             if draft.verdict.denied:
+                self._progress.is_work_done = False
                 return self._failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
             self._publication.tell(draft)
             checks = await run_checks(self._checked, self._ground.repofile.checks, tell=self._tell_check)
@@ -239,6 +242,8 @@ class Delivery:
         return anew_words(self._assignment, self._ground.repofile), resumed_words(self._assignment)
 
     async def _draft(self) -> Draft | None:
+        if self._ground.repofile.checks:
+            await self._equipment.spares.refill()  # it gets ready while git works
         async with self._looking:
             self._progress.draft = await self._publication.draft()
         return self._progress.draft
@@ -272,7 +277,8 @@ class Delivery:
 
     def _tell_check(self, result: CheckResult) -> None:
         told = {"command": result.command, "ok": result.ok, "passed": result.passed, "total": result.total}
-        self._around.record.fact(EventKind.CHECK, {**told, "line": result.line})
+        output = {} if result.ok else {"output": result.tail[-OUTPUT_TOLD:]}
+        self._around.record.fact(EventKind.CHECK, {**told, "line": result.line, **output})
 
     async def _checked(self, command: str) -> CommandResult:
         return await self._run(command, self._ground.repofile.check_timeout)

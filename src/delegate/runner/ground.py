@@ -22,11 +22,12 @@ from delegate.wire import Assignment, ChoiceView
 
 
 class WantsAgent(Exception):
-    """The repository's file gives the task to an agent that this runner does not have."""
+    """The task is for an agent that this runner does not have, or not any more."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, *, is_asked: bool) -> None:
         self.agent = agent
-        super().__init__(f"{FILE_NAME} of the repository asks for the agent {agent}, which this runner does not have")
+        who = "it" if is_asked else f"{FILE_NAME} of the repository"
+        super().__init__(f"{who} asks for the agent {agent}, which this runner does not have")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
     decided = _decided(assignment, repofile, record)
     agent = equipment.agents.get(decided.agent)
     if agent is None or not agent.is_available(equipment.environ):
-        raise WantsAgent(decided.agent)
+        raise WantsAgent(decided.agent, is_asked=decided.agent == assignment.agent)
     workspace = await prepare(git, home, decided, mirror, base, branch_name(decided))
     record.fact(
         EventKind.WORKSPACE,

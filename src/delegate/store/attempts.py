@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
-from delegate.model import Attempt, AttemptId, Outcome, RunnerId, TaskId, Usage
+from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId, Usage
 from delegate.states import AttemptState, Reason
 from delegate.store.tables import attempt, runner, task
 
@@ -54,8 +54,11 @@ def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
     return [to_attempt(row) for row in rows]
 
 
-def has_attempt_of(connection: Connection, task_id: TaskId, runner_id: RunnerId) -> bool:
-    query = select(attempt.c.id).where(attempt.c.task_id == task_id, attempt.c.runner_id == runner_id)
+def has_attempt_of(connection: Connection, task_id: TaskId, one: Runner) -> bool:
+    """Whether this runner, or another of its machine that is still known, had an attempt of the task."""
+    neighbours = select(runner.c.id).where(runner.c.machine == one.machine)
+    by = or_(attempt.c.runner_id == one.id, attempt.c.runner_id.in_(neighbours))
+    query = select(attempt.c.id).where(attempt.c.task_id == task_id, by)
     return connection.execute(query.limit(1)).first() is not None
 
 
