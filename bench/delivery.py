@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import anyio
 from tests.fakes.github import living_github
 
 from bench import programs
@@ -19,8 +23,10 @@ from bench.product import PATIENCE, PYTHON, ROOT, Connection, Product, running_i
 from bench.start import PAUSE, Bell
 from bench.workspace import event_time, on_the_wall
 from delegate.runner.commands import SHELL
+from delegate.runner.programs import run_program
 
 REPEATS = 12
+PROGRAMS = 60
 MOST_MS = 50.0
 REPOSITORY = "acme/shop"
 NO_WORK = ":"
@@ -31,7 +37,7 @@ WORK = "echo changed >>changed.txt; echo new >new.txt"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     own: float  # seconds that were ours
-    programs: float  # that git and gh took
+    programs: float  # that git, gh and checks took
 
 
 def rows() -> list[Row]:
@@ -39,7 +45,7 @@ def rows() -> list[Row]:
     if shutil.which("gh") is not None:
         judged.append(on_github())
     on_disk = here("no check, on this disk", {}, workplace())
-    return [*judged, replace(on_disk, target="", met=None)]
+    return [*judged, replace(on_disk, target="", met=None), anyio.run(one_program)]
 
 
 def here(name: str, more: Mapping[str, str], where: AbstractContextManager[Path]) -> Row:
@@ -67,8 +73,14 @@ def judged(name: str, found: list[Delivered]) -> Row:
         against=f"programs {spread_ms([one.programs for one in found])}",
         ratio=f"+{median_ms(own):.1f} ms",
         target=f"under {MOST_MS:.0f} ms",
-        met=median_ms(own) < MOST_MS,
+        met=is_within(median_ms(own)),
     )
+
+
+def is_within(own_ms: float) -> bool | None:
+    """None: too long, but others were at work on the machine, and it is a time that is promised, not a ratio."""
+    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    return True if own_ms < MOST_MS else None if is_busy else False
 
 
 def deliveries(place: Path, clone: Path, environment: Mapping[str, str], *, has_check: bool) -> list[Delivered]:
@@ -100,6 +112,20 @@ def deliver(product: Product, connection: Connection, clone: Path, bell: Bell) -
 def do_nothing() -> None:
     """What a check without work takes when nothing stands around it."""
     subprocess.run([SHELL, "-c", NO_WORK], check=True)
+
+
+async def one_program() -> Row:
+    """What of the programs' time is ours: that of starting one, and of noticing its end."""
+    git = [shutil.which("git") or "git", "--version"]
+    ours, direct = [], []
+    for _ in range(PROGRAMS):
+        began = time.perf_counter()
+        await run_program(git, cwd=ROOT, env=os.environ, timeout=timedelta(seconds=PATIENCE))
+        ours.append(time.perf_counter() - began)
+        direct.append(seconds(partial(subprocess.run, git, capture_output=True, check=True)))
+    above = median_ms(ours) - median_ms(direct)
+    against = f"from a plain script {spread_ms(direct)}"
+    return Row(claim="`git --version` from the runner", ours=spread_ms(ours), against=against, ratio=f"{above:+.1f} ms")
 
 
 @contextmanager

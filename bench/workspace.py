@@ -21,7 +21,7 @@ REPEATS = {SMALL: 20, MEDIUM: 15, HUGE: 3}
 MOST = 1.25
 MOST_AT_HUGE = 1.02  # times git's own fetch and checkout: nothing beyond them that grows with the files
 BY_HAND = "fetch + worktree add + spawn"
-GITS_OWN = {"git fetch", "git worktree"}
+GITS_OWN = {"git fetch", "git worktree", "git read-tree"}  # however the checkout is asked for
 
 
 def rows() -> list[Row]:

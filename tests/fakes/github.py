@@ -40,8 +40,9 @@ class GitHub:
     def pulls(self, repository: str) -> list[Pull]:
         """All of them, in all states, oldest first."""
         found = self.hub.repository(repository)
-        found.refresh()
-        return list(found.pulls.values())
+        with self.hub.lock:
+            found.refresh()
+            return list(found.pulls.values())
 
     def head(self, repository: str, branch: str) -> str | None:
         """The commit that the branch is at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.fakes.world import World, children_of, command_of, living, wait_until
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src" / "delegate"
 # Housekeeping that a short journey does not reach; their transactions have tests of their own.
-NOT_REACHED = {"retain.size", "message"}
+NOT_REACHED = {"retain.size", "message", "resume"}
 AT_ONCE = 6  # failpoints armed in one journey; each kills its process once
 
 
@@ -36,10 +37,10 @@ def commits() -> set[str]:
 
 
 def steps() -> set[str]:
-    """The names of the failpoints in the runner."""
-    return {
-        call.args[0].value for call in calls(SOURCE / "runner", "failpoint") if isinstance(call.args[0], ast.Constant)
-    }
+    """The names of the failpoints on the runner's way; those of its workspaces have journeys of their own."""
+    found = calls(SOURCE / "runner", "failpoint")
+    names = {call.args[0].value for call in found if isinstance(call.args[0], ast.Constant)}
+    return {name for name in names if name.startswith("runner.")}
 
 
 COMMITS = [f"{name}.{side}" for side in ("before", "after") for name in sorted(commits() - NOT_REACHED)]
@@ -50,11 +51,14 @@ def batches(points: list[str]) -> list[list[str]]:
 
 
 def journey(world: World) -> list[str]:
-    """Submit, run, retry, cancel, and lose a runner: every transaction of the way of a task happens in here."""
+    """Submit, run, publish, retry, cancel, and lose a runner: every transaction of the way of a task is in here."""
+    make_clone(world)
     world.ok("up", "--runners", "1")
     first = world.submit("echo one >> ran", "--rerun")
     world.wait_for(first)
     again = world.ok("retry", first).split()[-1]
+    published = world.submit("echo made > made.txt", "--worktree", "--rerun")
+    world.wait_for(published)
     stopped = world.submit("touch long; sleep 600", "--rerun")
     world.wait_for(stopped, "running")
     world.ok("cancel", stopped)
@@ -64,9 +68,21 @@ def journey(world: World) -> list[str]:
     for pid in children_of(world.keeper_pid()):
         if "delegate.runner" in command_of(pid):
             os.kill(pid, signal.SIGKILL)
-    ends = [world.wait_for(task_id, patience=90)["status"] for task_id in (first, again, stopped, orphaned)]
+    ends = [world.wait_for(task_id, patience=90)["status"] for task_id in (first, again, published, stopped, orphaned)]
     world.ok("down", timeout=60)
     return ends
+
+
+def make_clone(world: World) -> None:
+    """The world's directory as a clone of a repository beside it."""
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
+    for words in (
+        ("init", "-q", "-b", "main"),
+        (*who, "commit", "-q", "--allow-empty", "-m", "Begin"),
+        ("clone", "-q", "--bare", ".", str(world.home.parent / "origin.git")),
+        ("remote", "add", "origin", str(world.home.parent / "origin.git")),
+    ):
+        subprocess.run(["git", *words], cwd=world.work, env=world.environment, check=True)
 
 
 def armed(points: list[str], marks: Path) -> str:
@@ -82,7 +98,7 @@ def test_a_process_killed_at_these_points_loses_and_repeats_nothing(points: list
         ends = journey(world)
 
         world.audit()
-        assert ends == ["completed", "completed", "cancelled", "completed"]
+        assert ends == ["completed", "completed", "completed", "cancelled", "completed"]
         assert sorted(path.name for path in marks.iterdir()) == sorted(points)
 
 
@@ -98,7 +114,7 @@ def test_a_relay_killed_around_its_commits_to_postgresql_loses_and_repeats_nothi
         ends = journey(world)
 
         world.audit(postgres_url.replace("postgresql://", "postgresql+psycopg://", 1))
-        assert ends == ["completed", "completed", "cancelled", "completed"]
+        assert ends == ["completed", "completed", "completed", "cancelled", "completed"]
         assert sorted(path.name for path in marks.iterdir()) == sorted(points)
 
 

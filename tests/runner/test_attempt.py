@@ -231,8 +231,9 @@ async def test_the_input_is_closed_when_the_result_is_there(stage: Stage) -> Non
     assert (await stage.detail(assignment.task_id)).task.message == Ending.EXITED
 
 
-async def test_a_message_reaches_the_agent_while_it_works(stage: Stage) -> None:
-    script = "read first; echo $first; until [ \"$word\" = '/compact' ]; do read word; done; echo $word; echo RESULT"
+async def test_a_message_reaches_the_agent_while_it_works_and_not_as_a_command(stage: Stage) -> None:
+    until = 'until [ "$word" = /compact ]; do read word; done'
+    script = f"read first; echo $first; read second; echo ${{second%%.*}}; {until}; echo $word; echo RESULT"
     equipment, assignment = await stage.take(script, agent="claude")
 
     async with anyio.create_task_group() as group:
@@ -240,7 +241,8 @@ async def test_a_message_reaches_the_agent_while_it_works(stage: Stage) -> None:
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "/compact"})
 
-    assert await stage.output(assignment.task_id) == b"hello\n/compact\nRESULT\n"
+    words = b"hello\nA message from the person who runs you\n/compact\nRESULT\n"
+    assert await stage.output(assignment.task_id) == words
 
 
 async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(stage: Stage) -> None:

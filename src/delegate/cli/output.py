@@ -69,7 +69,7 @@ def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
         return [line for task in tasks for line in _block(task, look)]
     lines = [_row(HEADINGS, widths, "PROMPT")]
     for task, row in zip(tasks, rows, strict=True):
-        line = _row(row, widths, fit(one_line(task["prompt"]), room))
+        line = _row(row, widths, fit(one_line(task["title"] or task["prompt"]), room))
         lines.append(_paint_status(line, task["status"], widths[0] + len(GAP), look))
         if note := note_of(task):
             lines.append(look.paint(fit(f"  {note}", look.width), "dim"))
@@ -97,7 +97,7 @@ def _paint_status(line: str, status: str, start: int, look: Look) -> str:
 
 def _block(task: TaskData, look: Look) -> list[str]:
     task_id, *cells = _cells(task, look.now)
-    lines = [task_id, f"  {' '.join(cells)}", f"  {one_line(task['prompt'])}"]
+    lines = [task_id, f"  {' '.join(cells)}", f"  {one_line(task['title'] or task['prompt'])}"]
     if note := note_of(task):
         lines.append(f"  {note}")
     return [fit(line, look.width) for line in lines]

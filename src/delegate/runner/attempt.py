@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from delegate.errors import shown
+from delegate.errors import StaleFence, shown
 from delegate.home import DISK_FULL_ERRORS
 from delegate.model import AgentName, Mode, Outcome
 from delegate.runner import ends
@@ -68,6 +68,8 @@ class Attempt:
         """Whatever happens, there is an end that a person can read."""
         try:
             end = await self._work()
+        except StaleFence:
+            raise  # there is nobody left to tell an end to
         except (DirectoryUnusable, SetupProblem) as problem:
             end = self._failure(Reason.SETUP_ERROR, str(problem))
         except NotStarted as problem:

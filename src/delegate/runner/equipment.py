@@ -17,6 +17,7 @@ from delegate.runner.disk import Disk, disk_of
 from delegate.runner.effects import Journal
 from delegate.runner.git import GitSetup
 from delegate.runner.relay import RelayLink
+from delegate.runner.repository_files import RepositoryFiles
 from delegate.runner.secret_places import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
@@ -30,6 +31,7 @@ class Equipment:
     environ: Mapping[str, str]
     slot: Slot
     git: GitSetup
+    repository_files: RepositoryFiles
     journal: Journal
     secrets: Secrets
     disk: Disk
@@ -74,6 +76,7 @@ def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: s
         environ=environ,
         slot=slot,
         git=GitSetup(environ, slot.git),
+        repository_files=RepositoryFiles(),
         journal=Journal(slot.effects),
         secrets=Secrets(settings, environ),
         disk=disk_of(settings),

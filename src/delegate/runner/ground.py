@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delegate.config import Home
-from delegate.errors import BadRepoFile, PreferenceConflict
+from delegate.errors import PreferenceConflict
 from delegate.model import Choice, EventKind
 from delegate.preferences import fill
-from delegate.repofile import FILE_NAME, RepoFile, parse
+from delegate.repofile import FILE_NAME, RepoFile
 from delegate.runner.agents.base import Agent
 from delegate.runner.branches import branch_name
 from delegate.runner.equipment import Equipment
@@ -43,7 +43,7 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
     home = Home(equipment.settings.home)
     repository = await locate(git, assignment)
     mirror = await fetched(git, home, repository)
-    base, repofile = await _base_and_file(git, mirror, assignment)
+    base, repofile = await _base_and_file(equipment, git, mirror, assignment.base)
     decided = _decided(assignment, repofile, record)
     agent = equipment.agents.get(decided.agent)
     if agent is None or not agent.is_available(equipment.environ):
@@ -53,8 +53,8 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
         EventKind.WORKSPACE,
         {
             "repository": repository.name,
-            "base": base.branch,
-            "baseCommit": base.commit,
+            "base": workspace.base.branch,
+            "baseCommit": workspace.base.commit,
             "branch": workspace.branch,
             "path": str(workspace.tree),
         },
@@ -62,25 +62,14 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
     return Ground(assignment=decided, repofile=repofile, agent=agent, workspace=workspace)
 
 
-async def _base_and_file(git: Git, mirror: Mirror, assignment: Assignment) -> tuple[Base, RepoFile]:
+async def _base_and_file(equipment: Equipment, git: Git, mirror: Mirror, wanted: str | None) -> tuple[Base, RepoFile]:
     """The file stands in the base commit, and may itself name the base when nobody else did."""
-    base = await base_of(git, mirror, assignment.base)
-    repofile = await _file_of(git, mirror, base)
-    if assignment.base is None and repofile.base is not None and repofile.base != base.branch:
+    base = await base_of(git, mirror, wanted)
+    repofile = await equipment.repository_files.get(git, mirror, base)
+    if wanted is None and repofile.base is not None and repofile.base != base.branch:
         base = await base_of(git, mirror, repofile.base)
-        repofile = await _file_of(git, mirror, base)
+        repofile = await equipment.repository_files.get(git, mirror, base)
     return base, repofile
-
-
-async def _file_of(git: Git, mirror: Mirror, base: Base) -> RepoFile:
-    found = await git.run("cat-file", "--batch", cwd=mirror.path, input=f"{base.commit}:{FILE_NAME}\n".encode())
-    header, _, content = found.partition(b"\n")
-    if b" blob " not in header:
-        return RepoFile()
-    try:
-        return parse(content[:-1])  # it ends with a newline that is not the file's
-    except BadRepoFile as problem:
-        raise SetupProblem(problem.message) from problem
 
 
 def _decided(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:

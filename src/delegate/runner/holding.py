@@ -88,6 +88,7 @@ class Holding:
         return control
 
     async def _tell(self, end: End) -> None:
+        self.record.hurry()
         is_complete = await self._uploaded()
         await self.lease.fresh()
         self._is_telling = True

@@ -65,8 +65,7 @@ class Runner:
             with self._equipment.shutdown.ends_idling():
                 await self._equipment.spares.refill()
                 if not self._is_tidy:
-                    await tidy_up(self._equipment)
-                    self._is_tidy = True
+                    self._is_tidy = await tidy_up(self._equipment)
                 answer = await self._claim()
             if answer is not None and answer.assignment is not None:
                 await self._carry_out(answer.assignment)

@@ -17,7 +17,7 @@ from delegate.runner.wakeup import Wakeup
 from delegate.wire import CHUNK_MAX, Control
 
 log = logging.getLogger(__name__)
-GATHER = 0.01  # seconds that small pieces of output wait for each other; a person must not notice
+GATHER = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice
 
 Upload = Callable[[Batch], Awaitable[Control]]
 
@@ -35,6 +35,8 @@ class Record:
         self._arrived = Wakeup()
         self._spooled = Wakeup()
         self._progress = Wakeup()
+        self._hurry = Wakeup()
+        self._is_hurried = False
         self.failure: OSError | None = None
         self.is_refused = False
 
@@ -113,6 +115,7 @@ class Record:
                 batch = self._spool.batch()
                 if batch is None:
                     await self._spooled.wait()
+                    await self._gathered_enough()
                     continue
                 control = await send(batch)
                 self._spool.acknowledge(control.next_seq, batch)
@@ -122,6 +125,16 @@ class Record:
             self._progress.send()
             if self.is_refused:
                 return
+
+    def hurry(self) -> None:
+        """Somebody waits for the last of it: nothing is gathered any more."""
+        self._is_hurried = True
+        self._hurry.send()
+
+    async def _gathered_enough(self) -> None:
+        if not self._is_hurried:
+            with anyio.move_on_after(GATHER):
+                await self._hurry.wait()
 
     async def progress(self) -> None:
         await self._progress.wait()

@@ -385,3 +385,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # the runner waits for our end, and an interpreter takes milliseconds to clear up what nobody needs

@@ -191,6 +191,12 @@ def test_what_only_looks_similar_is_not(path: str) -> None:
         ("**/*.sql", "c.sql"),
         ("secrets?.txt", "secrets1.txt"),
         ("a/**/z", "a/b/c/z"),
+        ("a/**/z", "a/z"),
+        ("a/**", "a/b/c"),
+        ("**", "a/b"),
+        ("**/a/*x", "a/b/a/1x"),
+        ("*a*a*z", "bababz"),
+        ("**/x*/**/y", "p/x1/q/r/y/below"),
         ("we[i]rd(name", "we[i]rd(name"),
     ],
 )
@@ -199,10 +205,25 @@ def test_a_repository_protects_its_own_paths(pattern: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path"), [("infra/*.tf", "infra/a/main.tf"), ("deploy/", "deployment/x"), ("a?b", "a/b")]
+    ("pattern", "path"),
+    [
+        ("infra/*.tf", "infra/a/main.tf"),
+        ("deploy/", "deployment/x"),
+        ("deploy/", "deploy"),
+        ("a?b", "a/b"),
+        ("a/**", "a"),
+        ("*a*a*z", "bacz"),
+        ("b", "a/b"),
+        ("ab", "abc"),
+    ],
 )
 def test_a_pattern_stays_in_its_place(pattern: str, path: str) -> None:
     assert verdict(changed(path), protected=(pattern,)).protected == ()
+
+
+@pytest.mark.parametrize(("stars", "path"), [("**/" * 60 + "x", "a/" * 500 + "y"), ("*a" * 100 + "*x", "a" * 255)])
+def test_a_row_of_stars_is_read_in_one_go(stars: str, path: str) -> None:
+    assert verdict(changed(path), protected=(stars,)).protected == ()
 
 
 def test_removing_a_protected_file_is_told_too() -> None:

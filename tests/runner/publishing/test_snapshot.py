@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 
@@ -180,6 +181,18 @@ async def test_pipes_and_sockets_are_not_opened(site: Site) -> None:
 
     listening.close()
     os.close(here)
+    assert snapshot.odd == (Odd(path="run", kind=Oddity.SPECIAL),)
+    assert site.files(snapshot.tree).keys() == site.files(site.base).keys() - {"run"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device")
+async def test_a_device_is_not_opened(site: Site) -> None:
+    (site.tree / "run").unlink()
+    os.mknod(site.tree / "run", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mknod(site.tree / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+
+    snapshot = await site.take()
+
     assert snapshot.odd == (Odd(path="run", kind=Oddity.SPECIAL),)
     assert site.files(snapshot.tree).keys() == site.files(site.base).keys() - {"run"}
 

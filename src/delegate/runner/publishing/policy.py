@@ -77,16 +77,36 @@ def judge(stats: Stats, *, protected: Sequence[str], odd: Sequence[Odd]) -> Verd
         denied[TOLD_MAX:] = [f"and {len(denied) - TOLD_MAX} more"]
     guarded = re.compile("|".join(map(pattern, (*PROTECTED, *protected))), re.I | re.S)
     return Verdict(
-        denied=tuple(denied), protected=tuple(file.path for file in stats.changed if guarded.fullmatch(file.path))
+        denied=tuple(denied), protected=tuple(file.path for file in stats.changed if guarded.fullmatch(f"{file.path}/"))
     )
 
 
 def pattern(glob: str) -> str:
-    """A regular expression for a path from the root: `*` and `?` stay in one name, `**` and a last `/` do not."""
-    translated = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", glob.removeprefix("/"))
-    expression = "".join(translated.get(piece, re.escape(piece)) for piece in pieces)
-    return f"(?:{expression}{'.*' if glob.endswith('/') else '(?:/.*)?'})"
+    """A regular expression for a path from the root with a `/` behind it: `*` and `?` stay in one name, `**` stands for
+    any folders, a last `/` for all that is below.
+
+    Where a name or a row of names fits first, it fits: nothing is tried twice, or a repository's file could hold up its
+    runner with a row of stars.
+    """
+    rows: list[str] = [""]
+    for part in filter(None, glob.split("/")):
+        if len(part) > 1 and not part.strip("*"):
+            rows.append("")
+        else:
+            rows[-1] += _name(part)
+    first, *after = rows
+    found = "".join(f"(?>(?:[^/]*/)*?{row})" for row in after if row)
+    is_below = glob.endswith("/") or (after and not after[-1])
+    return f"(?:{first}{found}{'.+' if is_below else '.*'})"
+
+
+def _name(part: str) -> str:
+    pieces = re.split(r"\*+", part)
+    first, *rest = ("".join("[^/]" if c == "?" else re.escape(c) for c in piece) for piece in pieces)
+    if not rest:
+        return f"{first}/"
+    middle = "".join(f"(?>[^/]*?{piece})" for piece in rest[:-1] if piece)
+    return f"(?>{first}{middle}[^/]*{rest[-1]}/)"
 
 
 def _too_much(stats: Stats) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from os.path import realpath
 from pathlib import Path
 from typing import NoReturn
 
@@ -88,7 +89,7 @@ async def _taken(home: Home, lineage: str) -> tuple[Path, Held]:
     if not LINEAGE.fullmatch(lineage):
         raise SetupProblem("the task's lineage cannot be the name of a directory")
     make_directory(home.workspaces)
-    parent = await anyio.Path(home.workspaces).resolve()
+    parent = realpath(home.workspaces)  # noqa: ASYNC240  a thread would cost more than it
     for name in (lineage, *(f"{lineage}-{number}" for number in range(2, TRIES))):
         root = Path(parent) / name
         with anyio.move_on_after(HOLDER_PATIENCE):

@@ -90,8 +90,10 @@ async def look(git: Git, workspace: Workspace) -> Work:
         contents = await _contents(clean, workspace, history.head)
         is_new = bool(refs or contents.odd) or not is_readable or parent not in known
         is_new = is_new or contents.tree != await _tree_of(clean, parent)
-        saved = await _saved(clean, workspace, contents.tree, parent, refs) if is_new else None
-    return Work(saved=saved, odd=contents.odd, is_readable=is_readable)
+        # An earlier save that has been overtaken must not be the last one, or the next attempt would go back to it.
+        is_overtaken = last_saved(workspace.kept) is not None
+        saved = await _saved(clean, workspace, contents.tree, parent, refs) if is_new or is_overtaken else None
+    return Work(saved=saved if is_new else None, odd=contents.odd, is_readable=is_readable)
 
 
 async def _contents(clean: Clean, workspace: Workspace, head: str | None) -> _Contents:

@@ -86,8 +86,15 @@ def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) 
 
 
 async def check_out(git: Git, workspace: Workspace) -> None:
-    tree, branch = str(workspace.tree), workspace.branch
-    await git.run(f"--git-dir={workspace.git_dir}", "worktree", "add", "-q", tree, branch, cwd=workspace.root)
+    """What `git worktree add` would do, without the programs that it starts for it."""
+    entry = workspace.git_dir / "worktrees" / workspace.tree.name
+    entry.mkdir(parents=True)
+    (entry / "HEAD").write_text(f"ref: refs/heads/{workspace.branch}\n")
+    (entry / "commondir").write_text("../..\n")
+    (entry / "gitdir").write_text(f"{workspace.tree / '.git'}\n")
+    workspace.tree.mkdir()
+    (workspace.tree / ".git").write_text(f"gitdir: {entry}\n")
+    await git.run("read-tree", "-u", "--reset", "HEAD", cwd=workspace.tree)
     failpoint("workspace.tree_made")
 
 
