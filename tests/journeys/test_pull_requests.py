@@ -115,6 +115,44 @@ def test_a_branch_with_foreign_commits_is_not_overwritten(shop: Shop) -> None:
     assert (restored / "shop.py").read_text() == MENDED
 
 
+def test_work_that_was_dropped_is_done_again_by_a_retry(shop: Shop) -> None:
+    runs, go = shop.clone.parent / "runs", shop.clone.parent / "go"
+    task_id = shop.submit(f"echo run >> {runs}; until [ -e {go} ]; do sleep 0.05; done; {MEND}")
+    branch = shop.events_until(task_id, "workspace")["workspace"]["branch"]
+    shop.seed({"foreign.txt": "not ours\n"}, branch=branch)
+    go.touch()
+    shop.world.wait_for(task_id, "failed")
+    shop.world.ok("workspaces", "drop", task_id, "--yes")
+    shop.git("update-ref", "-d", f"refs/heads/{branch}", cwd=shop.github.bare(shop.repository))
+
+    retried = shop.world.wait_for(shop.world.ok("retry", task_id).strip())
+
+    assert (retried["status"], retried["reason"]) == ("completed", "done"), retried["message"]
+    assert runs.read_text() == "run\nrun\n"
+    assert len(shop.pulls) == 1
+
+
+def test_a_task_can_be_cancelled_while_its_repository_is_fetched(shop: Shop) -> None:
+    gate = shop.github.hub.hold("git-upload-pack", times=20)
+    task_id = shop.submit(MEND)
+    assert gate.reached.wait(30)
+
+    shop.world.ok("cancel", task_id)
+    task = shop.world.task(task_id)
+    gate.open()
+
+    assert (task["status"], task["reason"]) == ("cancelled", "cancelled")
+    assert "started" not in [event["kind"] for event in task["timeline"]]
+
+
+def test_an_agent_that_removes_its_own_tree_fails_with_what_it_has_used(shop: Shop) -> None:
+    task = shop.deliver('cd /; rm -rf "$OLDPWD"')
+
+    assert (task["status"], task["reason"]) == ("failed", "setup_error")
+    assert task["result"] is not None
+    shop.wait_until_tidy()
+
+
 def test_a_base_that_moved_between_two_tasks_is_where_the_second_starts(shop: Shop) -> None:
     shop.deliver("echo first > first.txt")
     moved = shop.seed({"shop.py": MENDED, "moved.txt": "moved\n"})

@@ -25,9 +25,9 @@ from delegate.runner.prompts.prompt import in_place_words
 from delegate.runner.run import Surroundings
 from delegate.runner.tail import Tail
 from delegate.runner.watchdog import patience_with
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.problems import SetupProblem
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
+from delegate.wire import Assignment, FinishRequest
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Attempt:
         except Exception:
             log.exception("attempt broke", extra=self._marks)
             end = self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
-        return end if self._record.failure is None else self._os_failure(self._record.failure, "keep the output")
+        return end if self._record.failure is None else self._without_output(end, self._record.failure)
 
     async def _work(self) -> End:
         self._record.open()
@@ -115,6 +115,15 @@ class Attempt:
             return ends.loss(self._assignment, problem.why)
         reason = Reason.NOT_INSTALLED if problem.errno in NO_PROGRAM else Reason.SETUP_ERROR
         return self._failure(reason, problem.why)
+
+    def _without_output(self, end: End, failure: OSError) -> End:
+        """Work that is out is out, though its timeline has an end missing; anything else may be half done."""
+        told = self._os_failure(failure, "keep the output")
+        if not isinstance(end, FinishRequest) or not isinstance(told, FinishRequest) or end.result is None:
+            return told
+        if end.outcome == "completed":
+            return end
+        return end.model_copy(update={"outcome": told.outcome, "reason": told.reason, "message": told.message})
 
     def _os_failure(self, failure: OSError, doing: str) -> End:
         why = failure.strerror or str(failure)

@@ -40,6 +40,7 @@ class Conversation:
         self.session = assignment.resume_session
         self.spent = Usage()
         self.summary = ""
+        self.has_spoken = False
         checkpoint = assignment.checkpoint
         self._session_spent = Usage(**checkpoint.usage.model_dump()) if checkpoint and self.session else Usage()
 
@@ -68,12 +69,13 @@ class Conversation:
 
         `anew` is said instead of `text` when there is no session to continue, or it is not there any more.
         """
-        reading, end = await self._turn(agent, text if self.session else anew)
+        is_first = not self.has_spoken
+        reading, end = await self._turn(agent, self._told(text if self.session else anew, is_first=is_first))
         if reading.session_missing and self.session is not None and end.ending is Ending.EXITED:
             told = "the session of the attempt before is not there any more; the agent starts anew"
             self._around.record.fact(EventKind.WARNING, {"text": told})
             self.session, self._session_spent = None, Usage()
-            reading, end = await self._turn(agent, anew)
+            reading, end = await self._turn(agent, self._told(anew, is_first=is_first))
         outcome = self._judged(reading, end)
         while isinstance(outcome, Outcome) and outcome.state is AttemptState.COMPLETED and reading.takes_more_turns:
             messages = self._around.lease.take_messages()
@@ -84,6 +86,13 @@ class Conversation:
             self._around.lease.mark_seen(messages[-1])
             outcome = self._judged(reading, end)
         return outcome
+
+    def _told(self, text: str, *, is_first: bool) -> str:
+        """The words of the first turn, for people who want to know what the agent was asked; in place they do."""
+        self.has_spoken = True
+        if is_first and (self._place.roots is not None or text != self._assignment.prompt):
+            self._around.record.fact(EventKind.PROMPT, {"text": text})
+        return text
 
     async def _turn(self, agent: Agent, text: str) -> tuple[Reading, RunEnd]:
         left = self._assignment.budget_usd

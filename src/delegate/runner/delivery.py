@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
 
 import anyio
 
 from delegate.config import Home
-from delegate.errors import DiskFull, shown
-from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Result, Usage
+from delegate.errors import DelegateError, StaleFence, shown
+from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Usage
 from delegate.runner import ends, handed_in
 from delegate.runner.agents.base import Roots, agent_environment
 from delegate.runner.branches import first_line
@@ -29,13 +28,15 @@ from delegate.runner.forges.remotes import forge_for
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.ground import Ground, WantsAgent, prepare_ground
 from delegate.runner.handed_in import HandedIn
+from delegate.runner.progress import Progress, checkpoint_of, result_of
 from delegate.runner.prompts.prompt import anew_words, red_check_words, resumed_words
 from delegate.runner.publication import Draft, Publication, Story
 from delegate.runner.publishing.push import PushRejected
 from delegate.runner.run import Surroundings
+from delegate.runner.stopping import Stopped, beside, end_of_stopped, must_stop, unless_stopped
 from delegate.runner.workspaces.carried import carry_in
 from delegate.runner.workspaces.closing import close, note_pushed
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.worktrees import leave
 from delegate.states import AttemptState, Reason
@@ -44,55 +45,26 @@ from delegate.wire import Assignment, ReleaseRequest, UsageView
 log = logging.getLogger(__name__)
 
 OUTPUT_TOLD = 4_000  # characters of a failed command's end that the timeline has
-DIRTY_MAX = 200  # names of changed files that a checkpoint tells
-
-
-class Stopped(Exception):
-    """A command of the repository was broken off: somebody cancelled the task, or the runner must go."""
 
 
 async def deliver(equipment: Equipment, assignment: Assignment, around: Surroundings) -> End:
     """Raises SetupProblem when there is no ground to work on."""
     try:
         git = await equipment.git.get()
-        ground = await prepare_ground(equipment, git, assignment, around.record)
+        async with unless_stopped(around):
+            ground = await prepare_ground(equipment, git, assignment, around.record)
     except GitFailed as problem:
         raise SetupProblem(str(problem)) from problem
     except WantsAgent as wants:
         return ends.hand_back(assignment, str(wants)).model_copy(update={"wants_agent": wants.agent})
+    except Stopped:
+        return ends.told(assignment, end_of_stopped(assignment, around, assignment.resume_session))
     delivery = Delivery(equipment, git, ground, around)
     try:
         return await delivery.carry_out()
     finally:
         if not delivery.is_closed:  # the next attempt continues it, or a sweep saves it
             leave(ground.workspace)
-
-
-@asynccontextmanager
-async def beside(work: Callable[[], Coroutine[object, object, None]]) -> AsyncIterator[None]:
-    """`work` goes on for as long as the block lasts; what the block raises comes out as it is, not in a group."""
-    problem: Exception | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(work)
-        try:
-            yield
-        except Exception as raised:  # noqa: BLE001  raised again below
-            problem = raised
-        group.cancel_scope.cancel()
-    if problem is not None:
-        raise problem
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """How far the work has come, for whoever must tell of it at the end."""
-
-    is_work_done: bool = False
-    draft: Draft | None = None
-    checks: Checks | None = None
-    is_pushed: bool = False
-    pull_request: str | None = None
-    spent_before: Usage = field(default_factory=Usage)  # on the same work, by an attempt that was lost
 
 
 class Delivery:
@@ -134,8 +106,11 @@ class Delivery:
             await self._set_up()
             return await self._work()
         except Stopped:
-            return self._stopped()
-        except (SetupProblem, GitFailed, DiskLow, DiskFull) as problem:
+            return end_of_stopped(self._assignment, self._around, self._conversation.session)
+        except (SetupProblem, GitFailed, DiskLow, DelegateError, OSError) as problem:
+            if isinstance(problem, StaleFence):
+                raise
+            log.warning("attempt not carried out", extra={"task_id": self._assignment.task_id, "why": str(problem)})
             return self._failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
         except PushRejected as problem:
             return self._failure(Reason.PUSH_REJECTED, str(problem))
@@ -178,18 +153,18 @@ class Delivery:
             if turns_left == 0 or not self._conversation.can_go_on:
                 break
             words = red_check_words(checks)
-            ended = await self._say(words, anew=words)
+            ended = await self._say(words, anew=f"{self._words()[0]}\n{words}")
         return self._failure(Reason.CHECKS_FAILED, self._progress.checks.red_line if self._progress.checks else "")
 
     async def _first_turn(self) -> Outcome | ReleaseRequest:
         checkpoint = self._assignment.checkpoint
         if await self._find_handed_in():
             return self._done_before()
-        if checkpoint is not None and checkpoint.is_work_done and self._assignment.context is None:
-            self._conversation.summary = checkpoint.summary
+        is_done = checkpoint is not None and checkpoint.is_work_done and self._assignment.context is None
+        if is_done and await self._draft() is not None:  # it may be on another machine, or have been dropped
+            self._conversation.summary = checkpoint.summary if checkpoint else ""
             return self._done_before()
         anew, resumed = self._words()
-        self._around.record.fact(EventKind.PROMPT, {"text": resumed if self._conversation.session else anew})
         return await self._say(resumed, anew=anew)
 
     async def _find_handed_in(self) -> bool:
@@ -249,7 +224,7 @@ class Delivery:
         return self._progress.draft
 
     async def _publish(self, draft: Draft, checks: Checks) -> Outcome:
-        if self._around.lease.cancel_reason is not None:
+        if must_stop(self._around):
             raise Stopped
         pushed = await self._publication.push(draft)
         note_pushed(self._ground.workspace, pushed.commit)
@@ -303,15 +278,8 @@ class Delivery:
             try:
                 async with self._looking:
                     await save(self._git, self._ground.workspace)
-            except (GitFailed, OSError):
+            except (GitFailed, OSError, DelegateError):  # the agent goes on; the next save may work
                 log.exception("workspace not saved", extra={"task_id": self._assignment.task_id})
-
-    def _stopped(self) -> Outcome | ReleaseRequest:
-        if self._around.lease.cancel_reason is not None:
-            return Outcome(
-                state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=self._around.lease.cancel_reason
-            )
-        return ends.hand_back(self._assignment, "the runner was stopped", self._conversation.session)
 
     def _failure(self, reason: Reason, message: str) -> Outcome:
         return Outcome(state=AttemptState.FAILED, reason=reason, message=message)
@@ -330,37 +298,22 @@ class Delivery:
     async def _closed(self, outcome: Outcome) -> End:
         self._conversation.note_unheard(outcome)
         async with self._looking:
-            kept = await self._keep_or_remove()
-        draft, checks = self._progress.draft, self._progress.checks
-        workspace = self._ground.workspace
-        result = Result(
-            summary=self._conversation.summary,
-            base=workspace.base.branch,
-            base_commit=workspace.base.commit,
-            branch=workspace.branch if draft else None,
-            commit=draft.commit if draft else None,
-            pull_request=self._progress.pull_request,
-            files=draft.stats.files if draft else 0,
-            additions=draft.stats.additions if draft else 0,
-            deletions=draft.stats.deletions if draft else 0,
-            checks_passed=checks.passed if checks else 0,
-            checks_total=checks.total if checks else 0,
-            is_kept=kept,
-        )
+            is_kept = await self._keep_or_remove()
+        draft, workspace = self._progress.draft, self._ground.workspace
         told = replace(
             outcome,
             usage=self._conversation.spent,
             session_id=self._conversation.session,
-            result=result,
+            result=result_of(self._progress, workspace, self._conversation.summary, is_kept=is_kept),
             change=draft.change if draft else None,
-            checkpoint=self._checkpoint(outcome.message if outcome.state is not AttemptState.COMPLETED else None),
+            checkpoint=self._checkpoint(None if is_good(outcome) else outcome.message),
         )
         return ends.finish(self._assignment, told)
 
     async def _keep_or_remove(self) -> bool:
         """Work of an attempt that failed is drafted too, so that people can look at it."""
         if self._progress.draft is None:
-            with suppress(GitFailed):
+            with suppress(GitFailed, OSError, DelegateError):
                 self._progress.draft = await self._publication.draft()
         self.is_closed = True
         draft, home = self._progress.draft, Home(self._equipment.settings.home)
@@ -369,19 +322,8 @@ class Delivery:
         return await close(self._git, home, self._ground.workspace, pushed=draft.commit, work=draft.snapshot)
 
     def _checkpoint(self, error: str | None) -> Checkpoint:
-        draft, workspace = self._progress.draft, self._ground.workspace
-        return Checkpoint(
-            session_id=self._conversation.session,
-            branch=workspace.branch,
-            base_commit=workspace.base.commit,
-            commit=draft.commit if draft else None,
-            dirty_files=tuple(draft.snapshot.dirty[:DIRTY_MAX]) if draft else (),
-            output_tail=self._around.tail.lines(),
-            error=error,
-            summary=self._conversation.summary,
-            is_work_done=self._progress.is_work_done,
-            usage=self._conversation.session_spent,
-        )
+        tail = self._around.tail.lines()
+        return checkpoint_of(self._progress, self._ground.workspace, self._conversation, tail=tail, error=error)
 
 
 def is_good(ended: Outcome | ReleaseRequest) -> TypeGuard[Outcome]:

@@ -67,6 +67,10 @@ def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
     return CheckpointView.model_validate({**asdict(checkpoint), "error": error, "dirty_files": files})
 
 
+def told(assignment: Assignment, ended: Outcome | ReleaseRequest) -> End:
+    return finish(assignment, ended) if isinstance(ended, Outcome) else ended
+
+
 def hand_back(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
     """Not counted as an attempt."""
     return ReleaseRequest(fence=assignment.fence, reason=Reason.HANDED_BACK, message=message, session_id=session_id)

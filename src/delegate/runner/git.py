@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from delegate.home import make_directory, write_private
-from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.programs import OUTPUT_MAX, Done, ProgramMissing, ProgramTimedOut, run_program
 
 LOCAL_PATIENCE = timedelta(minutes=30)  # a checkout of 100,000 files takes most of a minute, on a slow disk many
 CONFIG_PATIENCE = timedelta(seconds=30)
@@ -108,6 +108,8 @@ class Git:
             raise GitFailed(call.arguments, None, str(problem)) from problem
         if done.code != 0:
             raise GitFailed(call.arguments, done, done.words or f"ended with exit code {done.code}")
+        if done.is_cut:
+            raise GitFailed(call.arguments, done, f"printed more than {OUTPUT_MAX // 1024**2} MiB")
         return done.stdout
 
 
@@ -174,8 +176,9 @@ async def _settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str
     )
     if done.code != 0:
         raise GitFailed(("config",), done, done.words)
-    pairs = (entry.partition("\n") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
-    return [(name, value) for name, _, value in pairs]
+    entries = (entry.split("\n", 1) for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
+    # A name without a value means yes, one with an empty value no.
+    return [(name, value[0] if value else "true") for name, *value in entries]
 
 
 def _config_variables(environ: Mapping[str, str]) -> dict[str, str]:

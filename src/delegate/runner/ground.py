@@ -16,7 +16,8 @@ from delegate.runner.git import Git
 from delegate.runner.record import Record
 from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
-from delegate.runner.workspaces.repositories import SetupProblem, locate
+from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import Workspace
 from delegate.wire import Assignment, ChoiceView
 

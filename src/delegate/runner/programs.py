@@ -30,6 +30,7 @@ class Done:
     code: int  # negative: the signal that ended it
     stdout: bytes
     stderr: bytes
+    is_cut: bool = False  # it printed more than is kept
 
     @property
     def words(self) -> str:
@@ -97,8 +98,8 @@ class _Run:
                     stderr=PIPE,
                     start_new_session=True,
                 )
-            out, err = _exchanged(self._process, self._input)
-            return Done(code=self._process.wait(), stdout=out, stderr=err)
+            out, err, is_cut = _exchanged(self._process, self._input)
+            return Done(code=self._process.wait(), stdout=out, stderr=err, is_cut=is_cut)
         finally:
             self._ended.set()
 
@@ -114,8 +115,8 @@ class _Run:
             await anyio.to_thread.run_sync(self._ended.wait, REAP_PATIENCE)
 
 
-def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
-    """Write all the input and read all the output, as far as it is kept, whichever can go on."""
+def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
+    """Write all the input and read all the output, whichever can go on; and whether some output was not kept."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -143,12 +144,13 @@ def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
                 if is_over:
                     ready.unregister(key.fileobj)
                     cast("IO[bytes]", key.fileobj).close()  # what was registered above
-        return bytes(out), bytes(err)
+        is_cut = any(len(read) > OUTPUT_MAX for read in (out, err))
+        return bytes(out[:OUTPUT_MAX]), bytes(err[:OUTPUT_MAX]), is_cut
 
 
 def _read_into(kept: bytearray, descriptor: int) -> bool:
     piece = os.read(descriptor, CHUNK)
-    kept += piece[: OUTPUT_MAX - len(kept)]
+    kept += piece[: OUTPUT_MAX + 1 - len(kept)]  # one byte more tells that there was more
     return bool(piece)
 
 

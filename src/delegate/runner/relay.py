@@ -19,8 +19,8 @@ from delegate.errors import (
     Forbidden,
     NoSuchAttempt,
     NoSuchRunner,
+    NoSuchTask,
     NotAllowed,
-    NotFound,
     Refused,
     RelayUnreachable,
     SequenceGap,
@@ -222,8 +222,8 @@ def _refusal(call: Call, response: httpx2.Response, url: str) -> DelegateError:
         return StaleFence(attempt_id=call.about.attempt_id, fence=call.about.fence)
     if call.about is not None and code == SequenceGap.code:
         return SequenceGap(attempt_id=call.about.attempt_id, expected="another one", given="this one")
-    if call.takes_no and response.status_code in (NotAllowed.status, NotFound.status):
-        return NotFound() if response.status_code == NotFound.status else Refused(why=f"not for this runner ({code})")
+    if call.takes_no and code in (Forbidden.code, NoSuchTask.code):
+        return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="it is not for this runner")
     if problem is not None and response.is_client_error and response.status_code not in TEMPORARY:
         return Refused(why=f"{problem.detail} ({code})")
     return RelayUnreachable(

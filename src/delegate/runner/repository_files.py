@@ -8,7 +8,7 @@ from delegate.errors import BadRepoFile
 from delegate.repofile import FILE_NAME, RepoFile, parse
 from delegate.runner.git import Git
 from delegate.runner.workspaces.mirrors import Base, Mirror
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.problems import SetupProblem
 
 REMEMBERED = 32
 

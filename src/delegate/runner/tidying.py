@@ -17,7 +17,8 @@ from delegate.runner.git import Git, GitFailed
 from delegate.runner.publishing.push import PushRejected, delete_branch_if
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.locks import locked
-from delegate.runner.workspaces.repositories import SetupProblem, repository
+from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import repository
 from delegate.runner.workspaces.sweep import Limits, sweep
 
 log = logging.getLogger(__name__)

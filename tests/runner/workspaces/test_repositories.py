@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.runner.workspaces.conftest import Scene, assignment
 
-from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import Repository, locate
 
 pytestmark = pytest.mark.anyio
 

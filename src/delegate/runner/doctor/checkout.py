@@ -16,7 +16,8 @@ from delegate.runner.doctor.commands import missing_programs
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
-from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import Repository, locate
 from delegate.thinking import shown_model
 from delegate.wire import Assignment
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.bare import PLAIN
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 PREFIX = "publish-"
 NOT_AN_ANCESTOR = 1  # the exit code of git's answer "no", as against its failures
 # The last three: what speeds up reading objects is believed without a look at them, and an agent can write it.
-CONFIG = f"""\
+CAREFUL = f"""\
 [core]
-\trepositoryformatversion = 0
-\tbare = true
 \thooksPath = {os.devnull}
 \tcommitGraph = false
 \tmultiPackIndex = false
@@ -92,7 +91,7 @@ def bare_repository(parent: Path | None = None) -> Iterator[Path]:
         for part in ("refs", "objects"):
             (directory / part).mkdir()
         (directory / "HEAD").write_text("ref: refs/heads/unborn\n")
-        (directory / "config").write_text(CONFIG)
+        (directory / "config").write_text(PLAIN + CAREFUL)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from delegate.runner.publishing.clean import Clean
+from delegate.runner.publishing.traps import unless_trapped
 from delegate.runner.workspaces.bare import read_small
 
 ATTRIBUTES_MAX = 1024 * 1024  # bytes of one file
@@ -25,7 +26,8 @@ async def stored_through_filters(clean: Clean, paths: Sequence[bytes]) -> frozen
     if not await anyio.to_thread.run_sync(_mentions_filters, clean.tree, paths):
         return frozenset()
     asked = b"".join(path + b"\0" for path in paths)
-    answer = await clean.git("check-attr", "-z", "--stdin", "filter", input=asked, tree=True)
+    asking = clean.git("check-attr", "-z", "--stdin", "filter", input=asked, tree=True)
+    answer = await unless_trapped(clean.tree, asking)
     return await anyio.to_thread.run_sync(_present, clean.tree, answer)
 
 

@@ -80,13 +80,14 @@ async def start_index(clean: Clean, workspace: Workspace, head: str | None) -> N
 class Staged:
     paths: tuple[bytes, ...]  # that the index now has as they are in the worktree, in order
     odd: tuple[Odd, ...]
+    left: tuple[bytes, ...]  # other names that git listed; what lies there is not in the index
 
 
 async def stage(clean: Clean) -> Staged:
     """Put what has changed in the worktree into the index."""
     listed = await unless_trapped(clean.tree, clean.git(*LISTING, tree=True))
     found = await anyio.to_thread.run_sync(sort_out, clean.tree, listed)
-    gitlinks = await _gitlinks(clean, found.directories)
+    gitlinks = await _gitlinks_among(clean, found.directories)
     gone = [*found.gone, *(path for path in found.directories if path not in gitlinks)]
     if gone:
         await clean.git("update-index", "-z", "--force-remove", "--stdin", input=_lines(gone), tree=True)
@@ -96,16 +97,23 @@ async def stage(clean: Clean) -> Staged:
         taking = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
         await unless_trapped(clean.tree, clean.git(*taking, input=_lines(changed), tree=True))
     odd = (*found.odd, *_odd(gitlinks, Oddity.NESTED), *_odd(sorted(filtered), Oddity.FILTERED))
-    return Staged(paths=tuple(sorted([*changed, *gone])), odd=odd)
+    paths = tuple(sorted([*changed, *gone]))
+    names = {entry[2:].rstrip(b"/") for entry in listed.split(b"\0") if entry}
+    return Staged(paths=paths, odd=odd, left=tuple(sorted(names.difference(paths))))
 
 
-async def _gitlinks(clean: Clean, directories: tuple[bytes, ...]) -> list[bytes]:
+async def _gitlinks_among(clean: Clean, directories: tuple[bytes, ...]) -> list[bytes]:
     """Which of the tracked names that are directories now are submodules, and not files that became directories."""
     if not directories:
         return []
-    entries = (await clean.git("ls-files", "-z", "--stage")).split(b"\0")
-    links = {path for meta, _, path in (entry.partition(b"\t") for entry in entries) if meta.startswith(GITLINK)}
+    links = await gitlinks(clean)
     return [path for path in directories if path in links]
+
+
+async def gitlinks(clean: Clean) -> dict[bytes, str]:
+    """The submodules that the index has, each with its commit."""
+    pairs = (entry.partition(b"\t") for entry in (await clean.git("ls-files", "-z", "--stage")).split(b"\0"))
+    return {path: meta.split()[1].decode() for meta, _, path in pairs if meta.startswith(GITLINK)}
 
 
 def _odd(paths: Sequence[bytes], kind: Oddity) -> list[Odd]:

@@ -49,12 +49,13 @@ def _traps(tree: bytes) -> Iterator[str]:
     for directory, _, names in os.walk(tree):
         for name in READ_BY_GIT.intersection(names):
             path = directory + b"/" + name
-            if _is_pipe(path):
+            if is_trap(path):
                 yield path.removeprefix(tree + b"/").decode(errors="replace")
 
 
-def _is_pipe(path: bytes) -> bool:
+def is_trap(path: bytes) -> bool:
+    """Whether git would open it, and wait."""
     try:
-        return stat.S_ISFIFO(os.lstat(path).st_mode)
+        return path.rpartition(b"/")[2] in READ_BY_GIT and stat.S_ISFIFO(os.lstat(path).st_mode)
     except OSError:  # the agent may be at work
         return False

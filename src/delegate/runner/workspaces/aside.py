@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from delegate.runner.workspaces.bare import make_real, read_small
+from delegate.runner.publishing.traps import is_trap
+from delegate.runner.workspaces.bare import is_directory, make_real, read_small
 from delegate.runner.workspaces.copying import copy_tree
 from delegate.runner.workspaces.removal import OWNER, remove
 
@@ -65,12 +66,18 @@ def copy_back(root: Path, tree: Path) -> None:
 
 
 def open_up(tree: Path) -> None:
-    """Make everything readable for its owner, who is us: what cannot be listed cannot be saved."""
+    """Make everything readable for its owner, who is us: what cannot be listed cannot be saved.
+
+    A pipe in which git would look for its own settings is removed: there is nothing in it, and git would wait for ever.
+    """
     pending = [os.fspath(tree)]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
+                    continue
+                if is_trap(os.fsencode(entry.path)):
+                    os.unlink(entry.path)  # noqa: PTH108  # any name, as the system gave it
                     continue
                 needed = OWNER if entry.is_dir(follow_symlinks=False) else READABLE
                 mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
@@ -106,10 +113,6 @@ def _place(tree: Path, name: bytes, *, make: bool) -> Path | None:
         directory = directory / part
         if make and not os.path.lexists(directory):
             directory.mkdir()
-        if not _is_directory(directory):
+        if not is_directory(directory):
             return None
     return directory / last
-
-
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from delegate.runner.workspaces.removal import remove
+
 REF_BYTES = 4096  # of one loose ref; more is no ref
 PACKED_BYTES = 256 * 1024 * 1024
 REFS_MAX = 100_000
@@ -21,24 +23,33 @@ def write_bare(
     """Make a repository, or make the small files of one what they are to be; its objects stay."""
     for below in (".", "objects", "objects/info", "objects/pack", "refs"):
         make_real(path / below)
-    _write(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
-    _write(path / "config", (PLAIN + config).encode(errors="surrogateescape"))
-    _write(path / "objects" / "info" / "alternates", alternates)
+    write_real(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
+    write_real(path / "config", (PLAIN + config).encode(errors="surrogateescape"))
+    write_real(path / "objects" / "info" / "alternates", alternates)
     if refs is not None:
-        _write(path / "packed-refs", _packed(refs))
+        write_real(path / "packed-refs", _packed(refs))
 
 
 def make_real(directory: Path) -> None:
-    """Make the directory if it is missing, or if a link is in its place: what that leads to is not ours."""
-    if directory.is_symlink():
-        directory.unlink()
-    directory.mkdir(exist_ok=True)
+    """Make the directory if it is missing, or if something else is in its place: what a link leads to is not ours."""
+    if not is_directory(directory):
+        remove(directory.parent, directory.name)
+        directory.mkdir()
 
 
-def _write(path: Path, content: bytes) -> None:
-    if path.is_symlink():
-        path.unlink()
-    path.write_bytes(content)
+def is_directory(path: Path) -> bool:
+    """A directory itself: not missing, and not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def write_real(path: Path, content: bytes) -> None:
+    """A new file, whatever an agent put in its place: writing through a link or a pipe would not end here."""
+    remove(path.parent, path.name)
+    with path.open("xb") as file:
+        file.write(content)
 
 
 def _packed(refs: Mapping[str, str]) -> bytes:

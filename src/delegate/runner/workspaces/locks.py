@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from delegate.home import LOCK_POLL, hold, is_in_place
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.problems import SetupProblem
 
 LOCK_NAME = "lock"
 BUSY_POLL = 0.1  # seconds; a look at all processes takes some milliseconds

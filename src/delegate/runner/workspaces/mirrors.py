@@ -22,8 +22,9 @@ from delegate.home import make_directory
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.workspaces.bare import read_refs, read_small, write_bare
 from delegate.runner.workspaces.locks import locked
+from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.repositories import Repository, SetupProblem
+from delegate.runner.workspaces.repositories import Repository
 
 log = logging.getLogger(__name__)
 

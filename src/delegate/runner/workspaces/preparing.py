@@ -28,8 +28,8 @@ from delegate.runner.workspaces.closing import LABELS, WORTH_KEEPING, contain, r
 from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
 from delegate.runner.workspaces.locks import Held, quiet, take_directory
 from delegate.runner.workspaces.mirrors import Base, Mirror, repaired
+from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import Saved, be_raw, is_directory, last_saved, read_saved, settle_kept
 from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
 from delegate.wire import Assignment

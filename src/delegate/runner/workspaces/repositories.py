@@ -14,6 +14,7 @@ from delegate.config import without_login
 from delegate.errors import InvalidField
 from delegate.repository import repository_name, repository_url
 from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.problems import SetupProblem
 from delegate.wire import Assignment
 
 LOOK_PATIENCE = timedelta(minutes=1)  # the checkout may lie on a slow disk
@@ -21,10 +22,6 @@ KEY_NAME = 40  # characters of a repository's name in the name of its mirror
 PLAIN_HEADER = re.compile(r"\[([A-Za-z0-9-]+)(?: \"([A-Za-z0-9._/-]+)\")?\]")
 PLAIN_PAIR = re.compile(r"\t([A-Za-z0-9-]+) = ([^\"\\;#\s]+(?: [^\"\\;#\s]+)*)")
 ANOTHERS_PROGRAM = re.compile(r"[A-Za-z0-9+.-]+::")  # an address that names a helper program for git to run
-
-
-class SetupProblem(Exception):
-    """The work cannot begin; the text is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,19 +18,20 @@ import anyio
 
 from delegate.failpoints import failpoint
 from delegate.home import write_private
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.publishing.clean import Clean, borrowed, clean_repository
-from delegate.runner.publishing.history import agents_history
-from delegate.runner.publishing.sorting import sort_out
-from delegate.runner.workspaces.bare import COMMIT, read_refs, read_small, write_bare
+from delegate.runner.git import Git
+from delegate.runner.publishing.clean import CAREFUL, Clean, clean_repository
+from delegate.runner.publishing.history import agents_history, bring_commits
+from delegate.runner.publishing.snapshot import gitlinks, stage, start_index
+from delegate.runner.workspaces.bare import COMMIT, is_directory, make_real, read_refs, write_bare
 from delegate.runner.workspaces.mirrors import NOT_KNOWN
+from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.worktrees import Workspace
 
 SAVED = "refs/delegate/saved"
 RAW = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
 ALWAYS_THEN = "@0 +0000"  # the same work saved again is the same commit
 AGENTS_OWN = ("refs/heads/", "refs/stash")
-GITLINK = b"160000"
+OURS = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow"})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
 
@@ -85,7 +85,7 @@ async def look(git: Git, workspace: Workspace) -> Work:
         parent = history.head or workspace.base.commit
         known = await anyio.to_thread.run_sync(_known, workspace)
         others = await anyio.to_thread.run_sync(agents_other_refs, workspace, parent)
-        is_readable = history.head is not None and await _brought(clean, workspace, others)
+        is_readable = history.head is not None and await _has_brought(clean, workspace, others)
         refs = others if is_readable else {}
         contents = await _contents(clean, workspace, history.head)
         is_new = bool(refs or contents.odd) or not is_readable or parent not in known
@@ -100,9 +100,12 @@ async def _contents(clean: Clean, workspace: Workspace, head: str | None) -> _Co
     if not is_directory(workspace.tree):
         # Somebody removed it, or put a link in its place: what was saved last is all there is.
         return _Contents(tree=await _last_tree(clean, workspace, head or workspace.base.commit), odd=())
-    await _start_index(clean, workspace, head)
-    odd = await _staged(clean, workspace.tree)
-    return _Contents(tree=(await clean.git("write-tree")).decode().strip(), odd=odd)
+    await start_index(clean, workspace, head)
+    staged = await stage(clean)
+    # Git lists no submodule that is at the commit which the index names.
+    left = sorted({*staged.left, *await gitlinks(clean)})
+    tree = (await clean.git("write-tree")).decode().strip()
+    return _Contents(tree=tree, odd=tuple(name for name in left if _has_content(os.fsencode(workspace.tree), name)))
 
 
 async def _last_tree(clean: Clean, workspace: Workspace, parent: str) -> str:
@@ -124,7 +127,10 @@ async def _saved(clean: Clean, workspace: Workspace, tree: str, parent: str, ref
 
 def settle_kept(workspace: Workspace) -> None:
     """An agent can write where we keep its work, too: what decides how git behaves there is written anew."""
-    write_bare(workspace.kept, branch=NOT_KNOWN, alternates=workspace.alternates)
+    write_bare(workspace.kept, branch=NOT_KNOWN, alternates=workspace.alternates, config=CAREFUL)
+    for entry in workspace.kept.iterdir():
+        if entry.name not in OURS:  # such as `commondir`, which would lead git to a configuration elsewhere
+            remove(workspace.kept, entry.name)
 
 
 def be_raw(clean: Clean) -> None:
@@ -132,51 +138,6 @@ def be_raw(clean: Clean) -> None:
     information = clean.directory / "info"
     information.mkdir(exist_ok=True)
     (information / "attributes").write_text(RAW)
-
-
-def is_directory(path: Path) -> bool:
-    """A directory itself: not missing, and not a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
-async def _start_index(clean: Clean, workspace: Workspace, head: str | None) -> None:
-    try:
-        shutil.copy2(workspace.saved_index, clean.index)
-    except FileNotFoundError:
-        await clean.git("read-tree", head or workspace.base.commit)
-        return
-    if head is not None and head != workspace.base.commit:
-        await clean.git("read-tree", "-i", "-m", head)
-
-
-async def _staged(clean: Clean, tree: Path) -> tuple[bytes, ...]:
-    """Put all that git can hold into the index; the names of the rest."""
-    listing = ("ls-files", "-z", "-t", "--deleted", "--modified", "--others", "--exclude-standard")
-    listed = await clean.git(*listing, tree=True)
-    found = await anyio.to_thread.run_sync(sort_out, tree, listed)
-    gitlinks = await _gitlinks(clean)  # git lists none whose repository is at the commit that the index names
-    gone = {*found.gone, *found.directories} - gitlinks
-    if gone:
-        await clean.git("update-index", "-z", "--force-remove", "--stdin", input=_lines(gone), tree=True)
-    if found.changed:
-        add = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-        await clean.git(*add, input=_lines(found.changed), tree=True)
-    taken = {*found.changed, *found.gone, *(set(found.directories) - gitlinks)}
-    left = {entry[2:].rstrip(b"/") for entry in listed.split(b"\0") if entry} - taken | gitlinks
-    return tuple(sorted(name for name in left if _has_content(os.fsencode(tree), name)))
-
-
-async def _gitlinks(clean: Clean) -> frozenset[bytes]:
-    entries = (await clean.git("ls-files", "-z", "--stage")).split(b"\0")
-    pairs = (entry.partition(b"\t") for entry in entries)
-    return frozenset(path for meta, _, path in pairs if meta.startswith(GITLINK))
-
-
-def _lines(paths: tuple[bytes, ...] | set[bytes]) -> bytes:
-    return b"".join(path + b"\0" for path in paths)
 
 
 def _has_content(tree: bytes, name: bytes) -> bool:
@@ -206,21 +167,9 @@ def agents_other_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
     return {name: commit for name, commit in refs.items() if name.startswith(AGENTS_OWN) and commit not in known}
 
 
-async def _brought(clean: Clean, workspace: Workspace, refs: Mapping[str, str]) -> bool:
-    """Copy what these refs need into the kept repository; False when it cannot be read."""
-    if not refs:
-        return True
-    objects = workspace.git_dir / "objects"
-    if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
-        return False
-    also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(workspace.mirror / "objects", objects)}
-    wanted = "".join(f"{commit}\n" for commit in refs.values()) + f"^{workspace.base.commit}\n"
-    pack = workspace.kept / "objects" / "pack" / "pack"
-    try:
-        await clean.git("pack-objects", "--revs", "-q", str(pack), input=wanted.encode(), extra=also)
-    except GitFailed:
-        return False
-    return True
+async def _has_brought(clean: Clean, workspace: Workspace, refs: Mapping[str, str]) -> bool:
+    """Whether what these refs need is in the kept repository now; if not, it cannot be read."""
+    return not refs or await bring_commits(clean, workspace, list(refs.values())) is None
 
 
 async def _tree_of(clean: Clean, commit: str) -> str:
@@ -241,9 +190,17 @@ async def _commit(clean: Clean, *, tree: str, parent: str, refs: Mapping[str, st
 def _note(kept: Path, commit: str) -> None:
     if last_saved(kept) == commit:
         return
-    directory = kept / SAVED
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = make_ref_directory(kept, SAVED)
     write_private(directory / str(max(_numbers(kept), default=0) + 1), f"{commit}\n")
+
+
+def make_ref_directory(kept: Path, name: str) -> Path:
+    """Where loose refs of that name lie, link by link: an agent can write there, too."""
+    directory = kept
+    for part in name.split("/"):
+        directory = directory / part
+        make_real(directory)
+    return directory
 
 
 def _numbers(kept: Path) -> dict[int, str]:
