@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from delegate import __version__, home
 from delegate.config import Home, Settings
-from delegate.errors import BadSetting, DelegateError, RelayUnreachable, Reported, Unauthenticated
+from delegate.errors import BadSetting, DelegateError, NoSuchTask, RelayUnreachable, Reported, Unauthenticated
 from delegate.exchange import Exchange, NotHttp, Target, request_bytes
 
 if TYPE_CHECKING:
     from delegate.answers import ChangeData, OutputData, PromptData, RelayData, TaskData, TaskDetail, TaskPage
 
+TASK_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
 NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
 ANSWER_TIMEOUT = 30.0  # seconds of silence that end one try
@@ -288,7 +290,9 @@ def exit_code_of(code: str, status: int) -> int:
 
 
 def _task_path(task_id: str, rest: str = "") -> str:
-    return f"/api/tasks/{quote(task_id, safe='', errors='replace')}{rest}"
+    if not TASK_ID.fullmatch(task_id):
+        raise NoSuchTask(task_id=task_id)  # an empty one, or one with a slash, would be another address
+    return f"/api/tasks/{task_id}{rest}"
 
 
 def _parsed(data: bytes | str) -> Any:

@@ -114,8 +114,8 @@ ADVICE: dict[Reason, str] = {
     Reason.SETUP_ERROR: "mend what the message names, then `delegate retry` the task",
     Reason.DISK_FULL: "free disk space on the runner's machine, then `delegate retry` the task",
     Reason.NO_CHANGES: "",
-    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the work; `delegate resume` goes on",
-    Reason.POLICY_DENIED: "`delegate diff` shows the work; take out what the message names, then `delegate resume` it",
+    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the work; `delegate retry` goes on",
+    Reason.POLICY_DENIED: "`delegate diff` shows the work; then `delegate resume` it with `--context`",
     Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; mend what the message names, then "
     "`delegate retry` the task",
     Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or mend what the message names and "

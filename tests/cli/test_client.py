@@ -15,7 +15,15 @@ from delegate.cli.door import Door
 from delegate.cli.follow import waits_after
 from delegate.client import Client, StreamItem, StreamParser
 from delegate.config import Home, Settings
-from delegate.errors import BadSetting, DelegateError, LoosePermissions, RelayUnreachable, Reported, Unauthenticated
+from delegate.errors import (
+    BadSetting,
+    DelegateError,
+    LoosePermissions,
+    NoSuchTask,
+    RelayUnreachable,
+    Reported,
+    Unauthenticated,
+)
 
 RELAY = {"version": "0.1.0", "runners": []}
 
@@ -309,8 +317,9 @@ def test_server_sent_events_may_come_in_any_pieces() -> None:
         assert found == wanted
 
 
-def test_task_ids_cannot_reach_another_route() -> None:
-    with ScriptedRelay([problem("404 No", "no_such_task", "no")]) as relay, pytest.raises(Reported):
-        Client(settings_for(relay)).task("../relay?x=1\r\nX-Evil: 1")
+@pytest.mark.parametrize("task_id", ["", "../relay?x=1\r\nX-Evil: 1", "a/b", "task-é"])
+def test_task_ids_cannot_reach_another_route(task_id: str) -> None:
+    with ScriptedRelay([]) as relay, pytest.raises(NoSuchTask):
+        Client(settings_for(relay)).task(task_id)
 
-    assert relay.asked[0].line == "GET /api/tasks/..%2Frelay%3Fx%3D1%0D%0AX-Evil%3A%201 HTTP/1.1"
+    assert relay.asked == []

@@ -253,3 +253,23 @@ def test_what_only_the_checks_have_left_in_the_tree_is_not_kept(shop: Shop) -> N
     assert not task["result"]["isKept"]
     files = shop.git("ls-tree", "--name-only", task["result"]["branch"], cwd=shop.github.bare(shop.repository))
     assert "report.html" not in files
+
+
+def test_work_inside_a_submodule_is_kept_and_told_though_the_rest_is_published(shop: Shop) -> None:
+    library = f"{shop.repository}-library"
+    shop.github.seed(library, {"lib.txt": "library\n"})
+    shop.git("submodule", "add", "-q", shop.github.url(library), "lib")
+    shop.git("-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "-qm", "Use a library")
+    shop.git("push", "-q", "origin", "HEAD:main")
+    shop.seed({".delegate.toml": 'setup = ["git submodule update --init -q"]\n'})
+
+    plain = shop.deliver("echo out > outside.txt")
+    task = shop.deliver("echo out > outside.txt; echo work > lib/inside.txt")
+
+    assert (plain["status"], plain["result"]["isKept"]) == ("completed", False), plain["message"]
+    assert (task["status"], task["result"]["isKept"]) == ("completed", True), task["message"]
+    warnings = [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
+    assert any("inside submodules" in text for text in warnings)
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
+    assert (restored / "lib" / "inside.txt").read_text() == "work\n"

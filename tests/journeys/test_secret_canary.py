@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.fakes import scripted_agent
-from tests.fakes.origin import branches_of, make_origin
+from tests.fakes.origin import branches_of, make_origin, run_git
 from tests.fakes.world import World, living, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P19")]
@@ -175,6 +175,45 @@ def test_what_an_agent_says_about_a_secret_is_kept_without_it(world: World) -> N
     assert ended["status"] == "completed"
     assert "I found [redacted: DELEGATE_SECRET_KEY] [redacted: GITHUB_TOKEN]" in told
     assert leaks(world, stored(world)) == []
+
+
+AGENT = "git -c user.name=Agent -c user.email=agent@example.test"
+HIDDEN = {
+    "in a file that is removed again": f"echo $GITHUB_TOKEN >x; git add x; {AGENT} commit -qm x; git rm -q x;"
+    f" {AGENT} commit -qm y",
+    "in a message": f'{AGENT} commit -q --allow-empty -m "use $GITHUB_TOKEN"',
+    "in a binary file": f"printf '\\0%s' $GITHUB_TOKEN >x; git add x; {AGENT} commit -qm x; git rm -q x;"
+    f" {AGENT} commit -qm y",
+    "in a name": f"touch $GITHUB_TOKEN; git add .; {AGENT} commit -qm x; git rm -q $GITHUB_TOKEN; {AGENT} commit -qm y",
+}
+
+
+@pytest.mark.parametrize("hide", HIDDEN.values(), ids=HIDDEN)
+def test_a_secret_in_the_agents_commits_is_not_pushed_with_the_work(world: World, hide: str) -> None:
+    origin = make_origin(world.work)
+    world.ok("up", "--runners", "1")
+
+    ended = world.wait_for(world.submit(f"{hide}; echo work >work.txt", "--worktree"))
+
+    assert ended["status"] == "completed", ended
+    (branch,) = set(branches_of(origin)) - {"main"}
+    objects = [line.split()[0] for line in run_git("-C", str(origin), "rev-list", "--objects", branch).splitlines()]
+    out = "".join(run_git("-C", str(origin), "cat-file", "-p", name) for name in objects)
+    assert "work.txt" in out
+    assert leaks(world, out.encode()) == []
+    assert "has a secret of this machine in it (GITHUB_TOKEN)" in json.dumps(ended["timeline"])
+
+
+@pytest.mark.parametrize("work", ["printf '\\0%s' $GITHUB_TOKEN >x.bin", "touch $GITHUB_TOKEN"])
+def test_a_secret_where_no_patch_shows_it_is_not_pushed(world: World, work: str) -> None:
+    origin = make_origin(world.work)
+    world.ok("up", "--runners", "1")
+
+    ended = world.wait_for(world.submit(work, "--worktree"))
+
+    assert (ended["status"], ended["reason"]) == ("failed", "policy_denied")
+    assert branches_of(origin) == ["main"]
+    assert leaks(world, json.dumps(ended).encode()) == []
 
 
 def test_a_secret_in_the_work_itself_is_not_pushed(world: World) -> None:

@@ -82,7 +82,7 @@ def test_what_was_pushed_was_handed_in_even_when_its_note_is_gone(workspace: Wor
 
 @pytest.mark.parametrize("text", ["", "{", '{"taskId": "task-0000000001"}', "\udcff"])
 def test_a_note_that_cannot_be_read_is_none(workspace: Workspace, text: str) -> None:
-    (workspace.kept / handed_in.NAME).write_text(text, errors="surrogateescape")
+    (workspace.kept / handed_in.HANDED_IN).write_text(text, errors="surrogateescape")
 
     assert handed_in.found(workspace, assignment(), NOW) == []
 

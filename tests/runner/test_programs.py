@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from delegate.runner import programs
+from delegate.runner.git import GitFailed, read_git
 from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, run_program
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +36,24 @@ async def test_megabytes_in_and_out_do_not_wait_for_each_other(tmp_path: Path) -
     done = await sh("tee /dev/stderr", cwd=tmp_path, input=data)
 
     assert done.stdout == done.stderr == data
+
+
+async def test_what_is_cut_off_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "OUTPUT_MAX", 4)
+
+    whole = await sh("printf 1234", cwd=tmp_path)
+    cut = await sh("printf 12345", cwd=tmp_path)
+
+    assert (whole.stdout, whole.is_cut) == (b"1234", False)
+    assert (cut.stdout, cut.is_cut) == (b"1234", True)
+
+
+async def test_git_does_not_go_on_with_half_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = await read_git(ENV, tmp_path / "runner")
+    monkeypatch.setattr(programs, "OUTPUT_MAX", 4)
+
+    with pytest.raises(GitFailed, match="printed more than"):
+        await git.run("version", cwd=tmp_path)
 
 
 async def test_a_program_that_does_not_read_its_input_is_no_failure(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delegate.model import Stream
+from delegate.runner import redaction
 from delegate.runner.redaction import Redactor
 from delegate.runner.secret_forms import SHAPES, forms
 
@@ -238,3 +239,13 @@ def test_known_values_can_be_looked_for_in_what_is_to_go_out() -> None:
 
     assert REDACTOR.known_in(data) == ["LONGER", "SHORT (base64)", "TOKEN"]
     assert REDACTOR.known_in(b"nothing") == []
+
+
+@pytest.mark.parametrize("place", range(-50, 3))
+def test_what_lies_across_two_pieces_of_large_data_is_found(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    monkeypatch.setattr(redaction, "PIECE", 512)
+    token = b"ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    data = (b"." * (1024 + place) + token).ljust(2048, b".")
+
+    assert list(redaction.shaped(data)) == [(token, "GitHub token")]
+    assert Redactor({"IT": token}).known_in(data) == ["IT"]

@@ -109,7 +109,8 @@ def note_of(task: TaskData) -> str:
         return f"why: {one_line(task['why'])}"
     if task["status"] == "completed" or not task["reason"]:
         return ""
-    return ": ".join(one_line(words) for words in (task["reason"], task["message"] or "") if words)
+    reason = "" if task["reason"] == task["status"] else task["reason"]
+    return ": ".join(one_line(words) for words in (reason, task["message"] or "") if words)
 
 
 def task_page(detail: TaskDetail, look: Look) -> list[str]:

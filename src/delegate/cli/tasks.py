@@ -13,7 +13,7 @@ import click
 from delegate import config, home
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
 from delegate.cli.output import note_of, task_page, task_table
-from delegate.errors import InvalidField
+from delegate.errors import IllegalMove, InvalidField
 
 if TYPE_CHECKING:
     from delegate.answers import TaskData
@@ -221,13 +221,19 @@ def _follow_to_end(door: Door, client: Client, task: TaskData) -> int:
     if door.as_json:
         door.print_json(ended)
     else:
-        _say_bad_end(door, ended)
+        _say_end(door, ended)
     return follow.exit_code(ended)
 
 
-def _say_bad_end(door: Door, task: TaskData) -> None:
+def _say_end(door: Door, task: TaskData) -> None:
+    """What a follower has not seen: a bad end, or a good one that left nothing to look at."""
+    result = task["result"]
     if task["status"] != "completed":
         door.say(f"{task['taskId']} {task['status']}: {note_of(task)}", task["advice"] or "")
+    elif task["reason"] == "no_changes":
+        door.say(f"{task['taskId']} completed: nothing was changed")
+    if result is not None and result["isKept"]:
+        door.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` brings it back")
 
 
 @click.command(epilog=examples("delegate status", "delegate status task-1f0c9a77e2", "delegate status --json"))
@@ -313,7 +319,7 @@ def _show_to_end(door: Door, client: Client, task: TaskData) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not door.as_json:
-        _say_bad_end(door, ended)
+        _say_end(door, ended)
     return 0
 
 
@@ -329,7 +335,7 @@ def _copy_raw(client: Client, task_id: str) -> None:
 @click.argument("reason", nargs=-1, metavar="[REASON]")
 @shared_options
 @click.pass_obj
-def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> None:
+def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> int:
     """Stop a task, with every process it has started."""
     check_encoding("reason", *reason)
     client = door.client()
@@ -340,10 +346,13 @@ def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> None:
         task = client.task(task_id)["task"]
     if door.as_json:
         door.print_json(task)
-    elif task["status"] in ENDED:
+    elif task["status"] == "cancelled":
         door.print([f"{task['taskId']} {task['status']}"])
+    elif task["status"] in ENDED:
+        door.say(f"{task['taskId']} had {task['status']} before it could be cancelled")
     else:
         door.say(f"{task['taskId']} will be cancelled when its runner is heard of again")
+    return IllegalMove.exit_code if task["status"] in ENDED - {"cancelled"} else 0
 
 
 @click.command(epilog=examples("delegate retry task-1f0c9a77e2"))

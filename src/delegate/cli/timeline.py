@@ -108,7 +108,8 @@ def _setup(data: Data) -> str:
     if isinstance(carried, list):
         return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
     code = data.get("exitCode")
-    ending = f"{_text(data, 'seconds')} s" if code == 0 else f"failed, exit code {code}"
+    failure = "stopped: it took too long" if code is None else f"failed, exit code {code}"
+    ending = f"{_text(data, 'seconds')} s" if code == 0 else failure
     return f"setup  {_text(data, 'command')} · {ending}"
 
 

@@ -42,7 +42,7 @@ def why(task: Task, around: Surroundings) -> str | None:
 def _why_no_runner(task: Task, around: Surroundings) -> str | None:
     alive = [runner for runner in around.runners if around.alive(runner)]
     if not alive:
-        return "no runner is connected; `delegate up` starts some"
+        return "no runner is connected yet; if none comes, `delegate up` starts some"
     here = [runner for runner in alive if task.machine in (ANY_MACHINE, runner.machine)]
     if not here:
         return "no runner of the machine that has its directory is connected"

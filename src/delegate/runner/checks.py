@@ -87,10 +87,6 @@ class Checks:
         return self.counts.total
 
     @property
-    def line(self) -> str:
-        return f"{self.passed}/{self.total} · {sum(result.seconds for result in self.results):.1f} s"
-
-    @property
     def red_line(self) -> str:
         """What a person reads first when the task failed by it."""
         told = ", ".join(f"`{shown(result.command)}` ({result.how})" for result in self.red)

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from delegate.model import Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Invocation
+from delegate.runner.agents.base import Ending, Fact, Invocation, exit_code
 from delegate.runner.disk import DiskLow
 from delegate.runner.process import Command, Exit, launch
 from delegate.runner.run import Run, RunEnd, Surroundings
@@ -86,4 +86,4 @@ async def run_command(
 
 
 def _code(end: RunEnd) -> int | None:
-    return end.exit.code if end.ending is Ending.EXITED else None
+    return exit_code(end.exit) if end.ending is Ending.EXITED else None

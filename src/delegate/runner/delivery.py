@@ -299,6 +299,8 @@ class Delivery:
         self._conversation.note_unheard(outcome)
         async with self._looking:
             is_kept = await self._keep_or_remove()
+        if is_kept and self._progress.is_pushed:
+            self._tell_rest()
         draft, workspace = self._progress.draft, self._ground.workspace
         told = replace(
             outcome,
@@ -309,6 +311,13 @@ class Delivery:
             checkpoint=self._checkpoint(None if is_good(outcome) else outcome.message),
         )
         return ends.finish(self._assignment, told)
+
+    def _tell_rest(self) -> None:
+        text = (
+            "not all of the work could be published: what was done inside submodules, or git cannot hold, is kept; "
+            f"`delegate workspaces restore {self._assignment.task_id}` brings it back"
+        )
+        self._around.record.fact(EventKind.WARNING, {"text": text})
 
     async def _keep_or_remove(self) -> bool:
         """Work of an attempt that failed is drafted too, so that people can look at it."""

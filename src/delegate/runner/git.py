@@ -78,7 +78,6 @@ class Git:
     remote_env: Mapping[str, str]  # for fetch and push: the user's environment and what reaches their remotes
     user_name: str
     user_email: str
-    excludes: Path  # the user's own list of files that are never committed
 
     async def run(
         self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
@@ -164,7 +163,6 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
         remote_env={**own, **ALWAYS, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
         user_name=who[0][1],
         user_email=who[1][1],
-        excludes=excludes,
     )
 
 

@@ -16,12 +16,12 @@ from delegate.errors import DelegateError
 from delegate.home import write_private
 from delegate.model import EffectKind
 from delegate.runner.workspaces.bare import read_small
+from delegate.runner.workspaces.saving import HANDED_IN
 from delegate.runner.workspaces.worktrees import Workspace
 from delegate.wire import Assignment, CommitId, UsageView, Wire
 
 log = logging.getLogger(__name__)
 
-NAME = "handed-in.json"
 SIZE_MAX = 1024 * 1024
 
 
@@ -36,14 +36,14 @@ class HandedIn(Wire):
 
 def note(workspace: Workspace, handed_in: HandedIn) -> None:
     try:
-        write_private(workspace.kept / NAME, handed_in.model_dump_json(by_alias=True))
+        write_private(workspace.kept / HANDED_IN, handed_in.model_dump_json(by_alias=True))
     except DelegateError as problem:  # only a crash from here on would have the work done again
         log.warning("work not noted as done", extra={"task_id": handed_in.task_id, "why": problem.message})
 
 
 def forget(workspace: Workspace) -> None:
     """The agent is about to work on."""
-    (workspace.kept / NAME).unlink(missing_ok=True)
+    (workspace.kept / HANDED_IN).unlink(missing_ok=True)
 
 
 def found(workspace: Workspace, assignment: Assignment, now: datetime) -> list[HandedIn]:
@@ -61,7 +61,7 @@ def found(workspace: Workspace, assignment: Assignment, now: datetime) -> list[H
 
 
 def _read(kept: Path) -> HandedIn | None:
-    text = read_small(kept / NAME, SIZE_MAX)
+    text = read_small(kept / HANDED_IN, SIZE_MAX)
     try:
         return HandedIn.model_validate_json(text.encode(errors="surrogateescape")) if text else None
     except ValidationError:

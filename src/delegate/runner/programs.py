@@ -145,7 +145,7 @@ def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
                     ready.unregister(key.fileobj)
                     cast("IO[bytes]", key.fileobj).close()  # what was registered above
         is_cut = any(len(read) > OUTPUT_MAX for read in (out, err))
-        return bytes(out[:OUTPUT_MAX]), bytes(err[:OUTPUT_MAX]), is_cut
+        return bytes(memoryview(out)[:OUTPUT_MAX]), bytes(memoryview(err)[:OUTPUT_MAX]), is_cut
 
 
 def _read_into(kept: bytearray, descriptor: int) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from delegate.errors import shown
+import anyio
+
 from delegate.model import Change, EffectKind, EventKind, Issue, Usage
 from delegate.runner.checks import Checks
 from delegate.runner.effects import Deed, Effects
@@ -18,14 +19,18 @@ from delegate.runner.ground import Ground
 from delegate.runner.handed_in import HandedIn
 from delegate.runner.publishing.change import Stats, change_of
 from delegate.runner.publishing.clean import clean_repository
-from delegate.runner.publishing.commits import commit_to_push
-from delegate.runner.publishing.policy import Verdict, judge
-from delegate.runner.publishing.push import Pushed, push
+from delegate.runner.publishing.commits import commit_to_push, squashed
+from delegate.runner.publishing.messages import Writer
+from delegate.runner.publishing.outgoing import Look, against_history, carried_names
+from delegate.runner.publishing.policy import Rules, Verdict, judge
+from delegate.runner.publishing.push import Pushed, PushRejected, push
 from delegate.runner.publishing.snapshot import Snapshot, take
+from delegate.runner.publishing.sorting import Oddity
 from delegate.runner.record import Record
 from delegate.wire import Assignment
 
 SUBJECT_MAX = 72
+SKIPPED_TOLD = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Draft:
     change: Change
     stats: Stats
     verdict: Verdict
+    warnings: tuple[str, ...] = ()  # our own sentences, for whoever looks at it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ class Publication:
         """The commit that would be pushed now; None when nothing has changed."""
         snapshot = await take(self.git, self.ground.workspace)
         commit = await self._commit(snapshot, self.at)
-        return None if commit is None else await self._drafted(commit, snapshot)
+        return None if commit is None else await self._drafted(commit, snapshot, self.at)
 
     async def draft_again(self, candidates: Sequence[HandedIn]) -> tuple[HandedIn, Draft] | None:
         """What an earlier attempt was handed in and this tree still holds."""
@@ -71,45 +77,76 @@ class Publication:
         snapshot = await take(self.git, self.ground.workspace)
         for one in candidates:
             if await self._is_held(one, snapshot):
-                return one, await self._drafted(one.commit, snapshot)
+                return one, await self._drafted(one.commit, snapshot, one.at)
         return None
 
     async def _is_held(self, handed_in: HandedIn, snapshot: Snapshot) -> bool:
-        if await self._commit(snapshot, handed_in.at) == handed_in.commit:
+        commit = await self._commit(snapshot, handed_in.at)
+        if commit == handed_in.commit:
             return True
         if handed_in.head is None or handed_in.head != snapshot.head:
-            return False
+            if commit is None or not self._has_commits(snapshot):
+                return False
+            return await self._squashed(commit, handed_in.at) == handed_in.commit
         # The agent has not worked on, but checks may have left something: its commit is still among what was kept.
         async with clean_repository(self.git, self.ground.workspace) as clean:
-            return await clean.is_ancestor(handed_in.head, handed_in.commit) is True
+            return await clean.is_ancestor(self.ground.workspace.base.commit, handed_in.commit) is True
 
     async def _commit(self, snapshot: Snapshot, at: datetime) -> str | None:
-        message = commit_message(self.ground.assignment)
-        return await commit_to_push(self.git, self.ground.workspace, snapshot, message, at)
+        return await commit_to_push(self.git, self.ground.workspace, snapshot, self._message, at)
 
-    async def _drafted(self, commit: str, snapshot: Snapshot) -> Draft:
+    async def _squashed(self, commit: str, at: datetime) -> str:
+        return await squashed(self.git, self.ground.workspace, commit, self._message, at)
+
+    @property
+    def _message(self) -> str:
+        return self.record.without_secrets(commit_message(self.ground.assignment))
+
+    async def _drafted(self, commit: str, snapshot: Snapshot, at: datetime) -> Draft:
         change, stats = await change_of(self.git, self.ground.workspace, commit)
-        verdict = self._without_secrets(stats, judge(stats, protected=self.ground.repofile.protected, odd=snapshot.odd))
-        return Draft(commit=commit, snapshot=snapshot, change=change, stats=stats, verdict=verdict)
+        rules = Rules(
+            protected=self.ground.repofile.protected,
+            odd=snapshot.odd,
+            carried=carried_names(self.ground.workspace),
+            known=self.record.secrets_in,
+        )
+        verdict = await anyio.to_thread.run_sync(judge, stats, rules)
+        draft = Draft(
+            commit=commit,
+            snapshot=snapshot,
+            change=change,
+            stats=stats,
+            verdict=verdict,
+            warnings=tuple(warnings_of(snapshot)),
+        )
+        return draft if verdict.denied or not self._has_commits(snapshot) else await self._with_clean_history(draft, at)
 
-    def _without_secrets(self, stats: Stats, verdict: Verdict) -> Verdict:
-        """Secrets of this machine are known by their value; those the policy finds, by their looks."""
-        found = [
-            f"{shown(file.path)} has a secret of this machine in it ({name})"
-            for file in stats.changed
-            for name in self.record.secrets_in(file.added)
-        ]
-        return replace(verdict, denied=(*verdict.denied, *found))
+    def _has_commits(self, snapshot: Snapshot) -> bool:
+        """Whether commits of the agent's own go out."""
+        return snapshot.descends and snapshot.head != self.ground.workspace.base.commit
+
+    async def _with_clean_history(self, draft: Draft, at: datetime) -> Draft:
+        """The tree may be published; where the agent's commits may not, it goes out as one commit of ours."""
+        issue = self.ground.assignment.issue
+        look = Look(
+            known=self.record.secrets_in,
+            carried=carried_names(self.ground.workspace),
+            writer=Writer(issue=issue.key if issue else None, email=self.git.user_email),
+        )
+        against = await against_history(self.git, self.ground.workspace, draft.commit, look)
+        if against is None:
+            return draft
+        commit = await self._squashed(draft.commit, at)
+        warning = f"the agent's commits are published as one: {against}"
+        change = replace(draft.change, commit=commit)
+        return replace(draft, commit=commit, change=change, warnings=(*draft.warnings, warning))
 
     def tell(self, draft: Draft) -> None:
         """What is about to be checked, for the timeline."""
         numbers = {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
         self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **numbers})
-        if draft.snapshot.problem:
-            self.record.fact(EventKind.WARNING, {"text": draft.snapshot.problem})
-        if draft.snapshot.skipped:
-            names = ", ".join(draft.snapshot.skipped[:10])
-            self.record.fact(EventKind.WARNING, {"text": f"not published, because git cannot hold it: {names}"})
+        for warning in draft.warnings:
+            self.record.fact(EventKind.WARNING, {"text": warning})
 
     async def push(self, draft: Draft) -> Pushed:
         workspace = self.ground.workspace
@@ -122,6 +159,7 @@ class Publication:
                 commit=draft.commit,
                 act=lambda: push(self.git, workspace, draft.commit, known=known, guard=guard),
                 name=lambda pushed: pushed.commit,
+                may_be_done=lambda problem: isinstance(problem, PushRejected) and problem.may_exist,
             )
         )
         self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit})
@@ -131,8 +169,10 @@ class Publication:
         assignment, workspace = self.ground.assignment, self.ground.workspace
         wish = Wish(
             task_id=assignment.task_id,
-            title=pull_request_title(issue_of(assignment), assignment.title, assignment.prompt),
-            body=pull_request_body(body_facts(assignment, draft, story)),
+            title=self.record.without_secrets(
+                pull_request_title(issue_of(assignment), assignment.title, assignment.prompt)
+            ),
+            body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, story))),
             branch=workspace.branch,
             base=workspace.base.branch,
             commit=draft.commit,
@@ -178,7 +218,16 @@ def body_facts(assignment: Assignment, draft: Draft, story: Story) -> BodyFacts:
         checks=story.checks.results,
         usage=story.usage,
         protected=draft.verdict.protected,
+        warnings=draft.warnings,
     )
+
+
+def warnings_of(snapshot: Snapshot) -> Iterator[str]:
+    if snapshot.problem:
+        yield snapshot.problem
+    left = [odd for odd in snapshot.odd if odd.kind is not Oddity.SHARED and not odd.is_submodule]
+    if left:
+        yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:SKIPPED_TOLD])}"
 
 
 def issue_of(assignment: Assignment) -> Issue | None:

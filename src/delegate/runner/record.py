@@ -88,6 +88,10 @@ class Record:
         """The names of this machine's secrets in data that is to go out."""
         return self._redaction.redactor.known_in(data)
 
+    def without_secrets(self, text: str) -> str:
+        """Text that is to go out."""
+        return self._redaction.text(text)
+
     def note_secrets(self) -> None:
         """Say which secrets were taken out, and in which form: somebody should know that they are printed."""
         if self._redaction.found:

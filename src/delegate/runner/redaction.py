@@ -23,6 +23,7 @@ CODES: dict[int, Literal["Q", "I"]] = {WIDE: "Q", NARROW: "I"}
 STRIDE_MAX = (
     4  # words from one that is looked at to the next; more would save little, and ends are looked at byte by byte
 )
+PIECE = 1024 * 1024  # bytes that are looked through at a time, without letting any other thread work
 START = 4  # bytes by which a value may begin here are told from the others
 HEADS, HEAD_SIZES = heads()
 WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole() for shape in SHAPES))
@@ -98,7 +99,9 @@ class Redactor:
 
     def known_in(self, data: bytes) -> list[str]:
         """The known secrets that stand in the data, by name and form; what only looks like one is left out."""
-        return sorted({find.label for find in self._known(data, is_last=True)})
+        overlap = max(map(len, self._values), default=0)
+        pieces = (data[begin : begin + PIECE + overlap] for begin in range(0, len(data), PIECE))
+        return sorted({find.label for piece in pieces for find in self._known(piece, is_last=True)})
 
     def settle(self, data: bytes, start: int, found: Counter[str], *, is_last: bool) -> tuple[bytes, int]:
         """What is certain of the data from `start` on, without its secrets, and the place from which it is not.
@@ -144,8 +147,20 @@ class Redactor:
                 yield Find(place, OPEN_VALUE, 0)
 
 
+def shaped(data: bytes) -> Iterator[tuple[bytes, str]]:
+    """All that looks like a secret, each with its kind."""
+    for find in _shaped(data, 0, is_last=True):
+        yield data[find.start : -find.minus_end], find.label
+
+
+def _heads(data: bytes) -> Iterator[re.Match[bytes]]:
+    """What is found is one byte, and what it looks back at may lie in the piece before."""
+    for begin in range(0, len(data), PIECE):
+        yield from HEADS.finditer(data, begin, begin + PIECE)
+
+
 def _shaped(data: bytes, start: int, *, is_last: bool) -> Iterator[Find]:
-    for head in HEADS.finditer(data):
+    for head in _heads(data):
         place = head.end() - HEAD_SIZES[head.lastindex or 0]
         if not is_last and UNFINISHED.match(data, place):
             yield Find(place, OPEN_SHAPE, 0)

@@ -29,8 +29,10 @@ class RepositoryFiles:
 async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:
     found = await git.run("cat-file", "--batch", cwd=mirror.path, input=f"{base.commit}:{FILE_NAME}\n".encode())
     header, _, content = found.partition(b"\n")
-    if b" blob " not in header:
+    if header.endswith(b" missing"):
         return RepoFile()
+    if b" blob " not in header:
+        raise SetupProblem(f"{FILE_NAME} of the repository is not a file")
     try:
         return parse(content[:-1])  # it ends with a newline that is not the file's
     except BadRepoFile as problem:

@@ -17,6 +17,7 @@ from delegate.runner.git import Git, GitFailed
 from delegate.runner.publishing.push import PushRejected, delete_branch_if
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.locks import locked
+from delegate.runner.workspaces.mirrors import lock_of, mirror_of
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.repositories import repository
 from delegate.runner.workspaces.sweep import Limits, sweep
@@ -81,8 +82,8 @@ async def _delete_branch(git: Git, home: Home, entry: Entry) -> None:
 
     The mirror must not know it any longer, either: what the remote is believed to have is not saved by a sweep.
     """
-    mirror = home.mirrors / f"{repository(entry.url).key}.git"
-    async with locked(mirror.with_suffix(".lock"), MIRROR_PATIENCE, "its mirror is in use"):
+    mirror = mirror_of(home, repository(entry.url).key)
+    async with locked(lock_of(mirror), MIRROR_PATIENCE, "its mirror is in use"):
         if mirror.is_dir():
             await git.run(f"--git-dir={mirror}", "update-ref", "-d", f"refs/heads/{entry.target}", cwd=mirror)
         await delete_branch_if(git, entry.url, entry.target, entry.commit)

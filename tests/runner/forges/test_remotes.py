@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from delegate.runner.forges import forge_for
 from delegate.runner.forges.github import GitHub
 from delegate.runner.forges.local import Local
-from delegate.runner.forges.remotes import parse
+from delegate.runner.forges.remotes import forge_for, parse
 from delegate.runner.git import read_git
 
 

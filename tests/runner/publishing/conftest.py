@@ -6,18 +6,29 @@ import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from delegate.repofile import RepoFile
+from delegate.runner.agents.shell import Shell
 from delegate.runner.git import Git, read_git
+from delegate.runner.ground import Ground
+from delegate.runner.publication import Publication
 from delegate.runner.publishing.commits import commit_to_push
 from delegate.runner.publishing.push import Pushed, push
 from delegate.runner.publishing.snapshot import Snapshot, take
+from delegate.runner.record import Record
+from delegate.runner.redaction import Redactor
+from delegate.runner.spool import Spool
+from delegate.runner.wakeup import Wakeup
 from delegate.runner.workspaces.bare import write_bare
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 from delegate.runner.workspaces.worktrees import Workspace
+from delegate.wire import Assignment
 
+KNOWN = "canary-env-Yk3vQ9zR5tLw"  # of no shape that would be known without knowing the value
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = "Do what was asked\n\nDelegate-Task: task-1\n"
 PLAIN = {
@@ -100,6 +111,18 @@ class Site:
     @property
     def ref(self) -> str:
         return f"refs/heads/{self.workspace.branch}"
+
+
+def publication(site: Site, prompt: str = "Do what was asked") -> Publication:
+    """What an attempt publishes with; `KNOWN` is a secret of its machine."""
+    known = {"attempt_id": "att-1", "task_id": "task-1", "fence": 1, "number": 1, "agent": "shell"}
+    known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": "pull_request"}
+    assignment = Assignment.model_validate({**known, "prompt": prompt})
+    spool = Spool(site.workspace.root / "spool", max_output=1024, next_seq=0)
+    record = Record(spool, Redactor({"CANARY": KNOWN.encode()}).begin(), Wakeup())
+    ground = Ground(assignment=assignment, repofile=RepoFile(), agent=Shell(), workspace=site.workspace)
+    effects = cast("Any", None)  # nothing is done outside here
+    return Publication(git=site.git, ground=ground, record=record, effects=effects, at=AT)
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,7 @@ def mix_poison(directory: Path, site: Site) -> Poison:
     poison.hooks(git_dir / "hooks")
     poison.hooks(directory / "hooks")
     poison.hooks(tree / "hooks")
+    _poison_kept(poison, site)
     (git_dir / "info").mkdir(exist_ok=True)
     (git_dir / "info" / "attributes").write_text(ATTRIBUTES)
     (git_dir / "info" / "exclude").write_text("work.txt\n")
@@ -116,6 +117,20 @@ def mix_poison(directory: Path, site: Site) -> Poison:
     site.write(".claude/settings.json", '{"hooks": {"Stop": [{"command": "touch /tmp/never"}]}}\n')
     site.write(".lfsconfig", f"[lfs]\n\turl = {poison.thief}\n")
     return poison
+
+
+def _poison_kept(poison: Poison, site: Site) -> None:
+    """Our own repository lies beside the agent's: files in it that lead git to settings elsewhere."""
+    common = poison.directory / "common.git"
+    plain_git("init", "-q", "--bare", "--template=", str(common), cwd=poison.directory)
+    _poison_settings(poison, common / "config", str(site.remote), "common-")
+    poison.hooks(common / "hooks")
+    kept = site.workspace.kept
+    poison.hooks(kept / "hooks")
+    (kept / "commondir").write_text(f"{common}\n")
+    (kept / "config.worktree").write_bytes((common / "config").read_bytes())
+    (kept / "info").mkdir(exist_ok=True)
+    (kept / "info" / "attributes").write_text(ATTRIBUTES)
 
 
 def _poison_settings(poison: Poison, config: Path, url: str, prefix: str = "") -> None:

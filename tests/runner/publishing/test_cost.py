@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.runner.publishing.conftest import Site
-
-from delegate.runner.publishing.change import change_of
+from tests.runner.publishing.conftest import Site, publication
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +20,9 @@ def counting(site: Site, tmp_path: Path) -> tuple[Site, Path]:
 
 
 async def publish(site: Site) -> None:
-    commit = str(await site.commit())
-    await change_of(site.git, site.workspace, commit)
-    await site.push(commit)
+    draft = await publication(site).draft()
+    assert draft is not None
+    await site.push(draft.commit)
 
 
 async def test_uncommitted_work_is_published_with_seven_commands(site: Site, tmp_path: Path) -> None:
@@ -46,7 +44,7 @@ async def test_uncommitted_work_is_published_with_seven_commands(site: Site, tmp
     ]
 
 
-async def test_the_agents_commits_cost_four_more_and_need_no_new_one(site: Site, tmp_path: Path) -> None:
+async def test_the_agents_commits_cost_a_few_more_and_need_no_new_one(site: Site, tmp_path: Path) -> None:
     counted, log = counting(site, tmp_path)
     site.agent_commits("one.txt", "1\n")
 
@@ -62,6 +60,9 @@ async def test_the_agents_commits_cost_four_more_and_need_no_new_one(site: Site,
         "write-tree",
         "rev-parse",
         "diff-tree",
+        "rev-list",
+        "cat-file",
+        "cat-file",
         "push",
     ]
 

@@ -15,7 +15,7 @@ from delegate.config import Home
 from delegate.runner.git import Git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
-from delegate.runner.publishing.policy import judge
+from delegate.runner.publishing.policy import Rules, judge
 from delegate.runner.publishing.push import delete_branch_if
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.mirrors import base_of, fetched
@@ -31,7 +31,7 @@ async def publish(site: Site) -> str:
     snapshot = await site.take()
     commit = str(await commit_to_push(site.git, site.workspace, snapshot, MESSAGE, AT))
     _, stats = await change_of(site.git, site.workspace, commit)
-    judge(stats, protected=(), odd=snapshot.odd)
+    judge(stats, Rules(odd=snapshot.odd))
     await site.push(commit)
     return commit
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.runner.publishing.conftest import Site
 
-from delegate.runner.publishing.change import ChangedFile, Stats, change_of
-from delegate.runner.publishing.policy import BYTES_MAX, FILES_MAX, PROTECTED, TOLD_MAX, Verdict, judge, leaves_tree
+from delegate.runner.publishing.change import BYTES_MAX, ChangedFile, Stats, change_of
+from delegate.runner.publishing.policy import FILES_MAX, PROTECTED, TOLD_MAX, Rules, Verdict, judge, leaves_tree
 from delegate.runner.publishing.sorting import Odd, Oddity
 
 GITHUB_TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -22,12 +22,13 @@ def changed(path: str, **fields: object) -> ChangedFile:
         "blob": "0" * 40,
         "is_binary": False,
         "added": b"",
+        "is_new": False,
     }
     return ChangedFile(**{**given, **fields})  # type: ignore[arg-type]  # fields by name
 
 
 def verdict(*files: ChangedFile, protected: tuple[str, ...] = (), odd: tuple[Odd, ...] = ()) -> Verdict:
-    return judge(Stats(changed=files), protected=protected, odd=odd)
+    return judge(Stats(changed=files), Rules(protected=protected, odd=odd))
 
 
 def test_a_plain_change_is_neither_denied_nor_protected() -> None:
@@ -79,7 +80,7 @@ def test_too_many_files_are_denied() -> None:
 
 
 def test_too_many_bytes_are_denied() -> None:
-    denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), protected=(), odd=()).denied
+    denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), Rules()).denied
 
     assert denied == ("the change has 200,000,001 bytes; 200,000,000 is the most that is published",)
 
@@ -99,6 +100,21 @@ def test_secrets_in_added_lines_are_denied_without_being_repeated(text: str, kin
     denied = verdict(changed("settings.py", added=text.encode())).denied
 
     assert denied == (f"settings.py has what looks like a secret in it ({kind})",)
+
+
+def test_a_secret_in_a_name_is_denied_without_being_repeated() -> None:
+    found = verdict(changed(f"{GITHUB_TOKEN}.txt", is_new=True, added=GITHUB_TOKEN.encode()))
+
+    assert found.denied == ("the name of a file has what looks like a secret in it (GitHub token)",)
+    assert verdict(changed(f"{GITHUB_TOKEN}.txt")).denied == ()
+
+
+def test_carried_files_are_denied_unless_they_are_gone() -> None:
+    stats = Stats(changed=(changed(".env"), changed("gone.env", mode="000000"), changed("sub/.env")))
+
+    denied = judge(stats, Rules(carried=frozenset({b".env", b"gone.env"}))).denied
+
+    assert denied == (".env was carried in from your checkout, and such files are not published",)
 
 
 def test_examples_of_secrets_are_not_denied() -> None:
@@ -247,5 +263,5 @@ async def test_links_and_hard_links_in_a_real_tree_are_judged(site: Site, tmp_pa
 
     _, stats = await change_of(site.git, site.workspace, commit)
 
-    denied = judge(stats, protected=(), odd=snapshot.odd).denied
+    denied = judge(stats, Rules(odd=snapshot.odd)).denied
     assert [sentence.split(" ")[0] for sentence in denied] == ["key", "git", "home", "up"]

@@ -55,7 +55,7 @@ async def test_a_free_branch_gets_the_commit_and_nothing_else_moves(site: Site) 
 
     pushed = await site.push(commit)
 
-    assert pushed == Pushed(commit=commit, was=None)
+    assert pushed == Pushed(commit=commit)
     assert plain_git("for-each-ref", "--format=%(refname) %(objectname)", cwd=site.remote).splitlines() == [
         f"refs/heads/main {site.base}",
         f"{site.ref} {commit}",
@@ -67,8 +67,8 @@ async def test_a_push_that_already_happened_is_found(site: Site) -> None:
     commit = await work(site)
     await site.push(commit)
 
-    assert await site.push(commit) == Pushed(commit=commit, was=None)
-    assert await site.push(commit, commit) == Pushed(commit=commit, was=commit)
+    assert await site.push(commit) == Pushed(commit=commit)
+    assert await site.push(commit, commit) == Pushed(commit=commit)
     assert site.published() == commit
 
 
@@ -77,7 +77,7 @@ async def test_an_earlier_attempts_commit_is_replaced(site: Site) -> None:
     await site.push(earlier)
     later = await work(site, "later\n")
 
-    assert await site.push(later, earlier) == Pushed(commit=later, was=earlier)
+    assert await site.push(later, earlier) == Pushed(commit=later)
     assert site.published() == later
 
 
@@ -85,7 +85,7 @@ async def test_a_branch_below_our_commit_is_moved_forward(site: Site) -> None:
     plain_git("branch", site.workspace.branch, "main", cwd=site.remote)
     commit = await work(site)
 
-    assert await site.push(commit) == Pushed(commit=commit, was=site.base)
+    assert await site.push(commit) == Pushed(commit=commit)
 
 
 @pytest.mark.promise("P2")
@@ -145,7 +145,7 @@ async def test_a_lost_answer_is_looked_for(site: Site, tmp_path: Path) -> None:
 
     pushed = await lossy.push(commit)
 
-    assert pushed == Pushed(commit=commit, was=commit)
+    assert pushed == Pushed(commit=commit)
     assert site.published() == commit
     assert (tmp_path / "pushes").read_text() == "x\n"
 
@@ -169,6 +169,29 @@ async def test_a_push_that_always_breaks_off_ends(site: Site, tmp_path: Path) ->
         await broken.push(commit)
 
     assert (tmp_path / "pushes").read_text() == "x\n" * pushing.TRIES
+
+
+@pytest.mark.promise("P2")
+async def test_a_push_that_nobody_could_look_for_may_have_happened(site: Site, tmp_path: Path) -> None:
+    push = f'if [ "$1" = push ]; then {site.git.program} "$@" >/dev/null 2>&1; exit 128; fi'
+    lost = replace(site, git=wrapped(site.git, tmp_path, f"{push}\n[ $1 = ls-remote ] && exit 128"))
+    commit = await work(site)
+
+    with pytest.raises(PushRejected, match="does not tell") as unknown:
+        await lost.push(commit)
+
+    assert unknown.value.may_exist
+    assert site.published() == commit
+
+
+async def test_a_push_that_was_not_tried_has_not_happened(site: Site, tmp_path: Path) -> None:
+    silent = replace(site, git=wrapped(site.git, tmp_path, "[ $1 = ls-remote ] && exit 128"))
+    commit = await work(site)
+
+    with pytest.raises(PushRejected, match="does not tell") as refused:
+        await silent.push(commit, OURS)
+
+    assert not refused.value.may_exist
 
 
 def add_hook(site: Site, text: str) -> None:

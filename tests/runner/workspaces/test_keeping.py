@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, never
 from tests.runner.workspaces.killed import attempt, missing
 
 from delegate.errors import InvalidField
+from delegate.home import hold
+from delegate.runner.git import GitFailed
+from delegate.runner.publishing import traps
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import drop, list_kept, restore
+from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.saving import last_saved, save
 from delegate.runner.workspaces.sweep import Limits, sweep
 from delegate.runner.workspaces.worktrees import Workspace, leave
@@ -139,6 +145,115 @@ async def test_pipes_and_sockets_alone_are_no_work(scene: Scene) -> None:
     os.mknod(workspace.tree / "socket", stat.S_IFSOCK | 0o600)
 
     assert not await close(scene.git, scene.home, workspace, pushed=None)
+
+
+@pytest.mark.parametrize("name", [".gitignore", "src/.gitattributes", "nested/.gitignore"])
+async def test_a_pipe_that_git_would_wait_for_is_put_away(scene: Scene, name: str) -> None:
+    workspace = await scene.workspace()
+    scene.run("init", "-q", str(workspace.tree / "nested"))
+    (workspace.tree / name).unlink(missing_ok=True)
+    os.mkfifo(workspace.tree / name)
+    (workspace.tree / "src" / "app.py").write_text("work")
+
+    with anyio.fail_after(5):
+        back = await kept_and_restored(scene, workspace)
+
+    assert (back / "src" / "app.py").read_text() == "work"
+
+
+async def test_saving_beside_an_agent_gives_up_on_such_a_pipe(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traps, "PATIENCE", 0.2)
+    workspace = await scene.workspace()
+    (workspace.tree / ".gitignore").unlink()
+    os.mkfifo(workspace.tree / ".gitignore")
+
+    with pytest.raises(GitFailed, match=r"\.gitignore is a pipe"):
+        await save(scene.git, workspace)
+    leave(workspace)
+
+    assert await scene.swept() == []
+
+
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of this name cannot be removed, as if a container had made them as another user."""
+    unlink = os.unlink
+
+    def refused(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "stuck":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refused)
+
+
+async def test_files_that_cannot_be_removed_do_not_hold_back_what_is_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "build" / "deep").mkdir(parents=True)
+    (workspace.tree / "build" / "deep" / "stuck").write_text("a container's")
+    (workspace.tree / "new.txt").write_text("new")
+    with monkeypatch.context() as patched:
+        stuck(patched)
+
+        assert await close(scene.git, scene.home, workspace, pushed=None)
+        [rest] = await scene.swept()
+        assert (await scene.restored() / "new.txt").read_text() == "new"
+        again = await scene.workspace()
+
+    assert rest.startswith(f"{LINEAGE}.rest-")
+    assert (again.tree / "new.txt").read_text() == "new"
+    assert again.root == workspace.root
+    assert await scene.swept() == [LINEAGE]
+
+
+async def test_neither_do_they_stop_the_next_attempt_of_a_lost_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "build").mkdir()
+    (workspace.tree / "build" / "stuck").write_text("a container's")
+    (workspace.tree / "new.txt").write_text("new")
+    leave(workspace)
+    stuck(monkeypatch)
+
+    again = await scene.workspace()
+
+    assert (again.tree / "new.txt").read_text() == "new"
+    assert not (again.tree / "build").exists()
+
+
+@pytest.mark.parametrize("name", ["shallow", "HEAD", "config", "refs/delegate", "objects/info/alternates"])
+async def test_what_an_agent_put_into_our_repository_is_not_written_through(scene: Scene, name: str) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "new.txt").write_text("new")
+    canary = scene.place / "canary"
+    canary.mkdir()
+    (canary / "song").write_text("sing")
+    remove((workspace.kept / name).parent, (workspace.kept / name).name)
+    (workspace.kept / name).symlink_to(canary if name == "refs/delegate" else canary / "song")
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / "new.txt").read_text() == "new"
+    assert [path.name for path in canary.iterdir()] == ["song"]
+    assert (canary / "song").read_text() == "sing"
+
+
+async def test_our_repository_has_nothing_that_leads_git_elsewhere(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    (workspace.tree / "new.txt").write_text("new")
+    for name in ("commondir", "gitdir", "config.worktree", "reftable"):
+        (workspace.kept / name).write_text("/nowhere\n")
+    os.mkfifo(workspace.kept / "shallow")
+    (workspace.kept / "info").mkdir()
+    (workspace.kept / "info" / "grafts").write_text("evil")
+
+    with anyio.fail_after(5):
+        await kept_and_restored(scene, workspace)
+
+    kept = scene.home.salvage / LINEAGE / "kept.git"
+    assert {path.name for path in kept.iterdir()} <= {"HEAD", "config", "objects", "refs", "packed-refs", "shallow"}
 
 
 async def test_ignored_files_alone_are_no_work(scene: Scene) -> None:
@@ -269,6 +384,60 @@ async def test_kept_work_is_dropped_when_it_is_too_old(scene: Scene) -> None:
 
     assert await swept_later(scene, timedelta(days=13)) == 1
     assert await swept_later(scene, timedelta(days=15)) == 0
+
+
+async def test_what_cannot_be_read_is_listed_without_its_size(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await attempt(scene, 1)
+    whole = list_kept(scene.home)[0].size
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if path.endswith("objects"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    [kept] = list_kept(scene.home)
+
+    assert kept.lineage == LINEAGE
+    assert 0 < kept.size < whole
+
+
+async def test_kept_work_that_cannot_be_removed_does_not_stop_the_sweep(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lineage in ("task-1", "task-2"):
+        workspace = await scene.workspace(lineage=lineage)
+        (workspace.tree / "new.txt").write_text("new")
+        await close(scene.git, scene.home, workspace, pushed=None)
+    (scene.home.salvage / "task-1" / "stuck").touch()
+    (scene.home.workspaces / "stuck").touch()
+    with monkeypatch.context() as patched:
+        stuck(patched)
+        assert await swept_later(scene, timedelta(days=15)) == 0
+        [file, rest] = await scene.swept()
+
+    assert file == "stuck"
+    assert rest.startswith("task-1.rest-")
+    assert await scene.swept() == []
+
+
+async def test_a_mirror_is_free_again_when_a_half_made_one_cannot_be_removed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = scene.home.mirrors / ".key.abcd"
+    half.mkdir(parents=True)
+    (half / "stuck").touch()
+    with monkeypatch.context() as patched:
+        stuck(patched)
+        await scene.swept()
+
+    lock = hold(scene.home.mirrors / "key.lock", 0)
+    assert half.exists()
+    assert lock is not None
+    os.close(lock)
+    await scene.swept()
+    assert not half.exists()
 
 
 async def test_the_oldest_work_goes_first_when_there_is_too_much_and_none_on_its_first_day(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import anyio
 from delegate.model import Change
 from delegate.runner.git import Git
 from delegate.runner.publishing.clean import Clean, clean_repository
+from delegate.runner.publishing.objects import contents_of, sizes_of
 from delegate.wire import PATCH_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ ABSENT, LINK, GITLINK = "000000", "120000", "160000"
 BINARY = b"-"
 SECTION = b"\ndiff --git "
 CHARACTER_MAX = 4  # bytes of one
+BYTES_MAX = 200 * 1000 * 1000  # of a change; more is neither looked through nor published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class ChangedFile:
     old_mode: str
     blob: str
     is_binary: bool
-    added: bytes  # the text of its new lines
+    added: bytes  # the text of its new lines; all of a binary file
+    is_new: bool  # the base has nothing under this name
     target: str | None = None  # where a link leads
 
 
@@ -68,12 +71,9 @@ async def change_of(git: Git, workspace: Workspace, commit: str) -> tuple[Change
     async with clean_repository(git, workspace) as clean:
         output = await clean.git(*DIFF, base, commit)
         patch, stats = await anyio.to_thread.run_sync(read_diff, output)
-        sizes = await _sizes(clean, [file.blob for file in stats.changed if _is_hidden(file)])
-        targets = await _contents(clean, [file.blob for file in stats.changed if file.mode == LINK])
-    changed = [replace(file, target=targets.get(file.blob)) if file.mode == LINK else file for file in stats.changed]
+        stats = await _with_hidden(clean, stats)
     text, is_cut = cut_patch(patch)
-    change = Change(base_commit=base, commit=commit, patch=text, is_cut=is_cut)
-    return change, replace(stats, changed=tuple(changed), size=stats.size + sizes)
+    return Change(base_commit=base, commit=commit, patch=text, is_cut=is_cut), stats
 
 
 def cut_patch(patch: bytes) -> tuple[str, bool]:
@@ -99,6 +99,7 @@ def read_diff(output: bytes) -> tuple[bytes, Stats]:
             blob=entry.blob,
             is_binary=added == BINARY,
             added=b"\n".join(_added(next(sections, b"")) for _ in range(entry.sections)),
+            is_new=entry.is_new,
         )
         for entry, (added, _) in zip(raw, counts, strict=True)
     ]
@@ -118,6 +119,7 @@ class _Raw:
     old_mode: str
     blob: str
     sections: int  # of the patch: a file that became a link is deleted and made anew
+    is_new: bool
 
 
 def _read_raw(output: bytes) -> tuple[list[_Raw], int]:
@@ -128,8 +130,8 @@ def _read_raw(output: bytes) -> tuple[list[_Raw], int]:
         name, place = _field(output, place)
         if status[0] in "RC":
             name, place = _field(output, place)
-        sections = 2 if status == "T" else 1
-        entries.append(_Raw(name=name, mode=mode, old_mode=old_mode, blob=blob, sections=sections))
+        sections, is_new = 2 if status == "T" else 1, status[0] in "ARC"
+        entries.append(_Raw(name=name, mode=mode, old_mode=old_mode, blob=blob, sections=sections, is_new=is_new))
     return entries, place
 
 
@@ -168,22 +170,23 @@ def _is_hidden(file: ChangedFile) -> bool:
     return file.is_binary and file.mode not in {ABSENT, GITLINK}
 
 
-async def _sizes(clean: Clean, blobs: Sequence[str]) -> int:
-    if not blobs:
-        return 0
-    answer = await clean.git("cat-file", "--batch-check=%(objectsize)", input="\n".join(blobs).encode())
-    return sum(int(line) for line in answer.split())
+async def _with_hidden(clean: Clean, stats: Stats) -> Stats:
+    """With what the patch does not show: where links lead, and what is in binary files."""
+    hidden = [file.blob for file in stats.changed if _is_hidden(file)]
+    size = stats.size + sum(await sizes_of(clean, hidden))
+    links = [file.blob for file in stats.changed if file.mode == LINK]
+    asked = [*links, *(hidden if size <= BYTES_MAX else ())]
+    contents = await contents_of(clean, [blob.encode() for blob in asked])
+    found = {blob: content or b"" for blob, content in zip(asked, contents, strict=True)}
+    return replace(stats, changed=tuple(_completed(file, found) for file in stats.changed), size=size)
 
 
-async def _contents(clean: Clean, blobs: Sequence[str]) -> dict[str, str]:
-    if not blobs:
-        return {}
-    answer = await clean.git("cat-file", "--batch=%(objectname) %(objectsize)", input="\n".join(blobs).encode())
-    found, place = {}, 0
-    while place < len(answer):
-        end = answer.index(b"\n", place)
-        blob, size = answer[place:end].decode().split()
-        place = end + 1 + int(size)
-        found[blob] = answer[end + 1 : place].decode(errors="replace")
-        place += 1
-    return found
+def _completed(file: ChangedFile, found: Mapping[str, bytes]) -> ChangedFile:
+    if file.blob not in found:
+        return file
+    content = found[file.blob]
+    return replace(
+        file,
+        target=content.decode(errors="replace") if file.mode == LINK else None,
+        added=content if file.is_binary else file.added,
+    )

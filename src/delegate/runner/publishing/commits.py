@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import anyio
+
 from delegate.runner.git import Git
-from delegate.runner.publishing.clean import clean_repository
+from delegate.runner.publishing.clean import Clean, clean_repository
+from delegate.runner.publishing.outgoing import already_out
 from delegate.runner.publishing.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -25,14 +28,20 @@ async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, mes
             return None
         if snapshot.tree == trees[1]:
             return parent
-        made = await clean.git(
-            "commit-tree",
-            snapshot.tree,
-            "-p",
-            parent,
-            input=plain_message(message).encode(errors="replace"),
-            extra=_signature(git, at),
-        )
+        return await _made(clean, snapshot.tree, parent, message, at)
+
+
+async def squashed(git: Git, workspace: Workspace, commit: str, message: str, at: datetime) -> str:
+    """The same files as one commit, on what the remote has of it already."""
+    async with clean_repository(git, workspace) as clean:
+        out = await anyio.to_thread.run_sync(already_out, workspace)
+        parent = out[-1] if await clean.is_ancestor(out[-1], commit) else workspace.base.commit
+        return await _made(clean, f"{commit}^{{tree}}", parent, message, at)
+
+
+async def _made(clean: Clean, tree: str, parent: str, message: str, at: datetime) -> str:
+    text = plain_message(message).encode(errors="replace")
+    made = await clean.git("commit-tree", tree, "-p", parent, input=text, extra=_signature(clean.program, at))
     return made.decode().strip()
 
 

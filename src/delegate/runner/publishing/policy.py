@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from delegate.errors import shown
-from delegate.runner.publishing.change import ABSENT, GITLINK, LINK, ChangedFile, Stats
+from delegate.runner.publishing.change import ABSENT, BYTES_MAX, GITLINK, LINK, ChangedFile, Stats
 from delegate.runner.publishing.names import is_gits_own
 from delegate.runner.publishing.sorting import Odd, Oddity
-from delegate.runner.secret_forms import SHAPES
+from delegate.runner.redaction import shaped
 
 FILES_MAX = 5_000
-BYTES_MAX = 200 * 1000 * 1000
 TOLD_MAX = 20  # sentences; a hundred more say nothing new
 DENIED_ODDITIES = frozenset({Oddity.OVERSIZED, Oddity.GITS_OWN, Oddity.SHARED})
 GIT_HOOKS = (
@@ -53,8 +52,6 @@ PROTECTED = (
 )
 # Tokens that stand in many test suites, and open nothing.
 TOLERATED = frozenset({"JWT"})
-SECRETS = tuple(shape for shape in SHAPES if shape.name not in TOLERATED)
-SECRET = re.compile(b"|".join(b"(%b)" % shape.whole() for shape in SECRETS))
 LETTERS_LEAST = 9  # different ones; `ghp_xxxxxxxx` is an example
 SUBMODULE_TRICK = re.compile(
     rb"^\s*(update\s*=\s*!|(url|path)\s*=\s*\"?-|url\s*=\s*\"?ext::|path\s*=\s*\"?(.*/)?\.git(/|\"?\s*$))", re.I | re.M
@@ -67,15 +64,25 @@ class Verdict:
     protected: tuple[str, ...]  # paths that make it a draft
 
 
-def judge(stats: Stats, *, protected: Sequence[str], odd: Sequence[Odd]) -> Verdict:
-    """`protected`: the repository's own patterns. `odd`: what a snapshot found beside plain files."""
-    denied = [*_too_much(stats), *_odd(odd)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is to be known beside the change itself."""
+
+    protected: Sequence[str] = ()  # the repository's own patterns
+    odd: Sequence[Odd] = ()  # what a snapshot found beside plain files
+    carried: frozenset[bytes] = frozenset()  # files of the user that only came along
+    known: Callable[[bytes], Sequence[str]] = lambda _: ()  # the names of this machine's secrets in data
+
+
+def judge(stats: Stats, rules: Rules) -> Verdict:
+    """Reads all that was added: with a large change this takes seconds."""
+    denied = [*_too_much(stats), *_odd(rules.odd)]
     if stats.size <= BYTES_MAX:
         has_modules = any(file.path == ".gitmodules" for file in stats.changed)
-        denied += [sentence for file in stats.changed for sentence in _denied(file, has_modules=has_modules)]
+        denied += [sentence for file in stats.changed for sentence in _denied(file, rules, has_modules=has_modules)]
     if len(denied) > TOLD_MAX:
         denied[TOLD_MAX:] = [f"and {len(denied) - TOLD_MAX} more"]
-    guarded = re.compile("|".join(map(pattern, (*PROTECTED, *protected))), re.I | re.S)
+    guarded = re.compile("|".join(map(pattern, (*PROTECTED, *rules.protected))), re.I | re.S)
     return Verdict(
         denied=tuple(denied), protected=tuple(file.path for file in stats.changed if guarded.fullmatch(f"{file.path}/"))
     )
@@ -120,10 +127,21 @@ def _odd(odd: Sequence[Odd]) -> Iterator[str]:
     return (f"{shown(one.path)} {one.kind.value}" for one in odd if one.kind in DENIED_ODDITIES)
 
 
-def _denied(file: ChangedFile, *, has_modules: bool) -> Iterator[str]:
+def _denied(file: ChangedFile, rules: Rules, *, has_modules: bool) -> Iterator[str]:
     if file.mode == ABSENT:
         return
+    if file.is_new and (secrets := list(_secrets(file.name, rules))):
+        yield f"the name of a file {secrets[0]}"  # and no other sentence, which would have that name in it
+        return
     name = shown(file.path)
+    yield from _misplaced(file, rules, has_modules=has_modules)
+    yield from (f"{name} {sentence}" for sentence in _secrets(file.added, rules))
+
+
+def _misplaced(file: ChangedFile, rules: Rules, *, has_modules: bool) -> Iterator[str]:
+    name = shown(file.path)
+    if file.name in rules.carried:
+        yield f"{name} was carried in from your checkout, and such files are not published"
     if is_gits_own(file.name, is_link=file.mode == LINK):
         yield f"{name} {Oddity.GITS_OWN.value}"
     if file.target is not None and leaves_tree(file.path, file.target):
@@ -132,9 +150,6 @@ def _denied(file: ChangedFile, *, has_modules: bool) -> Iterator[str]:
         yield f"{name} is a repository inside the repository, without an entry in .gitmodules"
     if file.path == ".gitmodules" and SUBMODULE_TRICK.search(file.added):
         yield f"{name} sets a command, an address or a path that can run programs"
-    secret = _secret_in(file.added)
-    if secret is not None:
-        yield f"{name} has what looks like a secret in it ({secret})"
 
 
 def leaves_tree(path: str, target: str) -> bool:
@@ -148,8 +163,16 @@ def leaves_tree(path: str, target: str) -> bool:
     return is_outside or is_gits_own(target.encode(errors="replace"), is_link=False)
 
 
-def _secret_in(text: bytes) -> str | None:
-    for found in SECRET.finditer(text):
-        if len(set(found.group())) >= LETTERS_LEAST:
-            return SECRETS[(found.lastindex or 1) - 1].name
-    return None
+def _secrets(data: bytes, rules: Rules) -> Iterator[str]:
+    """Those of this machine are known by their value, others by their looks."""
+    yield from (f"has a secret of this machine in it ({shown(name)})" for name in rules.known(data))
+    for _, kind in look_like_secrets(data):
+        yield f"has what looks like a secret in it ({kind})"
+        return
+
+
+def look_like_secrets(data: bytes) -> Iterator[tuple[bytes, str]]:
+    """Each with its kind; examples and what opens nothing are left out."""
+    for value, kind in shaped(data):
+        if kind not in TOLERATED and len(set(value)) >= LETTERS_LEAST:
+            yield value, kind

@@ -36,13 +36,16 @@ ADVICE = (
 
 
 class PushRejected(Exception):
-    """The branch could not be pushed; the text is a sentence for the user."""
+    """The branch could not be pushed; the text says why. `may_exist`: nobody could look in the end."""
+
+    def __init__(self, sentence: str, *, may_exist: bool = False) -> None:
+        self.may_exist = may_exist
+        super().__init__(sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
     commit: str
-    was: str | None  # what stood on the branch before, as far as it was looked at
 
 
 class Decision(Enum):
@@ -72,7 +75,7 @@ async def push(
             is_ancestor = there is not None and await clean.is_ancestor(there, commit) is True
             match decide(there, commit, is_ancestor=is_ancestor, known=known):
                 case Decision.DONE:
-                    return Pushed(commit=commit, was=commit)
+                    return Pushed(commit=commit)
                 case Decision.REFUSE:
                     raise PushRejected(
                         f"branch {workspace.branch} exists at the remote with commits that are not from this task; "
@@ -82,10 +85,10 @@ async def push(
                     await guard()
                     failpoint("runner.push.guarded")
                     if await remote.swap(there, commit):
-                        return Pushed(commit=commit, was=there)
-            there = await remote.look()
+                        return Pushed(commit=commit)
+            there = await remote.look(after_push=True)
         if there == commit:
-            return Pushed(commit=commit, was=None)
+            return Pushed(commit=commit)
     raise PushRejected(
         f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote broke off each time"
     )
@@ -114,12 +117,13 @@ class _Remote:
     def ref(self) -> str:
         return f"refs/heads/{self.branch}"
 
-    async def look(self) -> str | None:
+    async def look(self, *, after_push: bool = False) -> str | None:
         """The branch's commit there."""
         try:
             answer = await self.clean.reach("ls-remote", "--", self.url, self.ref, timeout=PATIENCE)
         except GitFailed as failed:
-            raise PushRejected(f"the remote does not tell what is on branch {self.branch}: {_why(failed)}") from failed
+            sentence = f"the remote does not tell what is on branch {self.branch}: {_why(failed)}"
+            raise PushRejected(sentence, may_exist=after_push) from failed
         lines = (line.split("\t") for line in answer.decode(errors="replace").splitlines())
         return next((commit for commit, name in lines if name == self.ref), None)
 

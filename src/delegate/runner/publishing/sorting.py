@@ -29,6 +29,11 @@ class Odd:
     path: str
     kind: Oddity
 
+    @property
+    def is_submodule(self) -> bool:
+        """A directory that a commit names only by another repository's commit."""
+        return self.kind is Oddity.NESTED and not self.path.endswith("/")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:

@@ -18,17 +18,20 @@ from delegate.home import make_directory
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.publishing.clean import clean_repository
 from delegate.runner.publishing.snapshot import Snapshot, take
-from delegate.runner.publishing.sorting import Oddity
+from delegate.runner.publishing.sorting import Odd, Oddity
 from delegate.runner.workspaces import aside, journal
+from delegate.runner.workspaces.bare import is_directory, write_real
 from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
 from delegate.runner.workspaces.locks import LOCK_NAME, Held
-from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.saving import agents_other_refs, is_directory, last_saved, look, settle_kept
+from delegate.runner.workspaces.mirrors import mirror_of
+from delegate.runner.workspaces.removal import clear, remove
+from delegate.runner.workspaces.saving import agents_other_refs, last_saved, look, make_ref_directory, settle_kept
+from delegate.runner.workspaces.submodules import settle_submodules
 from delegate.runner.workspaces.worktrees import Workspace
 
 log = logging.getLogger(__name__)
 
-BASE_REF = "refs/delegate/base"
+BASE_REFS = "refs/delegate"
 UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
 WORTH_KEEPING = frozenset({"kept.git", aside.DIRECTORY, UNREADABLE})
 LABELS = frozenset({journal.NAME, LOCK_NAME})
@@ -74,7 +77,7 @@ def workspace_of(home: Home, root: Path, found: Journal, lock: Held) -> Workspac
         lineage=found.lineage,
         root=root,
         repository=found.repository,
-        mirror=home.mirrors / f"{found.repository.key}.git",
+        mirror=mirror_of(home, found.repository.key),
         base=found.base,
         branch=found.branch,
         lock=lock,
@@ -99,9 +102,8 @@ async def _has_all(git: Git, workspace: Workspace, pushed: str, work: Snapshot |
         return False
     await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
     snapshot = work or await take(git, workspace)
-    # A submodule is nested too, but somewhere else's work; its name does not end like that of a directory.
-    own = (odd for odd in snapshot.odd if odd.kind is not Oddity.NESTED or odd.path.endswith("/"))
-    if any(odd.kind not in {Oddity.SPECIAL, Oddity.SHARED} for odd in own):
+    is_all = await settle_submodules(git, workspace)
+    if not is_all or any(is_work(odd) for odd in snapshot.odd):
         return False
     async with clean_repository(git, workspace) as clean:
         tree = (await clean.git("rev-parse", "--verify", f"{pushed}^{{tree}}")).decode().strip()
@@ -109,10 +111,16 @@ async def _has_all(git: Git, workspace: Workspace, pushed: str, work: Snapshot |
         return tree == snapshot.tree and all([await clean.is_ancestor(ref, pushed) for ref in others.values()])
 
 
+def is_work(odd: Odd) -> bool:
+    """Whether something that no commit can hold must be kept; what was done in submodules is looked at apart."""
+    return not odd.is_submodule and odd.kind not in {Oddity.SPECIAL, Oddity.SHARED}
+
+
 async def rescue(git: Git, workspace: Workspace) -> bool:
     """Take all work out of the tree; whether there is any. The agent must have ended."""
     if is_directory(workspace.tree):
         await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
+        await settle_submodules(git, workspace)
     work = await look(git, workspace)
     if work.odd:
         await anyio.to_thread.run_sync(aside.put_aside, workspace.root, workspace.tree, work.odd)
@@ -136,7 +144,7 @@ async def contain(git: Git, workspace: Workspace) -> int:
     kept = workspace.kept
     await anyio.to_thread.run_sync(_make_shallow, workspace)
     saved = last_saved(kept) or workspace.base.commit
-    await git.run(f"--git-dir={kept}", "repack", "-q", "-a", "-d", "--no-write-bitmap-index", cwd=kept)
+    await git.run(f"--git-dir={kept}", "repack", "-q", "-n", "-a", "-d", "--no-write-bitmap-index", cwd=kept)
     differing = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", workspace.base.commit, saved)
     names = await git.run(f"--git-dir={kept}", *differing, cwd=kept)
     (kept / "objects" / "info" / "alternates").unlink()
@@ -146,10 +154,10 @@ async def contain(git: Git, workspace: Workspace) -> int:
 
 def _make_shallow(workspace: Workspace) -> None:
     settle_kept(workspace)
-    (workspace.kept / "shallow").write_text(f"{workspace.base.commit}\n")
-    base = workspace.kept / BASE_REF  # the agent may have left its history
-    base.parent.mkdir(parents=True, exist_ok=True)
-    base.write_text(f"{workspace.base.commit}\n")
+    commit = f"{workspace.base.commit}\n".encode()
+    write_real(workspace.kept / "shallow", commit)
+    # The agent may have left the history of its base.
+    write_real(make_ref_directory(workspace.kept, BASE_REFS) / "base", commit)
 
 
 async def removed(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
@@ -163,10 +171,7 @@ async def removed(home: Home, workspace: Workspace, *, is_kept: bool, files: int
 
 def finish_removal(home: Home, root: Path, is_kept: bool, name: str = "") -> None:  # noqa: FBT001  # for threads
     """Remove the workspace; what is kept moves to the salvage as a whole, under the workspace's name or another."""
-    for entry in sorted(path.name for path in root.iterdir()):
-        if entry not in LABELS and not (is_kept and entry in WORTH_KEEPING):
-            remove(root, entry)
-            failpoint("workspace.entry_removed")
+    clear(root, LABELS | WORTH_KEEPING if is_kept else LABELS)
     if not is_kept:
         remove(root.parent, root.name)
         return

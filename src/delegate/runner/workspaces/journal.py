@@ -68,7 +68,7 @@ def read_journal(root: Path) -> Journal | None:
     """None when there is none, or none that can be read."""
     try:
         return _parsed(json.loads(read_small(root / NAME, SIZE_MAX)))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # an agent can write there, too
         return None
 
 

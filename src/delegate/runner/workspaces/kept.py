@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,14 +14,17 @@ import anyio
 
 from delegate.config import Home
 from delegate.errors import InvalidField
+from delegate.home import make_directory
 from delegate.runner.git import Git
 from delegate.runner.publishing.clean import Clean, bare_repository
 from delegate.runner.workspaces.aside import copy_back
-from delegate.runner.workspaces.bare import remote_config, write_bare
+from delegate.runner.workspaces.bare import is_directory, remote_config, write_bare
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import Journal, read_journal
-from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.saving import Saved, be_raw, is_directory, last_saved, read_saved
+from delegate.runner.workspaces.removal import remove, rest_of
+from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +60,16 @@ def _kept(path: Path, journal: Journal) -> Kept:
 
 
 def _size(directory: Path) -> int:
+    """What can be seen of it: it may be taken away or dropped at this moment, or not be ours to read."""
     total = 0
     pending = [os.fspath(directory)]
     while pending:
-        with os.scandir(pending.pop()) as entries:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:
             for entry in entries:
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
+                with suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
     return total
 
 
@@ -77,7 +84,19 @@ def find_kept(home: Home, name: str) -> Kept:
 
 def drop(home: Home, lineage: str) -> None:
     """Remove for good what is kept under that name."""
-    remove(home.salvage, find_kept(home, lineage).lineage)
+    discard(home, find_kept(home, lineage))
+
+
+def discard(home: Home, kept: Kept) -> None:
+    """All at once, as far as anybody can see; a sweep goes on with what could not be removed."""
+    make_directory(home.workspaces)
+    rest = rest_of(home.workspaces.resolve() / kept.lineage)
+    with suppress(FileNotFoundError):  # somebody was quicker, with this or with going on from it
+        (home.salvage / kept.lineage).rename(rest)
+    try:
+        remove(rest.parent, rest.name)
+    except OSError as problem:
+        log.warning("not removed", extra={"path": str(rest), "why": str(problem)})
 
 
 async def restore(git: Git, home: Home, lineage: str, directory: Path) -> Kept:

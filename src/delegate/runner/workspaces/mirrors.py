@@ -57,11 +57,21 @@ class Base:
     commit: str
 
 
+def mirror_of(home: Home, key: str) -> Path:
+    """The mirror of the repository with that key."""
+    return home.mirrors / f"{key}.git"
+
+
+def lock_of(mirror: Path) -> Path:
+    """Held by whoever changes the mirror."""
+    return mirror.with_suffix(".lock")
+
+
 async def fetched(git: Git, home: Home, repository: Repository) -> Mirror:
     """The mirror as the remote is now; made when it is missing, and made anew when it is damaged."""
     make_directory(home.mirrors)
-    path = home.mirrors / f"{repository.key}.git"
-    async with _alone(home, repository):
+    path = mirror_of(home, repository.key)
+    async with _alone(path, repository):
         if not path.is_dir():
             return await _cloned(git, path, repository)
         try:
@@ -73,17 +83,17 @@ async def fetched(git: Git, home: Home, repository: Repository) -> Mirror:
 
 async def repaired(git: Git, home: Home, repository: Repository) -> bool:
     """Make the mirror anew if something is missing in it; False when it is whole."""
-    path = home.mirrors / f"{repository.key}.git"
-    async with _alone(home, repository):
+    path = mirror_of(home, repository.key)
+    async with _alone(path, repository):
         if path.is_dir() and await _is_whole(git, path):
             return False
         await _cloned(git, path, repository)
     return True
 
 
-def _alone(home: Home, repository: Repository) -> AbstractAsyncContextManager[None]:
+def _alone(path: Path, repository: Repository) -> AbstractAsyncContextManager[None]:
     otherwise = f"another runner has been fetching {repository.name} for hours; try again when it is done"
-    return locked(home.mirrors / f"{repository.key}.lock", CLONE_PATIENCE.total_seconds(), otherwise)
+    return locked(lock_of(path), CLONE_PATIENCE.total_seconds(), otherwise)
 
 
 async def _fetch(git: Git, path: Path, repository: Repository, patience: timedelta) -> bool:
@@ -260,6 +270,6 @@ async def tidy(git: Git, home: Home) -> None:
         if packs <= PACKS_MAX and sum(1 for _ in path.glob("objects/17/*")) <= LOOSE_MAX:
             continue
         with suppress(SetupProblem, GitFailed):  # somebody is at work on it, or it is damaged: the next fetch finds out
-            async with locked(path.with_suffix(".lock"), TIDY_PATIENCE, "in use"):
+            async with locked(lock_of(path), TIDY_PATIENCE, "in use"):
                 await git.run(f"--git-dir={path}", "repack", "-q", "-d", "--geometric=2", cwd=path)
                 await git.run(f"--git-dir={path}", "pack-refs", "--all", cwd=path)

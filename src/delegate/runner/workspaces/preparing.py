@@ -23,14 +23,14 @@ from delegate.model import EffectKind
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.publishing.clean import clean_repository
 from delegate.runner.workspaces.aside import take_back
-from delegate.runner.workspaces.bare import COMMIT
+from delegate.runner.workspaces.bare import COMMIT, is_directory
 from delegate.runner.workspaces.closing import LABELS, WORTH_KEEPING, contain, removed, rescue, workspace_of
 from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
 from delegate.runner.workspaces.locks import Held, quiet, take_directory
 from delegate.runner.workspaces.mirrors import Base, Mirror, repaired
 from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.saving import Saved, be_raw, is_directory, last_saved, read_saved, settle_kept
+from delegate.runner.workspaces.removal import clear, remove
+from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved, settle_kept
 from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
 from delegate.wire import Assignment
 
@@ -163,7 +163,7 @@ class _Preparation:
             await rescue(self.git, old)
             failpoint("workspace.rescued")
         elif found.state is State.REMOVING and not found.is_kept:
-            await anyio.to_thread.run_sync(_empty, workspace.root, LABELS)
+            await anyio.to_thread.run_sync(clear, workspace.root, LABELS)
         commit = last_saved(workspace.kept)
         if commit is None:
             return None
@@ -211,7 +211,7 @@ class _Preparation:
         write_journal(workspace.root, making)
         failpoint("workspace.journalled")
         if is_directory(workspace.tree) or is_directory(workspace.git_dir):
-            await anyio.to_thread.run_sync(_empty, workspace.root, LABELS | WORTH_KEEPING)
+            await anyio.to_thread.run_sync(clear, workspace.root, LABELS | WORTH_KEEPING)
         settle_kept(workspace)
         refs = {f"refs/remotes/origin/{branch}": commit for branch, commit in self.mirror.heads.items()}
         write_repository(workspace, start.commit, {**refs, **start.refs})
@@ -244,12 +244,6 @@ def _own_commits(assignment: Assignment) -> list[str]:
     named = [commit for effect in effects for commit in (effect.external_id, effect.expected)]
     checkpoint = assignment.checkpoint.commit if assignment.checkpoint else None
     return [commit for commit in dict.fromkeys((*named, checkpoint)) if commit and COMMIT.fullmatch(commit)]
-
-
-def _empty(root: Path, but: frozenset[str]) -> None:
-    for entry in root.iterdir():
-        if entry.name not in but:
-            remove(root, entry.name)
 
 
 def _ready(workspace: Workspace, making: Journal) -> None:

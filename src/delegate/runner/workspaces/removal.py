@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import stat
@@ -9,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from delegate.failpoints import failpoint
+
+log = logging.getLogger(__name__)
+
 OWNER = 0o700
+REST = ".rest-"
 
 
 def remove(parent: Path, name: str) -> None:
@@ -24,6 +30,39 @@ def remove(parent: Path, name: str) -> None:
             _remove_in(directory, name)
     except FileNotFoundError:
         return
+
+
+def clear(root: Path, but: frozenset[str]) -> None:
+    """Empty a workspace, but for these entries.
+
+    What cannot be removed, like files that a container made as another user, is moved out of the way, to a directory
+    beside the workspace that each sweep tries to remove again.
+    """
+    for entry in sorted(path.name for path in root.iterdir()):
+        if entry not in but:
+            _remove_or_move_away(root, entry)
+            failpoint("workspace.entry_removed")
+
+
+def _remove_or_move_away(root: Path, name: str) -> None:
+    try:
+        remove(root, name)
+    except OSError as problem:
+        rest = rest_of(root)
+        log.warning("not removed", extra={"path": str(root / name), "rest": rest.name, "why": str(problem)})
+        try:
+            (root / name).rename(rest)
+        except OSError as again:
+            log.warning("not moved away", extra={"path": str(root / name), "why": str(again)})
+
+
+def rest_of(root: Path) -> Path:
+    """A new name beside the workspace, for what is only to be removed."""
+    return root.with_name(f"{root.name}{REST}{secrets.token_hex(4)}")
+
+
+def is_rest(path: Path) -> bool:
+    return REST in path.name
 
 
 def _remove_in(directory: int, name: str) -> None:

@@ -31,7 +31,8 @@ SAVED = "refs/delegate/saved"
 RAW = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
 ALWAYS_THEN = "@0 +0000"  # the same work saved again is the same commit
 AGENTS_OWN = ("refs/heads/", "refs/stash")
-OURS = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow"})
+HANDED_IN = "handed-in.json"  # a note about the work, which must live as long as it
+OURS = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", HANDED_IN})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
 
@@ -195,7 +196,7 @@ def _note(kept: Path, commit: str) -> None:
 
 
 def make_ref_directory(kept: Path, name: str) -> Path:
-    """Where loose refs of that name lie, link by link: an agent can write there, too."""
+    """Where loose refs of that kind lie; a link on the way there is an agent's, and is not followed."""
     directory = kept
     for part in name.split("/"):
         directory = directory / part

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from delegate.config import Home
 from delegate.errors import DelegateError
 from delegate.home import hold
 from delegate.runner.git import Git, GitFailed
+from delegate.runner.workspaces.bare import is_directory
 from delegate.runner.workspaces.closing import (
     WORTH_KEEPING,
     close,
@@ -25,11 +27,11 @@ from delegate.runner.workspaces.closing import (
     workspace_of,
 )
 from delegate.runner.workspaces.journal import State, read_journal
-from delegate.runner.workspaces.kept import drop, list_kept
+from delegate.runner.workspaces.kept import discard, list_kept
 from delegate.runner.workspaces.locks import Held, is_busy, take_directory
-from delegate.runner.workspaces.mirrors import tidy
-from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.saving import is_directory, last_saved
+from delegate.runner.workspaces.mirrors import lock_of, mirror_of, tidy
+from delegate.runner.workspaces.removal import is_rest, remove
+from delegate.runner.workspaces.saving import last_saved
 from delegate.runner.workspaces.worktrees import Workspace
 
 log = logging.getLogger(__name__)
@@ -48,13 +50,20 @@ class Limits:
 async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: Limits, now: datetime) -> None:
     """Finish what was begun, and close the workspaces of lineages that nothing is to be done for any more."""
     for root in await anyio.to_thread.run_sync(_found, home):
-        try:
+        with _passed_over(root):
             await _sweep_one(git, home, root, is_live)
-        except (GitFailed, OSError, DelegateError) as problem:
-            log.warning("workspace not swept", extra={"workspace": root.name, "why": str(problem)})
     await anyio.to_thread.run_sync(_limit, home, limits, now)
     await anyio.to_thread.run_sync(_remove_half_mirrors, home)
     await tidy(git, home)
+
+
+@contextmanager
+def _passed_over(path: Path) -> Iterator[None]:
+    """One entry that cannot be dealt with must not stop the others, nor the runner."""
+    try:
+        yield
+    except (GitFailed, OSError, DelegateError) as problem:
+        log.warning("not swept", extra={"path": str(path), "why": str(problem)})
 
 
 def _found(home: Home) -> list[Path]:
@@ -66,11 +75,15 @@ def _found(home: Home) -> list[Path]:
         if is_directory(path):
             found.append(path)
         else:
-            remove(path.parent, path.name)
+            with _passed_over(path):
+                remove(path.parent, path.name)
     return found
 
 
 async def _sweep_one(git: Git, home: Home, root: Path, is_live: Callable[[str], bool]) -> None:
+    if is_rest(root):
+        await anyio.to_thread.run_sync(remove, root.parent, root.name)
+        return
     lock = take_directory(root)
     if lock is None:
         return  # somebody is at work there
@@ -124,17 +137,21 @@ def _limit(home: Home, limits: Limits, now: datetime) -> None:
     for one in kept:
         is_in_the_way = total > limits.size and one.at < now - FIRST_DAY
         if is_in_the_way or one.at < now - limits.age:
-            log.warning(
-                "kept work dropped", extra={"lineage": one.lineage, "bytes": one.size, "at": one.at.isoformat()}
-            )
-            drop(home, one.lineage)
-            total -= one.size
+            with _passed_over(home.salvage / one.lineage):
+                discard(home, one)
+                total -= one.size
+                what = {"lineage": one.lineage, "bytes": one.size, "at": one.at.isoformat()}
+                log.warning("kept work dropped", extra=what)
 
 
 def _remove_half_mirrors(home: Home) -> None:
     for path in home.mirrors.glob(".*.*"):
         key = path.name[1:].rpartition(".")[0]
-        lock = hold(home.mirrors / f"{key}.lock", 0)
-        if lock is not None:
-            remove(path.parent, path.name)
-            os.close(lock)
+        with _passed_over(path):
+            lock = hold(lock_of(mirror_of(home, key)), 0)
+            if lock is None:
+                continue  # somebody is making it
+            try:
+                remove(path.parent, path.name)
+            finally:
+                os.close(lock)

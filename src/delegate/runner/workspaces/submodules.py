@@ -1,0 +1,116 @@
+"""Submodules that a set-up command or an agent checked out: their repositories go with the agent's one."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+
+from delegate.runner.git import Git, GitFailed
+from delegate.runner.publishing.clean import Clean, borrowed, clean_repository
+from delegate.runner.publishing.history import COPY_PATIENCE
+from delegate.runner.publishing.snapshot import LISTING, gitlinks
+from delegate.runner.publishing.traps import unless_trapped
+from delegate.runner.workspaces.bare import is_directory, read_refs, read_small, write_real
+from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.saving import settle_kept
+from delegate.runner.workspaces.worktrees import Workspace
+
+POINTER = "gitdir: "
+CONFIG_MAX = 1024 * 1024
+# A setting that tells where the files are, seen from the repository's old place.
+WORKTREE = re.compile(rb"^\s*worktree\s*=.*\n", re.MULTILINE)
+
+
+async def settle_submodules(git: Git, workspace: Workspace) -> bool:
+    """Empty the directories of submodules that are as the base has them; give the others their repositories.
+
+    A directory that comes back later with a pointer to a repository that is gone would stop every git command there.
+    True: nothing was done in any of them.
+    """
+    if not _may_have_any(workspace):
+        return True
+    is_untouched = True
+    settle_kept(workspace)
+    async with clean_repository(git, workspace) as clean:
+        await clean.git("read-tree", workspace.base.commit)
+        for name, commit in (await gitlinks(clean)).items():
+            directory = workspace.tree / os.fsdecode(name)
+            if not is_directory(directory) or not directory.resolve().is_relative_to(workspace.tree):
+                continue
+            if await _is_untouched(clean, workspace, directory, commit):
+                await anyio.to_thread.run_sync(remove, directory.parent, directory.name)
+                directory.mkdir()
+            else:
+                await anyio.to_thread.run_sync(_take_in_repositories, workspace, directory)
+                is_untouched = is_untouched and not any(directory.iterdir())
+    return is_untouched
+
+
+def _may_have_any(workspace: Workspace) -> bool:
+    return any(os.path.lexists(place) for place in (*_modules(workspace), workspace.tree / ".gitmodules"))
+
+
+def _modules(workspace: Workspace) -> tuple[Path, Path]:
+    """Where git puts the repositories of submodules, for a worktree and in general."""
+    return workspace.index.parent / "modules", workspace.git_dir / "modules"
+
+
+async def _is_untouched(clean: Clean, workspace: Workspace, directory: Path, commit: str) -> bool:
+    """Whether nothing is there but the files of that commit, and no commit that is not at its remote."""
+    repository = _repository_of(workspace, directory)
+    if repository is None or not _has_nothing_else(repository, commit):
+        return False
+    seen = {
+        "GIT_INDEX_FILE": str(clean.directory / f"index-{commit}"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(repository / "objects"),
+    }
+    inner = replace(clean, tree=directory, env={**clean.env, **seen})
+    try:
+        with anyio.fail_after(COPY_PATIENCE.total_seconds()):  # a pipe among its objects would block for ever
+            await inner.git("read-tree", commit)
+            if await unless_trapped(directory, inner.git(*LISTING, tree=True)):
+                return False
+            below = await gitlinks(inner)
+    except (GitFailed, TimeoutError):
+        return False
+    found = {directory / os.fsdecode(name): inner_commit for name, inner_commit in below.items()}
+    checked_out = {path: of for path, of in found.items() if is_directory(path) and any(path.iterdir())}
+    return all([await _is_untouched(clean, workspace, path, of) for path, of in checked_out.items()])
+
+
+def _has_nothing_else(repository: Path, commit: str) -> bool:
+    """Whether it is at the commit, and no branch or stash has what its remote, as it was fetched last, has not."""
+    refs = read_refs(repository)
+    known = {commit, *(target for name, target in refs.items() if name.startswith(("refs/remotes/", "refs/tags/")))}
+    is_there = read_small(repository / "HEAD").strip() == commit
+    borrows = os.path.lexists(repository / "objects" / "info" / "alternates")
+    return is_there and not borrows and known.issuperset(refs.values())
+
+
+def _repository_of(workspace: Workspace, directory: Path) -> Path | None:
+    """Where the submodule's pointer leads, if git would have put it there."""
+    if is_directory(directory / ".git"):
+        return None  # taken in before
+    text = read_small(directory / ".git").strip()
+    if not text.startswith(POINTER):
+        return None
+    path = Path(os.path.normpath(directory / text.removeprefix(POINTER)))
+    is_below = any(place in path.parents for place in _modules(workspace)) and path.resolve() == path
+    return path if is_below and is_directory(path / "objects") else None
+
+
+def _take_in_repositories(workspace: Workspace, directory: Path) -> None:
+    """Put each repository into its submodule, as git itself did in former times: so the two stay together."""
+    for parent, _, names in os.walk(directory, topdown=False):
+        if ".git" in names:
+            inner = Path(parent)
+            repository = _repository_of(workspace, inner)
+            if repository is not None:
+                config = read_small(repository / "config", CONFIG_MAX).encode(errors="surrogateescape")
+                write_real(repository / "config", WORKTREE.sub(b"", config))
+                remove(inner, ".git")
+                repository.rename(inner / ".git")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from delegate.runner.publishing.messages import Writer, against_message
+
+ADA = Writer(issue="PER-44", email="ada@example.com")
+CLOSES = "the message of one of them would close an issue that the task is not about"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Fixes #1",
+        "Tidy up\n\nCloses: #12\n",
+        "resolve acme/shop#3",
+        "Fixed GH-7",
+        "closes https://github.com/acme/shop/issues/9",
+        "Fixes PER-45",
+        "Fixes PER-44, #3",
+        "Fixes PER-44 and per-45",
+        "This fixes\n#8",
+    ],
+)
+def test_a_message_that_closes_other_issues_is_objected_to(message: str) -> None:
+    assert against_message(message, ADA) == CLOSES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Fix PER-44",
+        "Fixes PER-44.\n\nSee #3 and PER-45",
+        "Fixes https://linear.app/acme/issue/PER-44/rate-limit",
+        "Fix UTF-8 names, SHA-256 sums and CVE-2024-1234",
+        "Add a parser (#12)",
+        "prefix #3",
+        "Add\n\nCo-Authored-By: Claude <noreply@anthropic.com>",
+        "Add\n\nSigned-off-by: Ada <Ada@example.com>",
+        "",
+    ],
+)
+def test_a_message_about_the_work_is_not(message: str) -> None:
+    assert against_message(message, ADA) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Signed-off-by: Linus <torvalds@example.com>", "Signed-off-by"),
+        ("signed-off-by: Eve <eve@example.com> ada@example.com", "signed-off-by"),
+        ("Reviewed-by: Ada <ada@example.com>", "Reviewed-by"),
+        ("  Approved-By : somebody", "Approved-By"),
+    ],
+)
+def test_a_message_that_speaks_for_people_is_objected_to(line: str, name: str) -> None:
+    found = against_message(f"Add a parser\n\n{line}\n", ADA)
+
+    assert found == f"the message of one of them speaks for somebody else ({name})"
+
+
+def test_without_an_issue_keys_are_words() -> None:
+    assert against_message("Fixes PER-44", Writer(issue=None, email="ada@example.com")) is None
