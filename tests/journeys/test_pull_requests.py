@@ -273,3 +273,30 @@ def test_work_inside_a_submodule_is_kept_and_told_though_the_rest_is_published(s
     restored = shop.clone.parent / "restored"
     shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
     assert (restored / "lib" / "inside.txt").read_text() == "work\n"
+
+
+def test_a_shallow_clone_without_a_remote_gets_its_branch(shop: Shop) -> None:
+    shallow = shop.clone.parent / "shallow"
+    shop.git("clone", "-q", "--depth", "1", f"file://{shop.github.bare(shop.repository)}", str(shallow))
+    shop.git("remote", "remove", "origin", cwd=shallow)
+
+    task = shop.deliver(MEND, workingDirectory=str(shallow))
+
+    assert task["status"] == "completed", task["message"]
+    assert shop.git("show", f"{task['result']['branch']}:shop.py", cwd=shallow) == MENDED.strip()
+
+
+def test_a_bare_repository_is_told_how_it_can_be_named(shop: Shop) -> None:
+    task = shop.deliver(MEND, workingDirectory=str(shop.github.bare(shop.repository)))
+
+    assert task["reason"] == "setup_error"
+    assert "is a bare repository: name it with --repository" in task["message"]
+
+
+def test_a_check_that_a_signal_ended_is_not_told_as_slow(shop: Shop) -> None:
+    shop.seed({".delegate.toml": 'checks = ["kill -9 $$"]\n'})
+
+    task = shop.deliver(MEND)
+
+    assert (task["status"], task["reason"]) == ("failed", "checks_failed")
+    assert "exit code 137" in task["message"]

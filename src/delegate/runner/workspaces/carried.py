@@ -54,7 +54,9 @@ async def _listed(git: Git, workspace: Workspace, source: Path, lines: list[str]
 def _carried(workspace: Workspace, source: Path, names: list[bytes]) -> list[bytes]:
     carried = [name for name in names if _carry(source, workspace.tree, name)]
     if carried:
-        lines = b"".join(_ignore_line(name) for name in carried)
+        before = workspace.carried.read_bytes() if workspace.carried.exists() else b""
+        new = (line for line in map(_ignore_line, carried) if line not in before.splitlines(keepends=True))
+        lines = before + b"".join(new)
         workspace.carried.write_bytes(lines)
         exclude = workspace.git_dir / "info" / "exclude"
         exclude.parent.mkdir(exist_ok=True)

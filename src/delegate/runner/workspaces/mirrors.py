@@ -109,7 +109,7 @@ async def _fetch(git: Git, path: Path, repository: Repository, patience: timedel
 
 
 async def _fetch_refs(git: Git, path: Path, repository: Repository, patience: timedelta, *more: str) -> None:
-    quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune")
+    quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune", "--update-shallow")
     await git.reach(
         f"--git-dir={path}",
         "fetch",

@@ -76,6 +76,8 @@ def _checkout(directory: Path) -> Path:
         raise SetupProblem(f"{directory} is no directory on this machine")
     inner = Path(os.path.realpath(directory))
     top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
+    if top is None and (inner / "HEAD").is_file() and (inner / "objects").is_dir():
+        raise SetupProblem(f"{directory} is a bare repository: name it with --repository")
     if top is None:
         raise SetupProblem(f"{directory} lies in no git repository: name one, or let the task work in place")
     if top in {Path(os.path.realpath(Path.home())), Path("/")}:
