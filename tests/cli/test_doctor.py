@@ -285,7 +285,7 @@ def without_numbers(text: str, home: Path) -> str:
 @pytest.mark.slow
 def test_on_a_machine_with_everything(tmp_path: Path) -> None:
     needed("claude", "codex", "claude-agent-acp", "opencode", "gh")
-    with open_market(tmp_path, COLUMNS="80") as market:
+    with open_market(tmp_path, COLUMNS="80", PATH=os.environ["PATH"]) as market:
         world, clone = market.world, tmp_path / "clone"
         market.github.seed("acme/shop", {".delegate.toml": 'checks = ["git fsck"]\n'})
         for words in (

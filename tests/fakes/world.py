@@ -20,13 +20,18 @@ QUICK = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_A
 PATIENCE = 60.0
 
 
+def lean_path() -> str:
+    """Without the agents that `make tools` brings: every runner would try them all out first, which takes seconds."""
+    return os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not part.endswith(".tools/bin"))
+
+
 class World:
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
         self.work = home.parent / f"{home.name}-work"
         self.work.mkdir(exist_ok=True)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DELEGATE_", "CLAUDE"))}
-        self.environment = {**inherited, **QUICK, "DELEGATE_HOME": str(home), **environment}
+        self.environment = {**inherited, **QUICK, "PATH": lean_path(), "DELEGATE_HOME": str(home), **environment}
 
     def popen(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         options.setdefault("stdout", subprocess.PIPE)

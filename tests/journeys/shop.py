@@ -153,6 +153,8 @@ def open_market(place: Path, runners: int = 1, **more: str) -> Iterator[Market]:
             "CODEX_HOME": str(home / ".codex"),
             "STANDIN_API_KEY": "test-key-of-openai",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "DELEGATE_CLAUDE_COMMAND": shutil.which("claude") or "claude",
+            "DELEGATE_CODEX_COMMAND": shutil.which("codex") or "codex",
             **more,
         }
         with living(place / "home", **surroundings) as world:

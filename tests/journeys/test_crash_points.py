@@ -47,7 +47,11 @@ COMMITS = [f"{name}.{side}" for side in ("before", "after") for name in sorted(c
 
 
 def batches(points: list[str]) -> list[list[str]]:
-    return [points[start :: -(-len(points) // AT_ONCE)] for start in range(-(-len(points) // AT_ONCE))]
+    """The two sides of a commit are struck in different journeys: a good-bye, for one, is said only once."""
+    count = -(-len(points) // AT_ONCE)
+    while len(COMMITS) // 2 % count == 0:
+        count += 1
+    return [points[start::count] for start in range(count)]
 
 
 def journey(world: World) -> list[str]:
