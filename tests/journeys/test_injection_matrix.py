@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import pytest
 from tests.fakes import recorded, scripted_agent
 from tests.fakes.hostile import CLOSING, EVERYTHING, LEADING, NAMES, OSC_52, REPOSITORIES, WORDS, active, driving
 from tests.fakes.recorded import Call
+from tests.fakes.world import lean_path
 from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
 
 from delegate.errors import PreferenceConflict
@@ -52,7 +52,12 @@ def bazaar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bazaar]:
     agent = str(scripted_agent.install(place / "agents"))
     programs = {name: str(shutil.which(name)) for name in ("git", "gh")}
     recorded.install(place / "bin", place / "calls", **programs, claude=agent, codex=agent)
-    with open_market(place, runners=2, PATH=f"{place / 'bin'}:{os.environ['PATH']}") as market:
+    wrapped = {
+        "PATH": f"{place / 'bin'}:{lean_path()}",
+        "DELEGATE_CLAUDE_COMMAND": "claude",
+        "DELEGATE_CODEX_COMMAND": "codex",
+    }
+    with open_market(place, runners=2, **wrapped) as market:
         yield Bazaar(market=market, log=place / "calls")
         market.world.down()
         market.world.audit()
