@@ -168,7 +168,7 @@ def test_a_full_disk_is_said_and_nothing_accepted_is_lost(tmp_path: Path) -> Non
     home.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", home], check=True)
     try:
-        with living(home) as world:
+        with living(home, DELEGATE_RELAY_MIN_FREE="0", DELEGATE_RUNNER_MIN_FREE="0") as world:
             kept = world.submit("true")
             world.wait_for(kept)
             filler = home / "filler"
