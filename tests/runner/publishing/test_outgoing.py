@@ -249,4 +249,4 @@ async def test_the_reviewer_sees_what_was_left_out(site: Site, tmp_path: Path) -
     story = Story(summary="", checks=Checks(), model=None, usage=Usage(), duration=timedelta())
     facts = body_facts(publication(site).ground.assignment, draft, story)
 
-    assert facts.warnings == ("not published, because git cannot hold it: nested/",)
+    assert facts.warnings == ("not published: nested/ is a repository of its own",)
