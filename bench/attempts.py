@@ -11,7 +11,7 @@ from delegate.repofile import RepoFile
 from delegate.runner.git import Git, read_git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
-from delegate.runner.publishing.policy import judge
+from delegate.runner.publishing.policy import Rules, judge
 from delegate.runner.publishing.push import push
 from delegate.runner.publishing.snapshot import take
 from delegate.runner.workspaces.closing import close
@@ -45,7 +45,7 @@ class Bench:
         commit = await commit_to_push(self.git, workspace, snapshot, "Work\n", datetime.now(UTC))
         assert commit is not None
         _, stats = await change_of(self.git, workspace, commit)
-        assert not judge(stats, protected=RepoFile().protected, odd=snapshot.odd).denied
+        assert not judge(stats, Rules(protected=RepoFile().protected, odd=snapshot.odd)).denied
         return (await push(self.git, workspace, commit, known=frozenset(), guard=nothing)).commit
 
     async def closed(self, workspace: Workspace, pushed: str | None) -> None:
