@@ -46,7 +46,7 @@ class Case:
         """A path as a person would write it."""
         user = self.environ.get("HOME", "")
         with suppress(ValueError):
-            return f"~/{path.relative_to(user)}" if user not in {"", "/"} else shown(path)
+            return str(Path("~", path.relative_to(user))) if user not in {"", "/"} else shown(path)
         return shown(path)
 
     async def run(self, *argv: str, cwd: Path = NEUTRAL) -> Done:
