@@ -37,11 +37,6 @@ class Snapshot:
     dirty: tuple[str, ...]  # what is not in the agent's last commit, as text for people
     odd: tuple[Odd, ...] = ()
 
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """What lies in the worktree and is not in the tree."""
-        return tuple(odd.path for odd in self.odd if odd.kind is not Oddity.SHARED)
-
 
 async def take(git: Git, workspace: Workspace) -> Snapshot:
     """Read-only for the agent's worktree; new objects go to the kept repository."""
