@@ -19,7 +19,7 @@ from delegate.runner.workspaces.mirrors import Mirror, base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

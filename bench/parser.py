@@ -10,7 +10,7 @@ from bench.product import ROOT
 from delegate.model import Stream
 from delegate.runner.agents import Turn
 from delegate.runner.agents.claude_reading import ClaudeReading
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 TRANSCRIPTS = ROOT / "tests" / "fixtures" / "claude"
 SIZE = 24_000_000  # bytes in a round

@@ -1,4 +1,4 @@
-"""What a relay answers, as the plain dictionaries a client reads; the same names as in wire.py.
+"""What a relay answers, as the plain dictionaries a client reads; the same names as in wire/.
 
 Only for the type checker: pydantic would cost more than the whole of `delegate status`.
 """

@@ -15,7 +15,6 @@ import pytest
 from tests.docs.generated import proofs, refreshed
 from tests.docs.pages import ROOT, SOURCE, Page, all_pages, codes_in, page, table_rows
 
-from delegate import wire
 from delegate.cli.main import cli
 from delegate.config import Home, Settings, Source, source_of
 from delegate.errors import DelegateError
@@ -23,6 +22,7 @@ from delegate.model import PROMPT_MAX, EventKind
 from delegate.relay.app import make_app
 from delegate.relay.state import Relay
 from delegate.states import Reason
+from delegate.wire import basics, parts, runners, tasks
 
 PAGES = all_pages()
 SHARED_OPTIONS = {"--json", "-v", "--verbose", "-h", "--help"}
@@ -262,13 +262,14 @@ def test_every_route_is_in_the_protocol_and_no_other() -> None:
 
 MODELS = [
     kind
-    for kind in vars(wire).values()
-    if isinstance(kind, type) and issubclass(kind, wire.BaseModel) and kind not in (wire.BaseModel, wire.Wire)
+    for room in (parts, tasks, runners)
+    for kind in vars(room).values()
+    if isinstance(kind, type) and issubclass(kind, basics.Wire) and kind.__module__ == room.__name__
 ]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_field_that_travels_is_in_the_protocol(model: type[wire.BaseModel]) -> None:
+def test_every_field_that_travels_is_in_the_protocol(model: type[basics.Wire]) -> None:
     words = set(re.findall(r"\w+", " ".join(codes_in(page("docs/protocol.md").text))))
     named = {field.alias or name for name, field in model.model_fields.items()}
 
@@ -281,13 +282,20 @@ def test_every_event_kind_is_in_the_protocol_and_no_other() -> None:
     writers = {row[0].strip("`"): row[1] for row in table_rows(section)}
 
     assert set(writers) == set(EventKind)
-    assert {kind for kind, writer in writers.items() if writer == "runner"} == set(get_args(wire.RecordedKind))
+    assert {kind for kind, writer in writers.items() if writer == "runner"} == set(get_args(runners.RecordedKind))
 
 
 def test_the_limits_in_the_protocol_are_those_of_the_code() -> None:
     section = page("docs/protocol.md").section("Limits")
 
-    limits = (PROMPT_MAX, wire.BODY_MAX, wire.RECORD_BODY_MAX, wire.ITEMS_MAX, wire.CHUNK_MAX, wire.SKIPPED_MAX)
+    limits = (
+        PROMPT_MAX,
+        basics.BODY_MAX,
+        basics.RECORD_BODY_MAX,
+        basics.ITEMS_MAX,
+        basics.CHUNK_MAX,
+        basics.SKIPPED_MAX,
+    )
     for limit in limits:
         assert f"{limit:,}" in section
 

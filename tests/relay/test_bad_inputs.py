@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.relay.peers import Attempt, RelayProcess, Runner, chunk, client, fact, problem_of, runner_of, task
 
-from delegate.wire import BODY_MAX, RECORD_BODY_MAX
+from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P17")]
 

@@ -22,7 +22,8 @@ from delegate.runner.equipment import Equipment, equip
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
-from delegate.wire import Assignment, ClaimRequest, TaskDetail
+from delegate.wire.runners import Assignment, ClaimRequest
+from delegate.wire.tasks import TaskDetail
 
 QUICK = Settings(
     heartbeat=timedelta(seconds=0.2),

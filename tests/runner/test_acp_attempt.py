@@ -15,7 +15,7 @@ from delegate.model import EventKind
 from delegate.runner.agents.acp import Acp
 from delegate.runner.attempt import carry_out
 from delegate.states import TaskState
-from delegate.wire import Assignment, ClaimRequest
+from delegate.wire.runners import Assignment, ClaimRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

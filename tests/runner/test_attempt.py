@@ -21,7 +21,7 @@ from delegate.states import AttemptState, Reason
 from delegate.store.attempts import get_attempt
 from delegate.store.database import Connection
 from delegate.store.tasks import get_task
-from delegate.wire import Assignment, FinishRequest
+from delegate.wire.runners import Assignment, FinishRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

@@ -14,7 +14,7 @@ from delegate.runner.attempt import carry_out
 from delegate.runner.disk import Disk, DiskLow, disk_of, is_disk_full
 from delegate.runner.loop import Runner
 from delegate.states import Reason
-from delegate.wire import FinishRequest
+from delegate.wire.runners import FinishRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

@@ -13,7 +13,8 @@ from delegate.runner.effects import Deed, Effects, Entry, Journal, Undo, is_sett
 from delegate.runner.equipment import Equipment
 from delegate.runner.lease import Lease
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, EffectRequest, EffectsAnswer, EffectView
+from delegate.wire.parts import EffectView
+from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

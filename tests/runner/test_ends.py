@@ -6,7 +6,8 @@ from delegate.model import Change, Checkpoint, Outcome, Result
 from delegate.runner import ends
 from delegate.runner.redaction import Redactor
 from delegate.states import AttemptState, Reason
-from delegate.wire import PATCH_MAX, Assignment, FinishRequest
+from delegate.wire.basics import PATCH_MAX
+from delegate.wire.runners import Assignment, FinishRequest
 
 SECRET = "s3cr3t-w0"
 MARK = "[redacted: TOKEN]"

@@ -8,7 +8,7 @@ import pytest
 from delegate.runner import lease as lease_module
 from delegate.runner.lease import Lease, sleep_counting_clock
 from delegate.runner.wakeup import Wakeup
-from delegate.wire import Control, Message, Timings
+from delegate.wire.runners import Control, Message, Timings
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

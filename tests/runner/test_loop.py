@@ -26,7 +26,7 @@ from delegate.runner.process import Exit
 from delegate.runner.relay import RelayLink
 from delegate.runner.slot import Slot
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

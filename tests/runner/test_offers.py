@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.runner.conftest import Stage
 
     from delegate.runner.equipment import Equipment
-    from delegate.wire import TaskDetail
+    from delegate.wire.tasks import TaskDetail
 
 pytestmark = pytest.mark.anyio
 

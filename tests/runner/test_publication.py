@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.hostile import EVERYTHING, OSC_52, active
 
 from delegate.runner.publication import commit_message
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 
 def assignment(prompt: str = "Do it.", **more: Any) -> Assignment:

@@ -13,7 +13,8 @@ from delegate.runner.record import Record
 from delegate.runner.redaction import Redactor
 from delegate.runner.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
-from delegate.wire import CHUNK_MAX, Control
+from delegate.wire.basics import CHUNK_MAX
+from delegate.wire.runners import Control
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from anyio.abc import SocketStream
 from delegate.errors import Refused, RelayUnreachable, SequenceGap, StaleFence, Unauthenticated
 from delegate.runner.relay import BACKOFF_MAX, RETRY_AFTER_MAX, RelayLink, pauses
 from delegate.runner.spool import Batch
-from delegate.wire import Assignment, ClaimRequest, FinishRequest, RegisterRequest, RenewRequest
+from delegate.wire.runners import Assignment, ClaimRequest, FinishRequest, RegisterRequest, RenewRequest
 
 pytestmark = pytest.mark.anyio
 

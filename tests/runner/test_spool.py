@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from delegate.model import EventKind, Stream
 from delegate.runner.spool import FACTS_MAX, SEGMENT, SLACK, Spool
-from delegate.wire import CHUNK_MAX, ITEMS_MAX, RecordItem
+from delegate.wire.basics import CHUNK_MAX, ITEMS_MAX
+from delegate.wire.runners import RecordItem
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROOMY = 1 << 30

@@ -21,7 +21,7 @@ from delegate.runner.workspaces.mirrors import fetched
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import leave
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, EffectRequest
+from delegate.wire.runners import Assignment, EffectRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

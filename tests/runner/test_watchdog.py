@@ -7,7 +7,7 @@ import pytest
 from delegate.config import Settings
 from delegate.runner.agents import Ending
 from delegate.runner.watchdog import Patience, Signs, next_end, patience_with
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 STRICT = Patience(total=1000, no_start=10, silence=60, linger=5)
 

@@ -26,7 +26,7 @@ from delegate.report import record as reports
 from delegate.report.effects import Told, announce, outside
 from delegate.report.record import Standing
 from delegate.states import TaskState
-from delegate.wire import (
+from delegate.wire.runners import (
     AttemptsAnswer,
     ClaimAnswer,
     ClaimRequest,

@@ -26,12 +26,12 @@ from delegate.relay.views import answer, attempt_view, change_view, event_view, 
 from delegate.report import follow
 from delegate.states import TaskState
 from delegate.store.database import is_postgres
-from delegate.wire import (
+from delegate.wire.basics import Problem, TaskStatus
+from delegate.wire.parts import ChangeView
+from delegate.wire.tasks import (
     CancelRequest,
-    ChangeView,
     MessageRequest,
     OutputView,
-    Problem,
     PromptView,
     RelayView,
     ResumeRequest,
@@ -39,7 +39,6 @@ from delegate.wire import (
     SubmitRequest,
     TaskDetail,
     TaskPage,
-    TaskStatus,
     TaskView,
 )
 

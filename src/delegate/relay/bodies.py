@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 
 from delegate.errors import MalformedBody, UnsupportedMedia
 from delegate.relay.problems import fault
-from delegate.wire import Wire
+from delegate.wire.basics import Wire
 
 M = TypeVar("M", bound=Wire)
 

@@ -21,7 +21,7 @@ from delegate.report import follow
 from delegate.report.follow import Cursor, News
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Database
-from delegate.wire import OutputChunkView, OutputLine, OutputView
+from delegate.wire.tasks import OutputChunkView, OutputLine, OutputView
 
 PING_SECONDS = 15
 LOOK_SECONDS = 2.0  # another relay on the same database does not ring our bells

@@ -15,7 +15,7 @@ from delegate.errors import (
     PayloadTooLarge,
 )
 from delegate.relay.problems import problem
-from delegate.wire import BODY_MAX, RECORD_BODY_MAX
+from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 Headers = dict[str, list[str]]

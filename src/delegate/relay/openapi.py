@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 from delegate import __version__
 from delegate.relay.bodies import JsonBody
 from delegate.relay.problems import MEDIA_TYPE
-from delegate.wire import Wire
+from delegate.wire.basics import Wire
 
 SCHEMA = "#/components/schemas/{model}"
 Document = dict[str, Any]  # Any: a JSON document

@@ -20,7 +20,7 @@ from delegate.errors import (
     Unauthenticated,
     shown,
 )
-from delegate.wire import Problem
+from delegate.wire.basics import Problem
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"

@@ -10,7 +10,8 @@ from delegate.intake.submit import AGENTS_KNOWN
 from delegate.model import Change, Checkpoint, EventKind, Outcome, Result, Stream, Usage, is_agent
 from delegate.report.record import Item
 from delegate.states import PARKING_REASONS, AttemptState, Reason
-from delegate.wire import ChangeView, CheckpointView, FinishRequest, RecordItem, ReleaseRequest, ResultView, UsageView
+from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
+from delegate.wire.runners import FinishRequest, RecordItem, ReleaseRequest
 
 STATES = {
     "completed": AttemptState.COMPLETED,

@@ -26,26 +26,10 @@ from delegate.queue.claim import Held
 from delegate.queue.why import Surroundings, why
 from delegate.report.record import Standing
 from delegate.states import ADVICE, TaskState
-from delegate.wire import (
-    Assignment,
-    AttemptView,
-    ChangeView,
-    CheckpointView,
-    ChoiceView,
-    Control,
-    EffectView,
-    EventView,
-    IssueView,
-    Message,
-    PriorityName,
-    ResultView,
-    RunnerState,
-    RunnerView,
-    TaskStatus,
-    TaskView,
-    UsageView,
-    Wire,
-)
+from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
+from delegate.wire.parts import ChangeView, CheckpointView, ChoiceView, EffectView, IssueView, ResultView, UsageView
+from delegate.wire.runners import Assignment, Control, Message
+from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskView
 
 SHOWN: dict[TaskState, TaskStatus] = {
     TaskState.BLOCKED: "queued",

@@ -27,7 +27,7 @@ from delegate.runner.tail import Tail
 from delegate.runner.watchdog import patience_with
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, FinishRequest
+from delegate.wire.runners import Assignment, FinishRequest
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 WORDS_MAX = 40  # characters of the title; with key and id the name still fits a narrow column
 SHORT_ID = 4

@@ -16,7 +16,7 @@ from delegate.runner.process import Command, launch
 from delegate.runner.prompts.rendering import message_words
 from delegate.runner.run import Run, RunEnd, Surroundings
 from delegate.states import AttemptState
-from delegate.wire import Assignment, ReleaseRequest
+from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 

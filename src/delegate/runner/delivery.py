@@ -40,7 +40,8 @@ from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.worktrees import leave
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, ReleaseRequest, UsageView
+from delegate.wire.parts import UsageView
+from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from delegate.home import make_directory, write_private
 from delegate.model import EffectKind, EffectState
 from delegate.runner.lease import Lease
 from delegate.runner.relay import RelayLink
-from delegate.wire import Assignment, BranchName, CommitId, EffectRequest, EffectsAnswer, Wire
+from delegate.wire.basics import BranchName, CommitId, Wire
+from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
 
 log = logging.getLogger(__name__)
 

@@ -15,15 +15,8 @@ from delegate.model import Checkpoint, Outcome
 from delegate.runner.agents.lines import storable
 from delegate.runner.redaction import Redaction
 from delegate.states import AttemptState, Reason
-from delegate.wire import (
-    Assignment,
-    ChangeView,
-    CheckpointView,
-    FinishRequest,
-    ReleaseRequest,
-    ResultView,
-    UsageView,
-)
+from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
+from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from delegate.runner.secret_places import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
 from delegate.runner.spares import Spares
-from delegate.wire import RegisterRequest
+from delegate.wire.runners import RegisterRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire import Assignment, ChoiceView
+from delegate.wire.parts import ChoiceView
+from delegate.wire.runners import Assignment
 
 
 class WantsAgent(Exception):

@@ -18,7 +18,9 @@ from delegate.model import EffectKind
 from delegate.runner.workspaces.bare import read_small
 from delegate.runner.workspaces.saving import HANDED_IN
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire import Assignment, CommitId, UsageView, Wire
+from delegate.wire.basics import CommitId, Wire
+from delegate.wire.parts import UsageView
+from delegate.wire.runners import Assignment
 
 log = logging.getLogger(__name__)
 

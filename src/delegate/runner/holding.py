@@ -17,7 +17,7 @@ from delegate.runner.lease import Lease
 from delegate.runner.record import Record
 from delegate.runner.spool import Batch, Spool
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, Control, FinishRequest
+from delegate.wire.runners import Assignment, Control, FinishRequest
 
 log = logging.getLogger(__name__)
 

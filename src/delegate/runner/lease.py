@@ -10,7 +10,7 @@ import anyio
 
 from delegate.runner.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
-from delegate.wire import Assignment, Control, Message, RenewRequest
+from delegate.wire.runners import Assignment, Control, Message, RenewRequest
 
 log = logging.getLogger(__name__)
 

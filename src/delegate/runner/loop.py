@@ -18,7 +18,7 @@ from delegate.runner.holding import Holding
 from delegate.runner.process import end_strays
 from delegate.runner.tidying import tidy_up
 from delegate.states import Reason
-from delegate.wire import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
+from delegate.wire.runners import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from delegate.runner.publishing.push import Pushed, PushRejected, push
 from delegate.runner.publishing.snapshot import Snapshot, take
 from delegate.runner.publishing.sorting import Oddity
 from delegate.runner.record import Record
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 SUBJECT_MAX = 72
 SKIPPED_TOLD = 10

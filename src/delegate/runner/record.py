@@ -14,7 +14,8 @@ from delegate.model import EventKind, Stream
 from delegate.runner.redaction import Redaction
 from delegate.runner.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
-from delegate.wire import CHUNK_MAX, Control
+from delegate.wire.basics import CHUNK_MAX
+from delegate.wire.runners import Control
 
 log = logging.getLogger(__name__)
 GATHER = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice

@@ -29,7 +29,8 @@ from delegate.errors import (
     Unavailable,
 )
 from delegate.runner.spool import Batch
-from delegate.wire import (
+from delegate.wire.basics import Problem, Wire
+from delegate.wire.runners import (
     Assignment,
     AttemptsAnswer,
     ClaimAnswer,
@@ -38,13 +39,11 @@ from delegate.wire import (
     EffectRequest,
     EffectsAnswer,
     FinishRequest,
-    Problem,
     RegisterAnswer,
     RegisterRequest,
     ReleaseRequest,
     RenewRequest,
     Timings,
-    Wire,
 )
 
 log = logging.getLogger(__name__)

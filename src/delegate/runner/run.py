@@ -18,7 +18,7 @@ from delegate.runner.record import Record
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.tail import Tail
 from delegate.runner.watchdog import Patience, Signs, next_end
-from delegate.wire import UsageView
+from delegate.wire.parts import UsageView
 
 REPLIES_MAX = 4 * 1024 * 1024  # bytes; an agent that asks and asks and reads no answer gets no more of them
 

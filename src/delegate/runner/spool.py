@@ -23,7 +23,7 @@ from typing import BinaryIO
 from delegate.home import PRIVATE_DIRECTORY, PRIVATE_FILE
 from delegate.model import HEAD_SHARE, EventKind, Stream
 from delegate.runner.items import fact_line, output_line, span, thinned
-from delegate.wire import CHUNK_MAX, ITEMS_MAX
+from delegate.wire.basics import CHUNK_MAX, ITEMS_MAX
 
 SEGMENT = 1024 * 1024  # a segment that has grown to this is closed; with its last item it fits one upload
 FACTS_MAX = 4 * 1024 * 1024

@@ -13,7 +13,7 @@ from delegate.runner import ends
 from delegate.runner.agents.base import Ending, stopped_by_runner
 from delegate.runner.run import Surroundings
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment, ReleaseRequest
+from delegate.wire.runners import Assignment, ReleaseRequest
 
 
 class Stopped(Exception):

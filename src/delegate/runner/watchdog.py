@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from delegate.config import Settings
 from delegate.model import AgentName
 from delegate.runner.agents.base import Ending
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

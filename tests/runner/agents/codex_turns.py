@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delegate.model import Usage
 from delegate.runner.agents import Roots, Turn
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 SESSION = "01a1de09-0500-7542-8d98-040d611df614"
 

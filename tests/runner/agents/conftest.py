@@ -8,7 +8,7 @@ import pytest
 
 from delegate.model import Usage
 from delegate.runner.agents import Roots, Turn
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 
 @pytest.fixture

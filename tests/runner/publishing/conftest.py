@@ -26,7 +26,7 @@ from delegate.runner.workspaces.bare import write_bare
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 KNOWN = "canary-env-Yk3vQ9zR5tLw"  # of no shape that would be known without knowing the value
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ import pytest
 from tests.runner.publishing.conftest import Site
 
 from delegate.runner.publishing.change import Stats, change_of, cut_patch, read_diff
-from delegate.wire import PATCH_MAX
+from delegate.wire.basics import PATCH_MAX
 
 pytestmark = pytest.mark.anyio
 

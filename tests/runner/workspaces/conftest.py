@@ -24,7 +24,7 @@ from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.sweep import Limits, sweep
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 BRANCH = "delegate/fix-it-3f2a"
 LINEAGE = "task-0000000001"

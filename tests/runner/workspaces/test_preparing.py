@@ -12,7 +12,7 @@ from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.worktrees import leave
-from delegate.wire import EffectView
+from delegate.wire.parts import EffectView
 
 pytestmark = pytest.mark.anyio
 

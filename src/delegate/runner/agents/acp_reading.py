@@ -28,7 +28,7 @@ from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID, STDERR_K
 from delegate.runner.agents.lines import JsonLines, as_count, as_object, as_text, one_line
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import UsageView
+from delegate.wire.parts import UsageView
 
 FIRST = 1  # the number of the first request, which opens the run
 METHOD_MAX = 100

@@ -15,7 +15,7 @@ from typing import Protocol
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 # Delegate's own secrets and switches: no agent needs them, and everything an agent sees it may print.
 OWN_SECRETS = frozenset({"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS"})

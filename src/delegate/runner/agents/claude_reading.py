@@ -24,7 +24,8 @@ from delegate.runner.agents.lines import (
 from delegate.runner.agents.todo import TodoList
 from delegate.runner.process import Exit
 from delegate.states import AttemptState
-from delegate.wire import SEQ_MAX, UsageView
+from delegate.wire.basics import SEQ_MAX
+from delegate.wire.parts import UsageView
 
 TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
 SUMMARY_MAX = 200

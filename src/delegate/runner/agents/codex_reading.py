@@ -16,7 +16,7 @@ from delegate.runner.agents.lines import JsonLines, as_count, as_list, as_object
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
 from delegate.runner.process import Exit
 from delegate.states import AttemptState
-from delegate.wire import UsageView
+from delegate.wire.parts import UsageView
 
 THREAD_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = "thread/resume failed"

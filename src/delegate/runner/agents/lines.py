@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from delegate.wire import SEQ_MAX
+from delegate.wire.basics import SEQ_MAX
 
 LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but nothing is read from them
 AMOUNT_MAX = 1e15  # beyond it a foreign number is nonsense, and not even a time

@@ -19,7 +19,7 @@ from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.repositories import Repository, locate
 from delegate.thinking import shown_model
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 DEFAULT_AGENT = DEFAULTS[Field.AGENT]
 QUIET = {"GIT_OPTIONAL_LOCKS": "0"}

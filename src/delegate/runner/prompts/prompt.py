@@ -7,7 +7,8 @@ from delegate.repofile import RepoFile
 from delegate.runner.checks import Checks
 from delegate.runner.prompts.quoted import fenced, visible
 from delegate.runner.prompts.rendering import rendered
-from delegate.wire import Assignment, CheckpointView
+from delegate.wire.parts import CheckpointView
+from delegate.wire.runners import Assignment
 
 OUTPUT_MAX = 20_000  # characters of all red checks together
 FILES_TOLD = 50

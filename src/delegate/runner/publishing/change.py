@@ -12,7 +12,7 @@ from delegate.model import Change
 from delegate.runner.git import Git
 from delegate.runner.publishing.clean import Clean, clean_repository
 from delegate.runner.publishing.objects import contents_of, sizes_of
-from delegate.wire import PATCH_MAX
+from delegate.wire.basics import PATCH_MAX
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace

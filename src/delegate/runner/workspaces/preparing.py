@@ -32,7 +32,7 @@ from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.removal import clear, remove
 from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved, settle_kept
 from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 log = logging.getLogger(__name__)
 

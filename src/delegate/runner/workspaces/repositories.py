@@ -15,7 +15,7 @@ from delegate.errors import InvalidField
 from delegate.repository import repository_name, repository_url
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.workspaces.problems import SetupProblem
-from delegate.wire import Assignment
+from delegate.wire.runners import Assignment
 
 LOOK_PATIENCE = timedelta(minutes=1)  # the checkout may lie on a slow disk
 KEY_NAME = 40  # characters of a repository's name in the name of its mirror

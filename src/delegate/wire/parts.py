@@ -1,0 +1,105 @@
+"""What the doors for people and for runners both speak of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    StringConstraints,
+)
+
+from delegate.model import (
+    EffectKind,
+    EffectState,
+    Source,
+)
+from delegate.model import (
+    Field as PreferenceField,
+)
+from delegate.wire.basics import (
+    NO_NUL,
+    PATCH_MAX,
+    BranchName,
+    CommitId,
+    Count,
+    Line,
+    Name,
+    Summary,
+    Text,
+    Title,
+    Wire,
+    without_nul,
+)
+
+
+class IssueView(Wire):
+    key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]{0,19}-[0-9]{1,9}$")]
+    title: Title
+    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s\x00-\x1f<>\"]+$")] | None = None
+
+
+class UsageView(Wire):
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    cache_write_tokens: Count = 0
+    cost_usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    turns: Count = 0
+
+
+class ChoiceView(Wire):
+    """One decision of the preferences, and who made it."""
+
+    field: PreferenceField
+    value: Line
+    source: Source
+
+
+class ResultView(Wire):
+    summary: Summary = ""
+    base: BranchName | None = None
+    base_commit: CommitId | None = None
+    branch: BranchName | None = None
+    commit: CommitId | None = None
+    pull_request: Line | None = None
+    files: Count = 0
+    additions: Count = 0
+    deletions: Count = 0
+    checks_passed: Count = 0
+    checks_total: Count = 0
+    is_kept: StrictBool = False
+
+
+class ChangeView(Wire):
+    """The change of a task against its base; `patch` is cut when it is long."""
+
+    base_commit: CommitId
+    commit: CommitId
+    patch: Annotated[str, StringConstraints(max_length=PATCH_MAX), AfterValidator(without_nul), NO_NUL]
+    is_cut: StrictBool = False
+
+
+class CheckpointView(Wire):
+    session_id: Name | None = None
+    branch: BranchName | None = None
+    base_commit: CommitId | None = None
+    commit: CommitId | None = None
+    dirty_files: Annotated[list[Line], Field(max_length=200)] = []
+    output_tail: Annotated[list[Line], Field(max_length=50)] = []
+    error: Text | None = None
+    summary: Summary = ""
+    is_work_done: StrictBool = False
+    usage: UsageView = Field(default_factory=UsageView)
+
+
+class EffectView(Wire):
+    task_id: str
+    kind: EffectKind
+    fence: int
+    state: EffectState
+    target: BranchName
+    expected: CommitId | None = None
+    external_id: Line | None = None

@@ -1,0 +1,235 @@
+"""The runner protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+
+from delegate.model import (
+    EffectKind,
+    EffectState,
+    EventKind,
+    Mode,
+    Stream,
+)
+from delegate.states import Reason
+from delegate.wire.basics import (
+    BASE64,
+    CHUNK_MAX,
+    ITEMS_MAX,
+    SKIPPED_MAX,
+    BranchName,
+    CommitId,
+    Count,
+    EventData,
+    Fence,
+    Line,
+    Moment,
+    Name,
+    Seq,
+    TaskStatus,
+    Text,
+    Wire,
+)
+from delegate.wire.parts import ChangeView, CheckpointView, ChoiceView, EffectView, IssueView, ResultView, UsageView
+
+
+class RegisterRequest(Wire):
+    runner_id: Name | None = None  # the identity kept on the runner's disk, if it has one
+    name: Name
+    machine: Name
+    pid: Annotated[StrictInt, Field(ge=1, le=2**31)]
+    version: Name
+    agents: Annotated[list[Name], Field(max_length=20)]
+
+
+class Timings(Wire):
+    """Seconds, decided by the relay so that both sides count the same lease."""
+
+    heartbeat: float
+    lease: float
+    reclaim_after: float
+
+
+class RegisterAnswer(Wire):
+    runner_id: str
+    token: str
+    timings: Timings
+
+
+class LeaveRequest(Wire):
+    """The runner stops and holds nothing; it is not listed any more until it registers again."""
+
+
+class LeaveAnswer(Wire):
+    runner_id: str
+
+
+class ClaimRequest(Wire):
+    claim_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    agents: Annotated[list[Name], Field(max_length=20)]
+    parked: dict[Name, Moment] = Field(default_factory=dict, max_length=20)
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
+    problem: Line | None = None  # why it takes no work just now; it asks only to say so
+
+
+class Assignment(Wire):
+    """A task in the hands of a runner."""
+
+    attempt_id: str
+    task_id: str
+    fence: int
+    number: int
+    agent: str
+    model: str | None = None
+    effort: str | None = None
+    permission_mode: str | None = None
+    prompt: str
+    working_directory: str | None = None
+    timeout_ms: int
+    max_output: int
+    budget_usd: float | None = None
+    max_turns: int | None = None
+    mode: Mode = Mode.IN_PLACE
+    repository: str | None = None
+    base: str | None = None
+    title: str | None = None
+    issue: IssueView | None = None
+    context: str | None = None
+    choices: list[ChoiceView] = []
+    lineage: str
+    checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
+    effects: list[EffectView] = []  # of all tasks of the lineage
+    resume_session: str | None = None  # the agent's session of the attempt before, if it had one
+    next_seq: int = 0
+
+
+class EffectRequest(Wire):
+    """Announce an effect (`intent`), or tell what came of it; refused when the attempt is somebody else's."""
+
+    fence: Fence
+    kind: EffectKind
+    state: EffectState
+    target: BranchName
+    expected: CommitId | None = None
+    external_id: Line | None = None
+
+
+class EffectsAnswer(Wire):
+    """How a task stands outside, for a runner that must know what became of an effect it had begun."""
+
+    status: TaskStatus
+    effects: list[EffectView]
+
+
+class ClaimAnswer(Wire):
+    assignment: Assignment | None = None
+
+
+class Message(Wire):
+    id: int
+    text: str
+
+
+class Control(Wire):
+    """What every answer about an attempt carries back to its runner."""
+
+    next_seq: int
+    cancel: str | None = None  # the reason, when somebody asked for the end
+    messages: list[Message] = []
+
+
+class AttemptsAnswer(Wire):
+    assignments: list[Assignment]
+
+
+class RenewRequest(Wire):
+    fence: Fence
+    messages_seen: Count = 0  # the id of the last message handed to the agent
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0  # hold the answer until there is news
+
+
+# The other kinds are for the relay to write.
+RecordedKind = Literal[
+    EventKind.STARTED,
+    EventKind.SESSION,
+    EventKind.MESSAGE,
+    EventKind.TOOL,
+    EventKind.TODO,
+    EventKind.USAGE,
+    EventKind.WARNING,
+    EventKind.PREFERENCES,
+    EventKind.WORKSPACE,
+    EventKind.SETUP,
+    EventKind.PROMPT,
+    EventKind.CHECK,
+    EventKind.COMMIT,
+    EventKind.PUSH,
+    EventKind.PULL_REQUEST,
+    EventKind.OUTPUT,
+    EventKind.SKIPPED,
+]
+
+
+class RecordItem(Wire):
+    """One event, one chunk of output, or a stretch that the runner had to skip.
+
+    `kind` output has `stream` and base64 `output`; skipped has `through` (its last sequence number) and `bytes`;
+    every other kind has `data`.
+    """
+
+    seq: Seq
+    at: Moment
+    kind: RecordedKind
+    data: EventData = Field(default_factory=dict)
+    stream: Stream | None = None
+    output: Annotated[str, StringConstraints(max_length=CHUNK_MAX * 4 // 3 + 4), BASE64] | None = None
+    through: Seq | None = None
+    bytes: Annotated[StrictInt, Field(ge=0, le=SKIPPED_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def has_only_what_its_kind_has(self) -> Self:
+        if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
+            raise ValueError("has output, but another kind")
+        if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
+            raise ValueError("says that something was skipped, but has another kind")
+        return self
+
+
+class RecordRequest(Wire):
+    fence: Fence
+    items: Annotated[list[RecordItem], Field(min_length=1, max_length=ITEMS_MAX)]
+
+
+class FinishRequest(Wire):
+    fence: Fence
+    next_seq: Seq  # how many items the runner has numbered; the relay must have them all
+    output_incomplete: StrictBool = False
+    outcome: Literal["completed", "failed", "cancelled", "parked"]
+    reason: Reason
+    message: Text = ""
+    exit_code: Annotated[StrictInt, Field(ge=-255, le=255)] | None = None
+    session_id: Name | None = None
+    not_before: Moment | None = None
+    usage: UsageView = Field(default_factory=UsageView)
+    result: ResultView | None = None
+    checkpoint: CheckpointView | None = None
+    change: ChangeView | None = None
+
+
+class ReleaseRequest(Wire):
+    """The runner cannot go on: `handed_back` is not counted as an attempt, `lost_runner` is."""
+
+    fence: Fence
+    reason: Literal[Reason.HANDED_BACK, Reason.LOST_RUNNER]
+    message: Text = ""
+    session_id: Name | None = None
+    wants_agent: Name | None = None  # the repository's file gives the task to an agent that this runner lacks
+    checkpoint: CheckpointView | None = None
