@@ -2,6 +2,6 @@
 
 import sys
 
-from delegate.cli.main import main
+from delegate.entry import main
 
 sys.exit(main())

@@ -56,6 +56,26 @@ class PromptData(TypedDict):
     isRendered: bool
 
 
+class QuestionData(TypedDict):
+    text: str
+    options: list[str]
+    askedAt: str
+    answer: str | None
+
+
+class CheckpointData(TypedDict):
+    sessionId: str | None
+    branch: str | None
+    baseCommit: str | None
+    commit: str | None
+    dirtyFiles: list[str] | None
+    outputTail: list[str]
+    error: str | None
+    summary: str
+    isWorkDone: bool
+    usage: UsageData
+
+
 class TaskData(TypedDict):
     taskId: str
     status: str
@@ -79,6 +99,11 @@ class TaskData(TypedDict):
     issue: IssueData | None
     context: str | None
     choices: list[ChoiceData]
+    dependsOn: list[str]
+    continueFrom: str | None
+    onDependencyFailure: str
+    scheduleId: str | None
+    questions: list[QuestionData]
     lineage: str
     result: ResultData | None
     exitCode: int | None
@@ -164,5 +189,72 @@ class TaskPage(TypedDict):
 
 class TaskDetail(TypedDict):
     task: TaskData
+    checkpoint: CheckpointData | None
     attempts: list[AttemptData]
     events: list[EventData]
+
+
+class BatchData(TypedDict):
+    tasks: list[TaskData]
+
+
+class GraphData(TypedDict):
+    tasks: list[TaskData]
+    isCut: bool
+
+
+class RunData(TypedDict):
+    occurrence: str
+    at: str
+    outcome: str
+    missed: int
+    taskId: str | None
+    reason: str | None
+    message: str | None
+    finishedAt: str | None
+
+
+class ScheduleData(TypedDict):
+    scheduleId: str
+    status: str
+    scheduleType: str
+    cronExpression: str | None
+    scheduledAt: str | None
+    timezone: str
+    missedRunPolicy: str
+    maxRuns: int | None
+    expiresAt: str | None
+    afterSchedule: str | None
+    delay: int
+    pipeline: str | None
+    prompt: str
+    task: dict[str, Any]
+    runs: int
+    nextRunAt: str | None
+    nextRuns: list[str]
+    lastRunAt: str | None
+    lastTaskId: str | None
+    createdAt: str
+    endedAt: str | None
+    message: str | None
+    why: str | None
+
+
+class ScheduleDetail(TypedDict):
+    schedule: ScheduleData
+    history: list[RunData]
+
+
+class SchedulePage(TypedDict):
+    schedules: list[ScheduleData]
+    next: str | None
+
+
+class PipelineData(TypedDict):
+    pipelineId: str
+    steps: list[ScheduleData]
+
+
+class CancelledSchedule(TypedDict):
+    schedule: ScheduleData
+    tasks: list[TaskData]

@@ -6,37 +6,50 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from delegate import __version__, home
 from delegate.config import Home, Settings
-from delegate.errors import BadSetting, DelegateError, NoSuchTask, RelayUnreachable, Reported, Unauthenticated
+from delegate.errors import (
+    BadSetting,
+    DelegateError,
+    NoSuchSchedule,
+    NoSuchTask,
+    RelayUnreachable,
+    Reported,
+    Unauthenticated,
+)
 from delegate.exchange import Exchange, NotHttp, Target, request_bytes
+from delegate.stream import StreamItem, StreamParser, parsed
 
 if TYPE_CHECKING:
-    from delegate.answers import ChangeData, OutputData, PromptData, RelayData, TaskData, TaskDetail, TaskPage
+    from delegate.answers import (
+        BatchData,
+        CancelledSchedule,
+        ChangeData,
+        GraphData,
+        OutputData,
+        PipelineData,
+        PromptData,
+        RelayData,
+        ScheduleData,
+        ScheduleDetail,
+        SchedulePage,
+        TaskData,
+        TaskDetail,
+        TaskPage,
+    )
 
-TASK_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
 NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
 ANSWER_TIMEOUT = 30.0  # seconds of silence that end one try
 ANSWER_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
 STREAM_SILENCE = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
-STREAM_LINE_MAX = 8 * 1024 * 1024
 BACKOFF_FIRST, BACKOFF_MOST = 0.05, 1.0
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamItem:
-    """One message of a task's stream: kind is `event`, `output` or `end`."""
-
-    id: str
-    kind: str
-    data: Any  # EventData, the piece of output, or TaskData: as the kind says
 
 
 class Busy(Exception):
@@ -78,6 +91,12 @@ class Client:
         answer: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
         return answer
 
+    def submit_together(self, requests: Sequence[Mapping[str, object]]) -> list[TaskData]:
+        """All of them or none; they may depend on each other by their names."""
+        entries = [{**request, "requestKey": new_request_key()} for request in requests]
+        answer: BatchData = self._call("POST", "/api/tasks/batch", {"tasks": entries})
+        return answer["tasks"]
+
     def tasks(self, *, limit: int, cursor: str | None = None) -> TaskPage:
         query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
         answer: TaskPage = self._call("GET", f"/api/tasks?{query}")
@@ -85,6 +104,15 @@ class Client:
 
     def task(self, task_id: str) -> TaskDetail:
         answer: TaskDetail = self._call("GET", _task_path(task_id))
+        return answer
+
+    def graph(self, task_id: str) -> GraphData:
+        answer: GraphData = self._call("GET", _task_path(task_id, "/graph"))
+        return answer
+
+    def answer(self, task_id: str, text: str) -> TaskData:
+        body = {"text": text, "requestKey": new_request_key()}
+        answer: TaskData = self._call("POST", _task_path(task_id, "/answer"), body)
         return answer
 
     def cancel(self, task_id: str, reason: str) -> TaskData:
@@ -122,6 +150,40 @@ class Client:
                     yield piece
             except (OSError, NotHttp) as error:
                 raise self._unreachable(error) from error
+
+    def schedule(self, request: Mapping[str, object]) -> ScheduleDetail:
+        body = {**request, "requestKey": new_request_key()}
+        answer: ScheduleDetail = self._call("POST", "/api/schedules", body)
+        return answer
+
+    def pipeline(self, steps: Sequence[Mapping[str, object]]) -> PipelineData:
+        body = {"steps": steps, "requestKey": new_request_key()}
+        answer: PipelineData = self._call("POST", "/api/pipelines", body)
+        return answer
+
+    def schedules(self, *, limit: int, status: str | None = None, cursor: str | None = None) -> SchedulePage:
+        wanted = {"limit": limit, "status": status, "cursor": cursor}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        answer: SchedulePage = self._call("GET", f"/api/schedules?{query}")
+        return answer
+
+    def schedule_in_full(self, schedule_id: str, history_limit: int) -> ScheduleDetail:
+        path = _schedule_path(schedule_id, f"?historyLimit={history_limit}")
+        answer: ScheduleDetail = self._call("GET", path)
+        return answer
+
+    def pause_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
+        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/pause"), {"reason": reason})
+        return answer
+
+    def resume_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
+        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/resume"), {"reason": reason})
+        return answer
+
+    def cancel_schedule(self, schedule_id: str, reason: str, *, cancel_tasks: bool) -> CancelledSchedule:
+        body = {"reason": reason, "cancelTasks": cancel_tasks}
+        answer: CancelledSchedule = self._call("POST", _schedule_path(schedule_id, "/cancel"), body)
+        return answer
 
     def relay(self) -> RelayData:
         answer: RelayData = self._call("GET", "/api/relay")
@@ -170,7 +232,7 @@ class Client:
     def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
         def once() -> Any:
             with self._send(method, path, body) as answer:
-                return _parsed(answer.read_all(ANSWER_MAX))
+                return parsed(answer.read_all(ANSWER_MAX))
 
         return self._persist(once)
 
@@ -290,47 +352,18 @@ def exit_code_of(code: str, status: int) -> int:
 
 
 def _task_path(task_id: str, rest: str = "") -> str:
-    if not TASK_ID.fullmatch(task_id):
+    if not PLAIN_ID.fullmatch(task_id):
         raise NoSuchTask(task_id=task_id)  # an empty one, or one with a slash, would be another address
     return f"/api/tasks/{task_id}{rest}"
 
 
-def _parsed(data: bytes | str) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError:
-        raise NotHttp("its answer is not JSON") from None
+def _schedule_path(schedule_id: str, rest: str) -> str:
+    if not PLAIN_ID.fullmatch(schedule_id):
+        raise NoSuchSchedule(schedule_id=schedule_id)
+    return f"/api/schedules/{schedule_id}{rest}"
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
-
-
-class StreamParser:
-    """Server-sent events from bytes that come in any pieces."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._fields: dict[str, str] = {}
-
-    def feed(self, piece: bytes) -> Iterator[StreamItem]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > STREAM_LINE_MAX:
-            raise ConnectionResetError("its stream has an endless line")
-        for line in lines:
-            yield from self._line(line.rstrip(b"\r").decode("utf-8", "replace"))
-
-    def _line(self, line: str) -> Iterator[StreamItem]:
-        if line.startswith(":"):
-            return
-        if line:
-            name, _, value = line.partition(":")
-            self._fields[name] = (
-                self._fields[name] + "\n" + value[1:] if name == "data" and name in self._fields else value[1:]
-            )
-            return
-        fields, self._fields = self._fields, {}
-        if "data" in fields:
-            yield StreamItem(id=fields.get("id", ""), kind=fields.get("event", "message"), data=_parsed(fields["data"]))

@@ -1,91 +1,45 @@
-"""Every setting, where it comes from, and what it may be. Standard library only: `delegate status` reads it."""
+"""Every setting, where it comes from, and what it may be. Standard library only: `delegate status` reads it.
+
+A flag of a command wins over a variable, a variable over the file, the file over the default.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from delegate.errors import BadSetting
+from delegate.errors import BadSetting, LoosePermissions
+from delegate.settings_values import (
+    MIB,
+    MINUTE_MS,
+    OUTPUT_RANGE,
+    TIMEOUT_RANGE_MS,
+    Source,
+    bounded,
+    parse_agent,
+    parse_commands,
+    parse_database_url,
+    parse_duration_ms,
+    parse_level,
+    parse_runners,
+    parse_seconds,
+)
 
-MINUTE_MS = 60_000
-MIB = 1024 * 1024
-TIMEOUT_RANGE_MS = (1_000, 86_400_000)
-OUTPUT_RANGE = (1_024, 1_073_741_824)
-# What may follow `acp:` in the name of an agent: a program and up to nine arguments, none of which needs a shell.
-AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
-COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
-UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """How a setting is read: its variables (the first one set wins), its parser, and a line of help."""
-
-    variables: tuple[str, ...]
-    parse: Callable[[str], Any]  # Any: each setting has its own type, checked by the field it fills
-    help: str
+DEFAULT_HOME = "~/.delegate"
 
 
 def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: str) -> Any:
     return field(default=default, metadata={"source": Source(variables, parse, help)})
 
 
-def parse_duration_ms(text: str) -> int:
-    """Milliseconds from `1500`, `90s`, `30m` or `2h`."""
-    cleaned = text.strip().lower()
-    number = cleaned.rstrip("hmsin")
-    unit = cleaned[len(number) :] or "ms"
-    if unit not in UNITS_MS or not number.isascii() or not number.isdigit():
-        raise ValueError("a duration is milliseconds, or a number with s, m or h, as in 90s or 30m")
-    return int(number) * UNITS_MS[unit]
-
-
-def bounded(parse: Callable[[str], float], low: float, high: float) -> Callable[[str], Any]:
-    def within(text: str) -> float:
-        value = parse(text)
-        if not low <= value <= high:
-            raise ValueError(f"must be from {low:,} to {high:,}")
-        return value
-
-    return within
-
-
-def parse_seconds(text: str) -> timedelta:
-    seconds = float(text)
-    if not 0 < seconds <= timedelta(days=3650).total_seconds():
-        raise ValueError("must be a positive number of seconds")
-    return timedelta(seconds=seconds)
-
-
-def parse_database_url(text: str) -> str:
-    if not text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("must begin with postgresql://")
-    return text
-
-
-def parse_commands(text: str) -> tuple[str, ...]:
-    commands = tuple(" ".join(part.split()) for part in text.split(",") if part.strip())
-    if not all(re.fullmatch(AGENT_COMMAND, command) for command in commands):
-        raise ValueError("must be programs with plain arguments, parted by commas")
-    if len(commands) > COMMANDS_MAX:
-        raise ValueError(f"must be at most {COMMANDS_MAX} commands")
-    return commands
-
-
-def parse_level(text: str) -> str:
-    if text.lower() not in {"debug", "info", "warn", "error"}:
-        raise ValueError("must be debug, info, warn or error")
-    return text.lower()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    home: Path = setting(Path("~/.delegate"), "DELEGATE_HOME", parse=Path, help="where everything on disk lives")
+    home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where everything on disk lives")
     relay_url: str = setting("", "DELEGATE_RELAY_URL", parse=str, help="a relay elsewhere; empty: the local one")
     token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
     database_url: str = setting(
@@ -107,6 +61,44 @@ class Settings:
         "MAX_OUTPUT_BUFFER",
         parse=bounded(int, *OUTPUT_RANGE),
         help="bytes kept of an attempt's output: the first eighth and the last seven",
+    )
+    default_agent: str = setting(
+        "claude",
+        "DELEGATE_DEFAULT_AGENT",
+        parse=parse_agent,
+        help="the agent of a task that names none: claude, codex, shell or acp:<command>",
+    )
+    cpu_threshold: int = setting(
+        80,
+        "DELEGATE_CPU_THRESHOLD",
+        "CPU_THRESHOLD",
+        parse=bounded(int, 1, 100),
+        help="percent of the machine's CPU above which the pool starts nothing more",
+    )
+    memory_reserve: int = setting(
+        1024 * MIB,
+        "DELEGATE_MEMORY_RESERVE",
+        "MEMORY_RESERVE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes of memory that the pool leaves to everything else on the machine",
+    )
+    agent_memory: int = setting(
+        1024 * MIB,
+        "DELEGATE_AGENT_MEMORY",
+        parse=bounded(int, MIB, 1 << 50),
+        help="bytes of memory an agent is expected to need, until the pool has seen what they do need",
+    )
+    task_memory_max: int | None = setting(
+        None,
+        "DELEGATE_TASK_MEMORY_MAX",
+        parse=bounded(int, 16 * MIB, 1 << 50),
+        help="bytes of memory a task may take, where the system has cgroup v2; more ends it",
+    )
+    max_runners: int | None = setting(
+        None,
+        "DELEGATE_MAX_RUNNERS",
+        parse=parse_runners,
+        help="at most so many tasks at once in the pool of this machine; auto: as many as it can bear",
     )
     log_level: str = setting("info", "DELEGATE_LOG_LEVEL", "LOG_LEVEL", parse=parse_level, help="how much is logged")
     daily_budget_usd: float | None = setting(
@@ -196,31 +188,90 @@ class Settings:
         return not self.relay_url
 
 
+def sources() -> dict[str, Source]:
+    return {entry.name: entry.metadata["source"] for entry in fields(Settings)}
+
+
 def source_of(name: str) -> Source:
-    source: Source = next(f.metadata["source"] for f in fields(Settings) if f.name == name)
-    return source
+    return sources()[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """One setting as it counts, and who says so."""
+
+    name: str
+    value: Any  # as in Settings
+    variable: str | None = None  # that decided; None: the file did, or nobody
+    is_in_file: bool = False
 
 
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this process; an empty variable counts as not set."""
-    values: dict[str, Any] = {}
-    for entry in fields(Settings):
-        source: Source = entry.metadata["source"]
-        for variable in source.variables:
-            if environ.get(variable):
-                values[entry.name] = _parsed(source, variable, environ[variable])
-                break
-    loaded = Settings(**values)
-    return _checked(_with_home(loaded))
+    return Settings(**{one.name: one.value for one in settled(environ)})
+
+
+def settled(environ: Mapping[str, str]) -> list[Settled]:
+    """All of them. The file is checked as a whole, also where a variable wins over it."""
+    home = home_of(environ)
+    written = _written(Home(home).config)
+    found = [_settled(entry, environ, written) for entry in fields(Settings)]
+    values = {one.name: one.value for one in found} | {"home": home}
+    _check(Settings(**values))
+    return [replace(one, value=values[one.name]) for one in found]
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """It cannot be a matter of the file, which lies in it."""
+    named = Path(environ.get("DELEGATE_HOME") or DEFAULT_HOME)
+    return Path(os.path.abspath(named.expanduser()))
+
+
+def _settled(entry: Field[Any], environ: Mapping[str, str], written: Mapping[str, Any]) -> Settled:
+    source: Source = entry.metadata["source"]
+    is_in_file = entry.name in written
+    for variable in source.variables:
+        if environ.get(variable):
+            value = _parsed(source, variable, environ[variable])
+            return Settled(name=entry.name, value=value, variable=variable, is_in_file=is_in_file)
+    return Settled(name=entry.name, value=written.get(entry.name, entry.default), is_in_file=is_in_file)
 
 
 def _parsed(source: Source, variable: str, text: str) -> Any:
     try:
         return source.parse(text)
     except ValueError as error:
-        why = str(error) if "must" in str(error) or "duration" in str(error) else "cannot be read"
         advice = f"{variable}: {source.help}"
-        raise BadSetting(name=variable, value=without_login(text), why=why, advice=advice) from error
+        raise BadSetting(name=variable, value=without_login(text), why=str(error), advice=advice) from error
+
+
+def _written(path: Path) -> dict[str, Any]:
+    """What the file decides."""
+    if not os.path.exists(path):  # noqa: PTH110  where the home cannot be entered, others say so
+        return {}
+    from delegate.settings_file import read_text, values_of  # noqa: PLC0415  most homes have none, and TOML takes time
+
+    text, is_private = read_text(path)
+    values = values_of(path, text, sources())
+    if not is_private and any(is_secret(key, str(value)) for key, value in values.items()):
+        raise LoosePermissions(path=path, mode="600")
+    return values
+
+
+def check_file(path: Path, text: str) -> None:
+    """Raises BadSetting when the file could not stand there with this text."""
+    from delegate.settings_file import values_of  # noqa: PLC0415  needed when somebody writes the file
+
+    _check(Settings(**values_of(path, text, sources())))
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Whether other users must not read it."""
+    return bool(value) and (key == "token" or without_login(value) != value)
+
+
+def masked(key: str, value: str) -> str:
+    return "…" if key == "token" and value else without_login(value)
 
 
 def without_login(address: str) -> str:
@@ -228,13 +279,7 @@ def without_login(address: str) -> str:
     return re.sub(r"//[^/]*@", "//…@", address)
 
 
-def _with_home(settings: Settings) -> Settings:
-    values = {entry.name: getattr(settings, entry.name) for entry in fields(Settings)}
-    values["home"] = Path(os.path.abspath(settings.home.expanduser()))
-    return Settings(**values)
-
-
-def _checked(settings: Settings) -> Settings:
+def _check(settings: Settings) -> None:
     if not settings.heartbeat < settings.lease <= settings.reclaim_after:
         raise BadSetting(
             name="DELEGATE_LEASE",
@@ -242,7 +287,6 @@ def _checked(settings: Settings) -> Settings:
             why="must be longer than DELEGATE_HEARTBEAT and no longer than DELEGATE_RECLAIM_AFTER",
             advice="set all three, or none",
         )
-    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +294,11 @@ class Home:
     """The places under DELEGATE_HOME."""
 
     root: Path
+
+    @property
+    def config(self) -> Path:
+        """Settings that people keep, as TOML."""
+        return self.root / "config.toml"
 
     @property
     def token(self) -> Path:

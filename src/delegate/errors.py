@@ -7,6 +7,11 @@ DelegateError
 │   ├── MalformedBody
 │   ├── UnknownAgent
 │   ├── PreferenceConflict  wishes that fight each other, or that nobody can fulfil
+│   ├── UnknownDependency
+│   ├── DependencyFailed    it has ended, and not well
+│   ├── CycleDetected
+│   ├── TooDeep
+│   ├── InvalidSchedule
 │   ├── PayloadTooLarge
 │   └── UnsupportedMedia
 ├── NotAllowed
@@ -16,12 +21,15 @@ DelegateError
 │   └── OriginRefused
 ├── NotFound
 │   ├── NoSuchTask
+│   ├── NoSuchSchedule
 │   ├── NoSuchAttempt
 │   ├── NoSuchRunner
 │   └── NoSuchRoute
 ├── Conflict
 │   ├── StaleFence          another runner, or nobody, holds the attempt
 │   ├── IllegalMove
+│   ├── ScheduleEnded
+│   ├── NoQuestion          there is nothing to answer
 │   ├── SequenceGap
 │   ├── EventConflict
 │   ├── EffectsOpen
@@ -30,9 +38,11 @@ DelegateError
 ├── Unavailable             trying again later may work
 │   ├── RelayUnreachable
 │   ├── StoreBusy
+│   ├── Stopping            the relay is
 │   └── DiskFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
+    │   └── BadSettingsFile
     ├── BadRepoFile         a repository's .delegate.toml
     ├── DamagedDatabase
     ├── NewerDatabase
@@ -141,6 +151,40 @@ class PreferenceConflict(Refused):
         super().__init__(problems="; ".join(problems))
 
 
+class UnknownDependency(Refused):
+    """{field}: there is no task {task_id}
+    `delegate status` lists the tasks there are"""
+
+    code = "unknown_dependency"
+
+
+class DependencyFailed(Refused):
+    """{field}: {task_id} has ended as {state}, so this task would never run
+    `delegate retry {task_id}` and depend on the new task, or submit with `--on-dependency-failure run`"""
+
+    code = "dependency_failed"
+
+
+class CycleDetected(Refused):
+    """{field}: {cycle} wait for each other
+    take one of these dependencies out"""
+
+    code = "cycle_detected"
+
+
+class TooDeep(Refused):
+    """{field}: the chain of dependencies would be {depth} tasks long; the limit is {limit}
+    depend on an earlier task of the chain"""
+
+    code = "too_deep"
+
+
+class InvalidSchedule(Refused):
+    """{field}: {why}"""
+
+    code = "invalid_schedule"
+
+
 class PayloadTooLarge(Refused):
     """the body is larger than {limit} bytes"""
 
@@ -197,6 +241,13 @@ class NoSuchTask(NotFound):
     code = "no_such_task"
 
 
+class NoSuchSchedule(NotFound):
+    """there is no schedule {schedule_id}
+    `delegate schedule list` shows those there are"""
+
+    code = "no_such_schedule"
+
+
 class NoSuchAttempt(NotFound):
     """no attempt {attempt_id}"""
 
@@ -235,6 +286,19 @@ class IllegalMove(Conflict):
     {advice}"""
 
     code = "illegal_move"
+
+
+class ScheduleEnded(Conflict):
+    """schedule {schedule_id} is {state}: it cannot be {verb}
+    create a new one; `delegate schedule get {schedule_id}` shows what this one was"""
+
+    code = "schedule_ended"
+
+
+class NoQuestion(Conflict):
+    """{task_id} is {state} and has asked nothing that waits for an answer"""
+
+    code = "no_question"
 
 
 class SequenceGap(Conflict):
@@ -290,6 +354,13 @@ class StoreBusy(Unavailable):
     code = "store_busy"
 
 
+class Stopping(Unavailable):
+    """the relay is stopping
+    try again in a moment; if it was not restarted, `delegate up`"""
+
+    code = "stopping"
+
+
 class DiskFull(Unavailable):
     """the disk is full: {why}
     free some space; nothing that was accepted is lost"""
@@ -308,6 +379,11 @@ class BadSetting(BadData):
     {advice}"""
 
     code = "bad_setting"
+
+
+class BadSettingsFile(BadSetting):
+    """{path}{place}: {why}
+    {advice}"""
 
 
 class BadRepoFile(BadData):

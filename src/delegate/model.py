@@ -9,14 +9,21 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from delegate.config import AGENT_COMMAND
+from delegate.settings_values import AGENT_COMMAND
 from delegate.states import AttemptState, Reason, TaskState
 
 TaskId = NewType("TaskId", str)
 AttemptId = NewType("AttemptId", str)
 RunnerId = NewType("RunnerId", str)
+ScheduleId = NewType("ScheduleId", str)
 
 PROMPT_MAX = 250_000
+DEPENDENCIES_MAX = 100  # of one task
+DEPTH_MAX = 100  # tasks in a chain of dependencies
+QUESTIONS_MAX = 10  # of one attempt
+QUESTION_MAX = 10_000  # characters
+OPTIONS_MAX = 20  # of one question
+OPTION_MAX = 1_000  # characters
 MAX_ATTEMPTS = 3  # in all, counting those lost with their machine
 ANY_MACHINE = "*"
 HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
@@ -55,8 +62,16 @@ class Mode(StrEnum):
     PULL_REQUEST = "pull_request"  # the same, and a pull request
 
 
+class OnDependencyFailure(StrEnum):
+    """What becomes of a task when one that it waits for does not end well."""
+
+    CANCEL = "cancel"
+    RUN = "run"
+
+
 class EventKind(StrEnum):
     SUBMITTED = "submitted"
+    READY = "ready"  # all that it waited for has ended
     CLAIMED = "claimed"
     STARTED = "started"
     SESSION = "session"
@@ -64,6 +79,8 @@ class EventKind(StrEnum):
     TOOL = "tool"
     TODO = "todo"
     USAGE = "usage"
+    QUESTION = "question"
+    ANSWER = "answer"
     WARNING = "warning"
     PREFERENCES = "preferences"
     WORKSPACE = "workspace"
@@ -93,6 +110,10 @@ def new_task_id() -> TaskId:
 
 def new_attempt_id() -> AttemptId:
     return AttemptId(f"att-{secrets.token_hex(8)}")
+
+
+def new_schedule_id() -> ScheduleId:
+    return ScheduleId(f"schedule-{secrets.token_hex(5)}")
 
 
 def new_runner_id() -> RunnerId:
@@ -172,6 +193,17 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an agent wants to know from a person, and what it was told."""
+
+    attempt_id: AttemptId
+    text: str
+    asked_at: datetime
+    options: tuple[str, ...] = ()
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What an attempt left behind for people to look at."""
 
@@ -207,7 +239,7 @@ class Checkpoint:
     branch: str | None = None
     base_commit: str | None = None
     commit: str | None = None
-    dirty_files: tuple[str, ...] = ()
+    dirty_files: tuple[str, ...] | None = None  # None: not known
     output_tail: tuple[str, ...] = ()
     error: str | None = None
     summary: str = ""  # the agent's last words
@@ -262,6 +294,12 @@ class Task:
     issue: Issue | None = None
     context: str | None = None  # what a person adds when a task is resumed
     choices: tuple[Choice, ...] = ()
+    depends_on: tuple[TaskId, ...] = ()
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
+    depth: int = 0  # of the chain of dependencies above it
+    continue_from: TaskId | None = None  # the dependency whose checkpoint, and session if possible, it goes on from
+    schedule_id: ScheduleId | None = None  # the schedule that made it
+    questions: tuple[Question, ...] = ()  # those its agent asked last, all of one attempt
     result: Result | None = None
     reason: Reason | None = None
     message: str | None = None

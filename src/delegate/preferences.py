@@ -220,9 +220,9 @@ def _effort(chosen: Mapping[Field, Choice], efforts: Sequence[Choice], found: Fi
 
 def _read(one: Field, text: str, source: Source) -> str:
     value = READERS[one](text.strip())
-    if one is Field.AGENT and value == AgentName.SHELL and source is not Source.REQUEST:
+    if one is Field.AGENT and value == AgentName.SHELL and source not in {Source.REQUEST, Source.RELAY}:
         # Otherwise the text of an issue, which anybody may have written, would run as commands.
-        raise ValueError("the agent shell can be chosen by a request only")
+        raise ValueError("the agent shell can be chosen by a request only, or for requests by the relay's settings")
     if one is Field.REPOSITORY and source in IN_AN_ISSUE and SHORT.fullmatch(value) is None:
         # Whoever may write an issue does not choose among the paths and the addresses that the runner can reach.
         raise ValueError(f"{PLACES[source]} must name the repository as owner/name, not {shown(value)}")

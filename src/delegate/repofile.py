@@ -10,9 +10,9 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
-from delegate.config import parse_duration_ms
 from delegate.errors import BadRepoFile, shown
 from delegate.model import Field
+from delegate.settings_values import parse_duration_ms
 
 FILE_NAME = ".delegate.toml"
 SIZE_MAX = 64 * 1024  # bytes; nobody writes more by hand

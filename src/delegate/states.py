@@ -52,6 +52,9 @@ class Reason(StrEnum):
     POLICY_DENIED = "policy_denied"
     PUSH_REJECTED = "push_rejected"
     PR_REJECTED = "pr_rejected"
+    DEPENDENCY_FAILED = "dependency_failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    QUESTION = "question"
     HANDED_BACK = "handed_back"
     INTERNAL = "internal"
 
@@ -120,9 +123,20 @@ ADVICE: dict[Reason, str] = {
     "`delegate retry` the task",
     Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or mend what the message names and "
     "`delegate retry` the task",
+    Reason.DEPENDENCY_FAILED: "`delegate status --tree` shows what failed: `delegate retry` that one, then this one",
+    Reason.OUT_OF_MEMORY: "raise DELEGATE_TASK_MEMORY_MAX on the runner's machine, or split the work",
+    Reason.QUESTION: "`delegate answer` it",
     Reason.HANDED_BACK: "nothing: another runner takes it",
     Reason.INTERNAL: "this is a defect of Delegate; please report it with the relay's log",
 }
 
 # Reasons after which the task waits for a reset instead of ending.
 PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
+
+# Ends that no answer would help against: the attempt has had all that it was allowed to have.
+USED_UP = frozenset({Reason.TIMEOUT, Reason.BUDGET})
+
+
+def waits_for_answer(state: AttemptState, reason: Reason) -> bool:
+    """Whether a task whose agent has asked something waits, or goes on with the answer, after an attempt ended so."""
+    return state in (A.COMPLETED, A.RELEASED) or (state is A.FAILED and reason not in USED_UP)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,16 @@ class Asked:
     line: str
     headers: dict[str, str]
     body: bytes
+
+
+Run = Callable[..., tuple[int, list[Asked]]]
+
+
+def body_of(asked: list[Asked]) -> dict[str, Any]:
+    """What was sent, without the key that makes it safe to send it twice."""
+    sent: dict[str, Any] = json.loads(asked[0].body)
+    sent.pop("requestKey")
+    return sent
 
 
 def answer(value: object, status: str = "200 OK") -> bytes:

@@ -7,10 +7,12 @@ from typing import get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from delegate import answers, model
+from delegate import answers, model, schedule
+from delegate.cli import schedules as schedule_commands
 from delegate.cli import tasks as commands
+from delegate.cli import words
 from delegate.states import FINAL_TASK_STATES
-from delegate.wire import parts, tasks
+from delegate.wire import parts, schedules, tasks
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,8 @@ from delegate.wire import parts, tasks
         (answers.UsageData, parts.UsageView),
         (answers.IssueData, parts.IssueView),
         (answers.ChoiceData, parts.ChoiceView),
+        (answers.QuestionData, parts.QuestionView),
+        (answers.CheckpointData, parts.CheckpointView),
         (answers.ResultData, parts.ResultView),
         (answers.ChangeData, parts.ChangeView),
         (answers.PromptData, tasks.PromptView),
@@ -31,6 +35,14 @@ from delegate.wire import parts, tasks
         (answers.OutputData, tasks.OutputView),
         (answers.RunnerData, tasks.RunnerView),
         (answers.RelayData, tasks.RelayView),
+        (answers.BatchData, tasks.BatchAnswer),
+        (answers.GraphData, tasks.GraphView),
+        (answers.RunData, schedules.RunView),
+        (answers.ScheduleData, schedules.ScheduleView),
+        (answers.ScheduleDetail, schedules.ScheduleDetail),
+        (answers.SchedulePage, schedules.SchedulePage),
+        (answers.PipelineData, schedules.PipelineView),
+        (answers.CancelledSchedule, schedules.CancelledSchedule),
     ],
 )
 def test_a_client_knows_exactly_the_fields_that_are_sent(known: type, sent: type[BaseModel]) -> None:
@@ -38,5 +50,8 @@ def test_a_client_knows_exactly_the_fields_that_are_sent(known: type, sent: type
 
 
 def test_the_limits_that_are_repeated_are_the_same() -> None:
-    assert commands.PROMPT_MAX == model.PROMPT_MAX
+    assert words.PROMPT_MAX == model.PROMPT_MAX
+    assert schedule_commands.STEPS == schedule.PIPELINE_STEPS
+    assert schedule_commands.DELAY_MAX_MS == schedules.YEAR_MS
+    assert list(schedule.ScheduleState) == schedule_commands.STATUSES
     assert {state.value for state in FINAL_TASK_STATES} == commands.ENDED

@@ -13,7 +13,7 @@ from delegate import __version__, client, home
 from delegate.cli import serve
 from delegate.cli.door import Door
 from delegate.cli.follow import waits_after
-from delegate.client import Client, StreamItem, StreamParser
+from delegate.client import Client
 from delegate.config import Home, Settings
 from delegate.errors import (
     BadSetting,
@@ -24,6 +24,7 @@ from delegate.errors import (
     Reported,
     Unauthenticated,
 )
+from delegate.stream import StreamItem, StreamParser
 
 RELAY = {"version": "0.1.0", "runners": []}
 

@@ -38,14 +38,14 @@ def strays_under(directory: str) -> list[int]:
     return found
 
 
-def test_the_demo_ends_in_two_pull_requests_and_leaves_nothing_behind(stage: World) -> None:
+def test_the_demo_shows_a_chain_ends_in_two_pull_requests_and_leaves_nothing_behind(stage: World) -> None:
     shown = stage.ok("demo")
 
     headings = [line for line in shown.splitlines() if re.fullmatch(r"[A-Z][^:]*", line) and not line.startswith("Del")]
     assert headings == [
         "A small repository with a bug",
         "A relay and its runners",
-        "Two pieces of work at the same time, each in a worktree of its own",
+        "Two pieces of work at the same time, and one that waits for both",
         "Your checkout",
         "Where everything is",
     ]
@@ -53,7 +53,15 @@ def test_the_demo_ends_in_two_pull_requests_and_leaves_nothing_behind(stage: Wor
         "Read the discount as a percentage",
         "Say what a basket costs in words",
     ]
-    assert shown.count("✓ completed") == 2
+    assert re.findall(r"^(\d/3) (.*)  task-.*$|^    [✓✗] (\w+)", shown, re.M) == [
+        *(("1/3", "build", ""), ("", "", "completed")),
+        *(("2/3", "test", ""), ("", "", "failed")),
+        *(("3/3", "deploy", ""), ("", "", "cancelled")),
+        *(("1/3", "Read the discount as a percentage", ""), ("", "", "completed")),
+        *(("2/3", "Say what a basket costs in words", ""), ("", "", "completed")),
+        *(("3/3", "List the work that is ready", ""), ("", "", "completed")),
+    ]
+    assert re.search(r"^  task-\w+        queued  build\n  └─ task-\w+     queued  test\n     └─ task", shown, re.M)
     assert shown.count("1 of 1 passed") == 2
     assert "    │ FAILED (failures=1)\n" in shown
     assert "    │ OK\n" in shown
@@ -74,10 +82,11 @@ def test_a_kept_demo_can_be_looked_at(stage: World) -> None:
     shutil.rmtree(root)
 
 
-def test_the_demo_as_json_is_its_two_tasks(stage: World) -> None:
+def test_the_demo_as_json_is_its_tasks(stage: World) -> None:
     tasks = [json.loads(line) for line in stage.ok("demo", "--json").splitlines()]
 
-    assert [task["status"] for task in tasks] == ["completed"] * 2
+    assert [task["status"] for task in tasks] == ["completed", "failed", "cancelled", *["completed"] * 3]
+    assert [len(task["dependsOn"]) for task in tasks] == [0, 1, 1, 0, 0, 2]
 
 
 def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
@@ -106,7 +115,7 @@ def test_with_a_repository_on_github_the_demo_ends_in_a_real_pull_request(stage:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after", ["A small", "A relay", "1/2", "2/2"])
+@pytest.mark.parametrize("after", ["A small", "A chain", "1/3", "3/3"])
 def test_an_interrupted_demo_cleans_up(stage: World, after: str, number: signal.Signals) -> None:
     playing = stage.popen("demo")
     assert playing.stdout is not None

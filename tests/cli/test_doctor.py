@@ -376,8 +376,11 @@ def test_a_setting_that_cannot_be_read_is_the_first_to_mend(machine: Machine) ->
     done = machine.run(DELEGATE_LEASE="soon")
 
     assert done.returncode == 1
-    assert done.stdout.splitlines()[:2] == ["settings", "  problem  DELEGATE_LEASE  soon: cannot be read"]
-    assert "\nmend first: DELEGATE_LEASE soon: cannot be read; DELEGATE_LEASE: " in done.stdout
+    assert done.stdout.splitlines()[:2] == [
+        "settings",
+        "  problem  DELEGATE_LEASE  soon: must be a positive number of seconds",
+    ]
+    assert "\nmend first: DELEGATE_LEASE soon: must be a positive number of seconds;\nDELEGATE_LEASE: " in done.stdout
 
 
 def test_names_of_secrets_are_told_but_no_values(machine: Machine) -> None:

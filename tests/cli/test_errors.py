@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from delegate.cli.door import Door
-from delegate.cli.main import COMMANDS, main
+from delegate.cli.main import COMMANDS, cli, main
+
+TOP = click.Context(cli)
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +36,80 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (
             ["help", "staus"],
             "delegate: no such command 'staus'\nhint: did you mean `delegate status`?\n",
+        ),
+        (
+            ["schedule", "lsit"],
+            "delegate: no such command 'lsit'\nhint: did you mean `delegate schedule list`?\n",
+        ),
+        (
+            ["schedule", "xyzzy"],
+            "delegate: no such command 'xyzzy'\nhint: `delegate schedule --help` lists the commands\n",
+        ),
+        (
+            ["help", "schedule", "creat"],
+            "delegate: no such command 'creat'\nhint: did you mean `delegate schedule create`?\n",
+        ),
+        (
+            ["help", "status", "all"],
+            "delegate: no such command 'status all'\nhint: `delegate status --help` shows how it is used\n",
+        ),
+        (
+            ["run", "--depends-on", " , ", "x"],
+            "delegate: invalid value for '--depends-on': is empty; name a task, as `delegate status` lists them\n"
+            "hint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["schedule", "create", "-x do it"],
+            "delegate: no such option '-x'\n"
+            'hint: put -- before a prompt that starts with a dash: delegate schedule create -- "-…"\n',
+        ),
+        (
+            ["schedule", "create", "x"],
+            'delegate: when is it to run?\nhint: add --cron "0 2 * * *" for every night at two, --at +2h for once, '
+            "or --after ID for after another one\n",
+        ),
+        (
+            ["schedule", "create", "x", "--at", "+2h", "--cron", "* * * * *"],
+            "delegate: choose one of --cron and --at\nhint: --cron runs again and again, --at once\n",
+        ),
+        (
+            ["schedule", "create", "x", "--at", "soon"],
+            "delegate: at: 'soon' is no moment; write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z or +2h\n",
+        ),
+        (
+            ["schedule", "create", "x", "--at", "2026-02-19"],
+            "delegate: at: '2026-02-19' has no time of day; write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z "
+            "or +2h\n",
+        ),
+        (
+            ["schedule", "create", "x", "--at", "+999999999d"],
+            "delegate: at: +999999999d from now is after the year 9999\n",
+        ),
+        (
+            ["schedule", "create", "x", "--cron", "* * * * *", "--expires-at", "+1d", "--timezone", "Europe/Berln"],
+            "delegate: timezone: there is no time zone 'Europe/Berln'; did you mean Europe/Berlin?\n",
+        ),
+        (
+            ["schedule", "create", "x", "--cron", "* * * * *", "--timezone", "Mars/Base"],
+            "delegate: timezone: there is no time zone 'Mars/Base'; write one like Europe/Berlin or UTC\n",
+        ),
+        (
+            ["schedule", "create", "--cron", "* * * * *"],
+            "delegate: prompt: is empty; say what is to be done\n",
+        ),
+        (
+            ["pipeline", "only one"],
+            "delegate: a pipeline has 2 to 20 steps, not 1\n"
+            'hint: put quotes around each prompt: delegate pipeline "build it" "test it"\n',
+        ),
+        (
+            ["pipeline", "one", " "],
+            "delegate: step 2: is empty; say what is to be done\n",
+        ),
+        (
+            ["pipeline", "one", "two", "--delay", "9999999m"],
+            "delegate: invalid value for '--delay': must be from 0 ms to 31,622,400,000 ms (366 days), "
+            "not 599,999,940,000\nhint: `delegate pipeline --help` shows how it is used\n",
         ),
         (
             ["status", "--tial"],
@@ -187,6 +264,19 @@ def test_every_command_has_an_example_in_its_help(command: str, capsys: pytest.C
     assert "  Examples:\n    " in described
     assert f"delegate {command}" in described.partition("Examples:")[2]
     assert capsys.readouterr().out == described
+
+
+@pytest.mark.parametrize("group", [name for name in COMMANDS if isinstance(cli.get_command(TOP, name), click.Group)])
+def test_every_command_of_a_group_has_an_example_in_its_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = cli.get_command(TOP, group)
+    assert isinstance(found, click.Group)
+
+    for name in found.list_commands(TOP):
+        assert main(["help", group, name]) == 0
+        described = capsys.readouterr().out
+        assert main([group, name, "--help"]) == 0
+        assert f"delegate {group} {name}" in described.partition("Examples:")[2]
+        assert capsys.readouterr().out == described
 
 
 @pytest.mark.parametrize("typed", [[], ["help"], ["--help"], ["-h"]])

@@ -16,9 +16,11 @@ from tests.fakes.audit import strays
 from tests.fakes.world import World, children_of, tree_of, wait_until
 
 from delegate import home
-from delegate.cli import keeper
-from delegate.cli.keeper import Child, open_log, runner_count
-from delegate.config import Home
+from delegate.cli import logs
+from delegate.cli.children import Child
+from delegate.cli.logs import open_log, shorten_logs
+from delegate.cli.scaling import Size, size_of
+from delegate.config import Home, Settings
 from delegate.errors import InvalidField
 
 HOLD = "while [ ! -e {} ]; do sleep 0.05; done"
@@ -350,16 +352,19 @@ def test_a_child_is_started_again_more_and_more_slowly_until_it_lives() -> None:
 @pytest.mark.parametrize("text", ["-1", "257", "many", "1.5", "", "²"])
 def test_a_number_of_runners_is_auto_or_small(text: str) -> None:
     with pytest.raises(InvalidField):
-        runner_count(text)
+        size_of(text, Settings())
 
 
-def test_auto_is_one_runner_for_each_core() -> None:
-    assert runner_count("auto") == len(os.sched_getaffinity(0))
-    assert (runner_count("0"), runner_count("256")) == (0, 256)
+def test_a_number_that_was_said_beats_the_setting() -> None:
+    settings = Settings(max_runners=3)
+
+    assert size_of(None, settings) == Size(fixed=None, ceiling=3)
+    assert size_of("auto", settings) == Size(fixed=None, ceiling=None)
+    assert size_of("256", settings) == Size(fixed=256, ceiling=256)
 
 
 def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "LOG_MAX", 10)
+    monkeypatch.setattr(logs, "LOG_MAX", 10)
     place = Home(tmp_path)
 
     for text in (b"first and long", b"second and long", b"third"):
@@ -374,13 +379,13 @@ def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkey
 
 
 def test_a_log_that_grows_while_it_is_written_to_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "LOG_MAX", 10)
+    monkeypatch.setattr(logs, "LOG_MAX", 10)
     place = Home(tmp_path)
     descriptor = open_log(place, "relay")
 
     for text in (b"0123456789 the end of it", b"short"):
         os.write(descriptor, text)
-        keeper.shorten_logs(place)
+        shorten_logs(place)
     os.write(descriptor, b" and on")
     os.close(descriptor)
 

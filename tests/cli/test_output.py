@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delegate.cli.output import Look, relay_page, task_page, task_table
+from delegate.cli.output import Look, relay_page, task_table
+from delegate.cli.task_page import task_page
 from delegate.cli.terminal import cells
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ def task(**changes: Any) -> TaskData:
         "issue": None,
         "context": None,
         "choices": [],
+        "dependsOn": [],
+        "continueFrom": None,
+        "onDependencyFailure": "cancel",
+        "scheduleId": None,
+        "questions": [],
         "lineage": "task-1f0c9a77e2",
         "result": None,
         "exitCode": None,
@@ -123,11 +129,15 @@ def test_a_narrow_terminal_gets_a_block_for_each_task() -> None:
     ]
 
 
-def test_colour_paints_the_status_and_nothing_else() -> None:
+def test_colour_paints_the_status_and_the_notes() -> None:
     heading, row = task_table(TASKS[1:2], look(colour=True))
 
     assert heading == "TASK             STATUS   P   AGENT  AGE  PROMPT"
     assert row == "task-0000000002  \x1b[34mrunning\x1b[0m  P0  shell  5m   make test\\x1b[2J"
+    assert task_table(TASKS[:1], look(20, colour=True))[1::2] == [
+        "  \x1b[33mqueued\x1b[0m P2 claude …",
+        "\x1b[2m  why: no runner ha…\x1b[0m",
+    ]
 
 
 def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
@@ -156,18 +166,18 @@ def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
         },
     ]
 
-    assert task_page({"task": ended, "attempts": [attempt], "events": events}, look()) == [
+    assert task_page({"task": ended, "checkpoint": None, "attempts": [attempt], "events": events}, look()) == [
         "task-1f0c9a77e2  failed",
         "",
         "  prompt     exit 7",
         "  agent      shell",
         "  directory  /home/ada/shop",
+        "  retry of   task-0000000000",
         "  reason     command_failed, exit code 7",
         "  message    the command ended with exit code 7",
         "  hint       read its output with `delegate logs`",
         "  submitted  2026-03-01 11:55:00, P2",
         "  ran        2.0s on runner-a1, attempt 1",
-        "  retry of   task-0000000000",
         "",
         "  11:55:00  submitted",
         "  11:55:01  claimed by runner-a1, attempt 1",
@@ -207,7 +217,7 @@ def test_the_page_of_a_task_shows_what_came_of_it() -> None:
         result=result,
     )
 
-    assert task_page({"task": done, "attempts": [], "events": []}, look()) == [
+    assert task_page({"task": done, "checkpoint": None, "attempts": [], "events": []}, look()) == [
         "task-1f0c9a77e2  completed",
         "",
         "  prompt        fix the failing test",
@@ -231,13 +241,143 @@ def test_the_page_of_a_task_shows_what_came_of_it() -> None:
 def test_work_that_is_kept_says_where_to_find_it() -> None:
     kept = {**dict.fromkeys(("branch", "commit", "pullRequest")), "files": 0, "checksTotal": 0, "summary": ""}
 
-    page = task_page({"task": task(result={**kept, "isKept": True}), "attempts": [], "events": []}, look())
+    page = task_page(
+        {"task": task(result={**kept, "isKept": True}), "checkpoint": None, "attempts": [], "events": []}, look()
+    )
 
     assert "  kept       work that was not pushed; `delegate workspaces` lists it" in page
 
 
+def page_of(checkpoint: Any = None, **changes: Any) -> list[str]:
+    return task_page({"task": task(**changes), "checkpoint": checkpoint, "attempts": [], "events": []}, look())
+
+
+QUESTION = {
+    "text": "Which database?\nThe tests need one.",
+    "options": ["PostgreSQL", "SQLite"],
+    "askedAt": "2026-03-01T11:59:00Z",
+    "answer": None,
+}
+
+
+def test_a_task_that_asks_says_what_and_how_to_answer() -> None:
+    assert page_of(status="waiting", questions=[QUESTION], workingDirectory=None) == [
+        "task-1f0c9a77e2  waiting",
+        "",
+        "  Which database?",
+        "  The tests need one.",
+        "    · PostgreSQL",
+        "    · SQLite",
+        "",
+        '  delegate answer task-1f0c9a77e2 "PostgreSQL"',
+        "",
+        "  prompt     fix the failing test",
+        "  agent      claude",
+        "  submitted  2026-03-01 11:55:00, P2",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("questions", "command"),
+    [
+        ([{**QUESTION, "options": []}], "  delegate answer task-1f0c9a77e2 TEXT"),
+        ([QUESTION, {**QUESTION, "text": "And where?"}], "  delegate answer task-1f0c9a77e2 TEXT"),
+        ([{**QUESTION, "options": ['the "big" one', "$HOME"]}], "  delegate answer task-1f0c9a77e2 TEXT"),
+    ],
+    ids=["no options", "two questions", "words a shell would change"],
+)
+def test_an_answer_that_cannot_be_guessed_is_left_to_the_reader(questions: list[Any], command: str) -> None:
+    assert command in page_of(status="waiting", questions=questions)
+
+
+def test_the_table_shows_what_a_waiting_task_asks() -> None:
+    waiting = task(status="waiting", questions=[QUESTION], why="an answer is missing")
+
+    assert task_table([waiting], look())[-1] == "  asks: Which database? The tests need one."
+
+
+def test_an_answered_question_stays_on_the_page_and_an_ended_task_asks_nothing() -> None:
+    answered = page_of(questions=[{**QUESTION, "answer": "SQLite"}])
+    left = page_of(status="cancelled", questions=[QUESTION])
+
+    assert "  answered   Which database? The tests need one. → SQLite" in answered
+    assert not any("delegate answer" in line for line in left)
+
+
+def test_the_page_of_a_task_says_where_it_comes_from() -> None:
+    found = page_of(
+        dependsOn=["task-a", "task-b", "task-c"],
+        continueFrom="task-b",
+        onDependencyFailure="run",
+        scheduleId="schedule-1",
+        retryOf="task-y",
+        parentTaskId="task-x",
+        retryCount=2,
+        context="use the table",
+    )
+
+    assert found[6:10] == [
+        "  continues   task-b",
+        "  depends on  task-a, task-c, however they end",
+        "  resumes     task-y, number 3 of the chain from task-x",
+        "  schedule    schedule-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"agent": "shell", "lineage": "task-y"}, "  retry of   task-y"),
+        ({"agent": "claude", "lineage": "task-y"}, "  resumes    task-y"),
+        ({"agent": "claude"}, "  retry of   task-y"),
+    ],
+    ids=["a command run again", "an agent that goes on", "an agent that starts anew"],
+)
+def test_going_on_is_told_from_starting_again(changes: dict[str, Any], line: str) -> None:
+    assert line in page_of(retryOf="task-y", parentTaskId="task-y", retryCount=1, **changes)
+
+
+def test_the_page_of_a_task_sums_up_its_checkpoint() -> None:
+    left = {
+        "branch": "main",
+        "commit": "2" * 40,
+        "dirtyFiles": [f"{name}.py" for name in "abcdef"],
+        "outputTail": ["one", "two"],
+    }
+    nothing = {"branch": None, "commit": None, "dirtyFiles": None, "outputTail": []}
+
+    assert page_of(left)[-2] == (
+        "  checkpoint  main at 2222222222, 6 changed files (a.py, b.py, c.py, d.py, e.py, …), "
+        "the last 2 lines of output"
+    )
+    assert not any("checkpoint" in line for line in page_of(nothing))
+
+
+def test_on_a_terminal_long_text_goes_on_under_its_beginning() -> None:
+    event: Any = {"kind": "message", "at": "2026-03-01T11:55:00Z", "data": {"text": "I look at the tests first of all"}}
+    detail: Any = {
+        "task": task(prompt="make the parser accept tabs, and " + "x" * 30, workingDirectory=None),
+        "checkpoint": None,
+        "attempts": [],
+        "events": [event],
+    }
+    terminal = Look(width=40, colour=False, now=NOW, folds=True)
+
+    assert task_page(detail, terminal)[2:] == [
+        "  prompt     make the parser accept",
+        "             tabs, and",
+        f"             {'x' * 30}",
+        "  agent      claude",
+        "  submitted  2026-03-01 11:55:00, P2",
+        "",
+        "  11:55:00  I look at the tests first of",
+        "            all",
+    ]
+
+
 def test_a_long_prompt_is_cut_visibly_on_the_page() -> None:
-    page = task_page({"task": task(prompt="x" * 5000), "attempts": [], "events": []}, look())
+    page = task_page({"task": task(prompt="x" * 5000), "checkpoint": None, "attempts": [], "events": []}, look())
 
     assert page[2] == f"  prompt     {'x' * 400}… (5,000 characters)"
 

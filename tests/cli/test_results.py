@@ -7,30 +7,16 @@ import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cli.scripted_relay import Asked, ScriptedRelay, answer, problem
+from tests.cli.scripted_relay import Run, answer, body_of, problem
 
-from delegate.cli.main import main
+from delegate.cli.door import Door
+from delegate.cli.follow import AgentFollower
 from delegate.cli.results import painted_line, plain
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+né\x0cw\t\x1b[2J\n"
 CHANGE = {"baseCommit": "1" * 40, "commit": "2" * 40, "patch": PATCH, "isCut": False}
-Run = Callable[..., tuple[int, list[Asked]]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    def run(reply: bytes, *words: str) -> tuple[int, list[Asked]]:
-        with ScriptedRelay([reply]) as relay:
-            monkeypatch.setenv("DELEGATE_RELAY_URL", relay.url)
-            monkeypatch.setenv("DELEGATE_TOKEN", "secret")
-            monkeypatch.setenv("DELEGATE_HOME", str(tmp_path / "home"))
-            monkeypatch.chdir(tmp_path)
-            return main(words), relay.asked
-
-    return run
 
 
 class Terminal(io.StringIO):
@@ -51,12 +37,6 @@ def shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         return screen.getvalue()
 
     return show
-
-
-def body_of(asked: list[Asked]) -> dict[str, Any]:
-    sent: dict[str, Any] = json.loads(asked[0].body)
-    sent.pop("requestKey")
-    return sent
 
 
 def test_a_diff_in_a_pipe_is_the_exact_patch(run: Run, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -152,6 +132,51 @@ def test_a_resume_with_words_that_are_none_is_refused(
     code, asked = run(b"", "resume", "task-1", "--context", context)
 
     assert (code, asked, capsys.readouterr().err) == (2, [], f"delegate: context: {why}\n")
+
+
+def test_an_answer_is_sent_as_it_was_typed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, asked = run(answer({"taskId": "task-1"}), "answer", "task-1", "use", "SQLite")
+
+    assert (code, capsys.readouterr().out) == (0, "task-1 answered\n")
+    assert asked[0].line == "POST /api/tasks/task-1/answer HTTP/1.1"
+    assert body_of(asked) == {"text": "use SQLite"}
+
+
+def test_an_answer_comes_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("so:\n  ünd so\n".encode())))
+
+    _, asked = run(answer({"taskId": "task-1"}), "answer", "task-1", "-")
+
+    assert body_of(asked) == {"text": "so:\n  ünd so"}
+
+
+def test_an_empty_answer_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, asked = run(b"", "answer", "task-1")
+
+    assert (code, asked) == (2, [])
+    assert capsys.readouterr().err == "delegate: answer: is empty; say what the agent is to know\n"
+
+
+def test_a_follower_is_told_the_question_and_how_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    data = {"text": "Which one?", "options": ["a", "b"]}
+
+    AgentFollower(Door(environ={})).event(
+        {"id": 1, "taskId": "task-1", "attemptId": None, "kind": "question", "at": "2026-01-01T00:00:00Z", "data": data}
+    )
+
+    shown = capsys.readouterr()
+    assert shown.out == "asks: Which one? (a / b)\n"
+    assert shown.err == "delegate: task-1 waits for an answer\nhint: delegate answer task-1 TEXT\n"
+
+
+def test_dependencies_may_be_repeated_or_parted_by_commas(run: Run) -> None:
+    words = "run npm test --depends-on task-a,task-b --depends-on task-b,,task-c --continue-from task-a"
+
+    _, asked = run(answer({"taskId": "task-1"}), *words.split(), "--on-dependency-failure", "run")
+
+    sent = body_of(asked)
+    assert (sent["prompt"], sent["dependsOn"]) == ("npm test", ["task-a", "task-b", "task-c"])
+    assert (sent["continueFrom"], sent["onDependencyFailure"]) == ("task-a", "run")
 
 
 def test_the_wishes_of_a_submit_are_sent_as_they_were_typed(run: Run) -> None:

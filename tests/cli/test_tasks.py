@@ -245,6 +245,34 @@ def test_a_retry_is_a_new_task_that_knows_the_old_one(busy_world: World) -> None
     assert busy_world.wait_for(new)["retryOf"] == old
 
 
+def test_the_examples_for_the_shell_run_as_they_are_written(world: World, tmp_path: Path) -> None:
+    (tmp_path / "npm").write_text('#!/bin/sh\necho "npm $*" >> npm.log\ntest "$*" != "run deploy" -o -e approved\n')
+    (tmp_path / "npm").chmod(0o755)
+    world.environment.update(DELEGATE_DEFAULT_AGENT="shell", PATH=f"{tmp_path}:{world.environment['PATH']}")
+
+    build = world.ok("delegate", "npm run build", "--priority", "P1").strip()
+    test = world.ok("delegate", "npm test", "--depends-on", build).strip()
+    deploy = world.ok("delegate", "npm run deploy", "--depends-on", test).strip()
+    failed = world.wait_for(deploy)
+    (world.work / "approved").touch()
+    resumed = world.ok("resume", deploy, "--context", "Try a different approach this time").strip()
+
+    assert (failed["status"], world.wait_for(resumed)["status"]) == ("failed", "completed")
+    assert (world.work / "npm.log").read_text().splitlines() == [
+        "npm run build",
+        "npm test",
+        "npm run deploy",
+        "npm run deploy",
+    ]
+    assert [line.split()[-3:] for line in world.ok("status", "--tree", test).splitlines()] == [
+        ["npm", "run", "build"],
+        ["completed", "npm", "test"],
+        ["npm", "run", "deploy"],
+        ["npm", "run", "deploy"],
+    ]
+    assert f"  resumes     {deploy}\n" in world.ok("status", resumed)
+
+
 def test_more_tasks_than_a_page_holds_can_be_listed(busy_world: World) -> None:
     shown = busy_world.run("status", "-n", "2")
 
@@ -362,6 +390,8 @@ def test_no_heavy_module_is_loaded_to_show_the_status(busy_world: World) -> None
         "logging",
         "ssl",
         "asyncio",
+        "zoneinfo",
+        "delegate.cli.submit",
     ]
     program = (
         "import sys; from delegate.cli.main import main; main(sys.argv[1:]); "

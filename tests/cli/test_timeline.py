@@ -30,6 +30,10 @@ def test_every_kind_of_event_has_its_words() -> None:
         ),
         ("todo", {"items": "odd"}, "todo  "),
         ("usage", {"costUsd": 1}, ""),
+        ("ready", {}, "all that it waited for has ended"),
+        ("question", {"text": "which\none?", "options": ["a", "b"]}, "asks: which one? (a / b)"),
+        ("question", {"text": "why?", "options": []}, "asks: why?"),
+        ("answer", {"text": "b"}, "answered: b"),
         ("warning", {"text": "slow"}, "warning: slow"),
         (
             "preferences",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from delegate.queue.rescue import GIVEN_UP_AFTER
-from delegate.queue.rules import Rules
+from delegate.queue.rules import AGEING, Rules
 
 FINAL = {"completed", "failed", "cancelled"}
 
@@ -24,6 +24,13 @@ class Try:
     state: str = "running"
     told: tuple[str, str | None, int | None] | None = None  # state, reason and exit code of its end
     next_seq: int = 0
+    machine: str = ""  # of its runner
+    has_asked: bool = False
+
+    def meant(self, told: tuple[str, str | None, int | None]) -> tuple[str, str | None, int | None]:
+        """Who has asked has not ended the task, unless it was cancelled or lost."""
+        has_asked = self.has_asked if self.state == "running" else self.told is not None and self.told[1] == "question"
+        return ("released", "question", told[2]) if has_asked and told[0] not in ("cancelled", "lost") else told
 
 
 @dataclass(slots=True)
@@ -33,12 +40,14 @@ class Job:
     agent: str
     rerun: bool
     priority: int
+    created: datetime
     state: str = "queued"
     reason: str | None = None
     fence: int = 0
     attempts: int = 0
     not_before: datetime | None = None
     cancelled: bool = False
+    is_open: bool = False  # a question that nobody has answered
     tries: list[Try] = field(default_factory=list)
 
     def end(self, state: str, reason: str) -> None:
@@ -65,6 +74,9 @@ class Reference:
     def running(self) -> list[Try]:
         return [one for job in self.jobs.values() for one in job.tries if one.state == "running"]
 
+    def add(self, task_id: str, lane: str, agent: str, *, rerun: bool, priority: int) -> None:
+        self.jobs[task_id] = Job(len(self.jobs), lane, agent, rerun, priority, self.now)
+
     def claim(self, claim_id: str, runner: str, lanes: set[str]) -> Try | None:
         if (earlier := self.claims.get(claim_id)) is not None:
             return earlier if earlier.runner == runner and earlier.state == "running" else None
@@ -76,8 +88,10 @@ class Reference:
         ready = [job for job in ready if job.not_before is None or job.not_before <= self.now]
         if not ready:
             return None
-        job = min(ready, key=lambda job: (job.priority, job.order))
+        heads = {(job.lane, job.priority): job for job in reversed(ready)}.values()  # the oldest of each
+        job = min(heads, key=lambda job: (job.created + job.priority * AGEING, job.order))
         job.state, job.fence, job.attempts, job.not_before = "running", job.fence + 1, job.attempts + 1, None
+        job.is_open = False
         held = Try(task=job, runner=runner, fence=job.fence, number=job.attempts, renewed=self.now)
         job.tries.append(held)
         self.claims[claim_id] = held
@@ -99,17 +113,46 @@ class Reference:
         return None
 
     def finish(self, held: Try, told: tuple[str, str | None, int | None], next_seq: int | None) -> str | None:
+        told = held.meant(told)
         if held.state != "running":
             return None if held.told == told else "StaleFence"
         if next_seq not in (None, held.next_seq):
             return "SequenceGap"
+        if told[1] == "question":
+            return self.set_aside(held, told)
         held.state, held.told = told[0], told
         held.task.end(told[0], str(told[1]))
         return None
 
+    def set_aside(self, held: Try, told: tuple[str, str | None, int | None]) -> str | None:
+        held.state, held.told, job = "released", told, held.task
+        if not job.cancelled and held.runner in self.known:
+            job.lane = f"{held.machine}/{job.agent}"
+        job.queue(counted=False)
+        if job.is_open and job.state == "queued":
+            job.state = "waiting"
+        return None
+
+    def ask(self, held: Try) -> str | None:
+        if held.state != "running":
+            return "StaleFence"
+        held.task.is_open = held.task.is_open or not held.has_asked
+        held.has_asked = True
+        return None
+
+    def answer(self, job: Job) -> str | None:
+        if job.state in FINAL or not job.is_open:
+            return "NoQuestion"
+        job.is_open = False
+        job.state = "queued" if job.state == "waiting" else job.state
+        return None
+
     def give_back(self, held: Try, told: tuple[str, str | None, int | None], until: datetime | None) -> str | None:
+        told = held.meant(told)
         if held.state != "running":
             return None if held.told == told else "StaleFence"
+        if told[1] == "question":
+            return self.set_aside(held, told)
         held.state, held.told = "released", told
         held.task.queue(counted=False, not_before=until)
         return None
@@ -128,7 +171,7 @@ class Reference:
     def cancel(self, job: Job) -> str | None:
         if job.state in FINAL and job.state != "cancelled" and not job.cancelled:
             return "IllegalMove"
-        if job.state == "queued":
+        if job.state in ("queued", "waiting"):
             job.end("cancelled", "cancelled")
         elif job.state == "running":
             job.cancelled = True

@@ -103,7 +103,7 @@ class Scene:
     async def claim(self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime) -> Held | None:
         by = by or runner()
         wish = Wish(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
-        return await claim(self.database, wish, self.rules, self.now)
+        return (await claim(self.database, wish, self.rules, self.now)).held
 
     async def take(self, by: Runner | None = None, **wishes: Any) -> Held:
         """A new task, in the hands of a runner."""
@@ -124,16 +124,16 @@ class Scene:
         return (await announce(self.database, holder(held), Told(state=state, **told), self.now))[1]
 
     async def finish(self, held: Held, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
-        return await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)
+        return (await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)).task
 
     async def release(self, held: Held, outcome: Outcome = HANDED_BACK) -> Task:
-        return await release(self.database, holder(held), outcome, self.now)
+        return (await release(self.database, holder(held), outcome, self.now)).task
 
     async def cancel(self, task: Task, reason: str = "") -> Task:
-        return await cancel(self.database, task.id, reason, self.now)
+        return (await cancel(self.database, task.id, reason, self.now)).task
 
     async def tick(self) -> list[Task]:
-        return await rescue(self.database, self.rules, self.now)
+        return [moved.task for moved in await rescue(self.database, self.rules, self.now)]
 
     async def pass_time(self, span: timedelta) -> None:
         """The relay lives on meanwhile, but has not looked around in the last moment."""

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.scene import DONE, NOON, Scene, parked_until, runner
 
 from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
-from delegate.queue.claim import Wish, claim_if_any, held_by
+from delegate.queue.claim import Claimed, Wish, claim_if_any, held_by
 from delegate.states import AttemptState, TaskState
 from delegate.store.runners import all_runners, get_runner
 
@@ -185,7 +185,7 @@ async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> No
 
     nothing = await claim_if_any(scene.database, wish, scene.rules, scene.now)
 
-    assert nothing is None
+    assert nothing == Claimed()
     assert await scene.database.read(lambda c: get_runner(c, anna.id)) == before
 
 
@@ -194,7 +194,7 @@ async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scen
     wish = Wish(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
     task = await scene.submit()
 
-    held = await claim_if_any(scene.database, wish, scene.rules, scene.now)
+    held = (await claim_if_any(scene.database, wish, scene.rules, scene.now)).held
 
     assert held is not None
     assert held.task.id == task.id

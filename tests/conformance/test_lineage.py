@@ -40,7 +40,7 @@ from delegate.model import (
     Usage,
 )
 from delegate.queue.claim import Held
-from delegate.report.follow import change_of, prompt_of
+from delegate.report.follow import change_of, prompt_of, task_in_full
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.retention import drop_ended_before
 from delegate.store.tasks import get_task
@@ -170,15 +170,35 @@ async def test_a_task_resumed_before_its_start_has_only_the_new_words(scene: Sce
 
 async def test_what_cannot_be_resumed_says_why(scene: Scene) -> None:
     queued = await scene.submit(agent="claude")
-    command = await scene.cancel(await scene.submit(agent="shell"))
 
     with pytest.raises(IllegalMove, match=f"{queued.id} is queued: it cannot be resumed"):
         await scene.resume(queued)
-    with pytest.raises(IllegalMove) as caught:
-        await scene.resume(command)
-    assert "a command has nothing to go on from" in caught.value.hint
     with pytest.raises(NoSuchTask):
         await resume(scene.database, TaskId("task-none"), None, request_key=None, now=scene.now)
+
+
+@pytest.mark.parametrize("ending", [DONE, FAILED], ids=["completed", "failed"])
+async def test_every_end_leaves_a_checkpoint_even_when_its_runner_told_none(scene: Scene, ending: Outcome) -> None:
+    held = await work(scene, agent="shell")
+    await scene.record(held, output(0, b"the last line\n"))
+    ended = await scene.finish(held, replace(ending, session_id=None, usage=Usage(turns=2)), next_seq=1)
+
+    full = await task_in_full(scene.database, ended.id, scene.rules, scene.now)
+
+    error = None if ending is DONE else FAILED.message
+    assert full.checkpoint == Checkpoint(output_tail=("the last line",), error=error, usage=Usage(turns=2))
+
+
+async def test_a_command_is_resumed_with_what_it_left_and_what_is_added(scene: Scene) -> None:
+    held = await work(scene, agent="shell")
+    await scene.record(held, output(0, b"half done\n"))
+    lost = await scene.release(held, GONE)
+
+    resumed = await scene.resume(lost, "skip the first part")
+    again = await go_on(scene)
+
+    assert (lost.state, again.task.id, again.task.context) == (TaskState.FAILED, resumed.id, "skip the first part")
+    assert again.heritage.checkpoint == Checkpoint(output_tail=("half done",), error="its runner went away")
 
 
 async def test_the_same_resume_asked_for_twice_is_one_task(scene: Scene) -> None:

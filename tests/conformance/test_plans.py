@@ -14,7 +14,9 @@ from tests.conformance.crowd import queue_up
 from tests.conformance.scene import DONE, Scene, fact, runner
 
 from delegate.model import EffectState, Mode
-from delegate.states import AttemptState
+from delegate.report.follow import page, surroundings
+from delegate.report.graph import graph_of
+from delegate.states import AttemptState, TaskState
 from delegate.store.database import Connection, Database
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +103,50 @@ async def test_the_first_claim_of_a_task_asks_nothing_about_others(scene: Scene)
         assert await scene.claim() is not None
 
     assert not [sql for sql, _ in statements if "checkpoint" in sql or "effect" in sql]
+
+
+async def test_dependents_are_found_and_settled_by_indexes(scene: Scene) -> None:
+    bad, good = await scene.take(), await scene.take()
+    waiting = await scene.submit(depends_on=(bad.task.id, good.task.id))
+    for other in (good.task, waiting):
+        await scene.submit(depends_on=(other.id,), continue_from=good.task.id)
+    await scene.database.write("fill", fill)
+
+    with overheard() as statements:
+        await scene.submit(depends_on=(good.task.id, waiting.id))
+        await scene.finish(good)
+        await scene.finish(bad, replace(DONE, state=AttemptState.FAILED))
+        await graph_of(scene.database, waiting.id, scene.rules, scene.now)
+        await surroundings(scene.database, scene.rules, scene.now, [waiting])
+
+    assert [sql for sql, _ in statements if "dependency" in sql]
+    for statement in statements:
+        plan = await plan_of(scene.database, statement)
+        assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (statement, plan)
+
+
+async def test_a_page_of_what_waits_is_read_from_its_end(scene: Scene) -> None:
+    await scene.database.write("fill", fill)
+
+    with overheard() as statements:
+        found = await page(scene.database, states=[TaskState.QUEUED, TaskState.BLOCKED], before=None, limit=10)
+
+    assert len(found) == 10
+    for statement in statements:
+        plan = await plan_of(scene.database, statement)
+        assert not any("Sort" in step or "TEMP B-TREE" in step or "Seq Scan" in step for step in plan), (
+            statement,
+            plan,
+        )
+
+
+async def test_an_end_that_nobody_waits_for_asks_once_whether_anybody_does(scene: Scene) -> None:
+    held = await scene.take()
+
+    with overheard() as statements:
+        await scene.finish(held)
+
+    assert len([sql for sql, _ in statements if "FROM dependency" in sql or "JOIN dependency" in sql]) == 1
 
 
 async def test_no_write_of_a_runner_looks_at_all_rows(scene: Scene) -> None:

@@ -7,10 +7,11 @@ from sqlalchemy import func, select
 from tests.conformance.scene import DONE, NOON, Scene, output, runner
 from tests.conformance.test_record import kept
 
-from delegate.config import MIB, Settings
+from delegate.config import Settings
 from delegate.intake.submit import send_message
 from delegate.queue.claim import Held
 from delegate.report.retention import RUNNER_FORGOTTEN_AFTER, retain
+from delegate.settings_values import MIB
 from delegate.store.database import Connection
 from delegate.store.runners import all_runners
 from delegate.store.tables import metadata

@@ -25,13 +25,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import select
-from tests.conformance.reference import FINAL, Job, Reference, Try
+from tests.conformance.reference import FINAL, Reference, Try
 from tests.conformance.scene import GONE, HANDED_BACK, NOON, Scene, fact, output, parked_until, runner
 from tests.databases import Place
 
 from delegate.errors import DelegateError
 from delegate.model import ANY_MACHINE, Outcome, Priority, Runner, Task
 from delegate.queue.claim import Held
+from delegate.queue.questions import answer, ask
 from delegate.queue.rescue import welcome_back
 from delegate.queue.rules import Rules
 from delegate.report.record import Item
@@ -120,7 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
     def submit(self, agent: str, machine: str, priority: Priority, rerun: bool) -> Task:
         wishes = {"agent": agent, "machine": machine, "priority": priority, "rerun": rerun}
         made = self.portal.call(lambda: self.scene.submit("true", **wishes))
-        self.model.jobs[made.id] = Job(len(self.model.jobs), f"{machine}/{agent}", agent, rerun, priority)
+        self.model.add(made.id, f"{machine}/{agent}", agent, rerun=rerun, priority=priority)
         return made
 
     @rule(target=tasks, old=tasks)
@@ -129,7 +130,7 @@ class QueueMachine(RuleBasedStateMachine):
         made = self.ask(lambda: self.scene.retry(old), None if job.state in FINAL else "IllegalMove")
         if made is None:
             return multiple()
-        self.model.jobs[made.id] = Job(len(self.model.jobs), job.lane, job.agent, job.rerun, job.priority)
+        self.model.add(made.id, job.lane, job.agent, rerun=job.rerun, priority=job.priority)
         return made
 
     @rule(target=hands, by=st.sampled_from(RUNNERS))
@@ -142,6 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
         if expected is None or held is None:
             assert (held, expected) == (None, None)
             return multiple()
+        expected.machine = by.machine
         assert self.model.jobs[held.task.id] is expected.task
         assert (held.attempt.fence, held.attempt.number) == (expected.fence, expected.number)
         return Hand(held, expected, claim_id, by)
@@ -191,6 +193,16 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(hand=hands)
     def lose(self, hand: Hand) -> None:
         self.ask(lambda: self.scene.release(hand.held, GONE), self.model.lose(hand.model))
+
+    @rule(hand=hands)
+    def ask_a_person(self, hand: Hand) -> None:
+        database, attempt_id = self.scene.database, hand.held.attempt.id
+        self.ask(lambda: ask(database, attempt_id, "Which?", (), self.scene.now), self.model.ask(hand.model))
+
+    @rule(which=tasks)
+    def answer(self, which: Task) -> None:
+        database, expected = self.scene.database, self.model.answer(self.model.jobs[which.id])
+        self.ask(lambda: answer(database, which.id, "This.", request_key=None, now=self.scene.now), expected)
 
     @rule(which=tasks)
     def cancel(self, which: Task) -> None:

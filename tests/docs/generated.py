@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
+from tests.docs.mcp_tools import mcp_tools
 from tests.docs.pages import ROOT, all_pages
 
 from delegate.repofile import KEYS, RepoFile
@@ -29,18 +30,19 @@ def made(name: str) -> str:
     if name.startswith("tests "):
         return tests_table(name.removeprefix("tests "))
     parts = {
-        "task-states": lambda: state_diagram(TASK_MOVES, first="queued"),
-        "attempt-states": lambda: state_diagram(ATTEMPT_MOVES, first="running"),
+        "task-states": lambda: state_diagram(TASK_MOVES, first=("blocked", "queued")),
+        "attempt-states": lambda: state_diagram(ATTEMPT_MOVES, first=("running",)),
         "state-meanings": state_meanings,
         "reasons": reasons,
         "layers": layers,
         "repository-file": repository_file,
+        "mcp-tools": mcp_tools,
     }
     return parts[name]()
 
 
-def state_diagram(moves: Mapping[str, frozenset[str]], *, first: str) -> str:
-    lines = [f"    [*] --> {first}"]
+def state_diagram(moves: Mapping[str, frozenset[str]], *, first: tuple[str, ...]) -> str:
+    lines = [f"    [*] --> {state}" for state in first]
     for old, ways in moves.items():
         lines += [f"    {old} --> {new}" for new in moves if new in ways]
         if not ways:
@@ -62,7 +64,13 @@ def _effect(reason: Reason) -> str:
         return "completed"
     if reason in PARKING_REASONS:
         return "waits for the reset"
-    return {Reason.CANCELLED: "cancelled", Reason.HANDED_BACK: "is queued again"}.get(reason, "failed")
+    others = {
+        Reason.CANCELLED: "cancelled",
+        Reason.DEPENDENCY_FAILED: "cancelled",
+        Reason.HANDED_BACK: "is queued again",
+        Reason.QUESTION: "waits for the answer",
+    }
+    return others.get(reason, "failed")
 
 
 def layers() -> str:

@@ -21,14 +21,19 @@ Scenario:
       "models":   ["claude-sonnet-4-5", ...],  # optional: other models get 404
       "api_keys": ["test-key"],                # optional: other keys get 401
       "vars":     {"branch": "x"},             # optional: {{branch}} in strings
+      "finds":    {"task": "task-\\w+"},       # optional: {{task}} is the last match in the conversation
       "side_text": "ok",                       # answer for side requests, see below
       "after_end": {"text": "(script ended)"}, # step played when steps run out
+      "obeys":    "npm test|make",             # optional, instead of steps: see below
       "steps": [ STEP, ... ]
     }
 
 A request is a main request when it carries tools; those consume steps in order, one step per request (so a 429 step
 followed by a text step is one failed attempt and one successful retry). Requests without tools (session title, quota
 probe, ...) are side requests: they get "side_text" and consume nothing, unless the scenario says "side_steps": true.
+
+With "obeys", a model that does as it is told, for agents that run at the same time: the last match of that pattern in
+the newest user message is run as a command, and a tool's result is answered with "Done.".
 
 A step is one of
     {"text": "done"}                                       final answer
@@ -133,6 +138,18 @@ def newest_user_text(body: Json) -> str:
         if message.get("role") == "user":
             return "\n".join(texts(message.get("content")))
     return ""
+
+
+def last_match(pattern: str, body: Json) -> str:
+    return (re.findall(pattern, "\n".join(texts(body.get("messages")))) or [""])[-1]
+
+
+def obeyed(commands: str, body: Json) -> tuple[int, Json]:
+    newest = body["messages"][-1]["content"]
+    if isinstance(newest, list) and any(block.get("type") == "tool_result" for block in newest):
+        return 1, {"text": "Done."}
+    found = re.findall(commands, newest_user_text(body)) or ["true"]
+    return 0, {"tool": "Bash", "input": {"command": found[-1], "description": "as asked"}}
 
 
 def find_cwd(body: Json) -> str:
@@ -403,7 +420,7 @@ class Answers(BaseHTTPRequestHandler):
         entry["kind"] = "main" if is_main else "side"
         step: Json = {"text": spec.get("side_text", "ok")}
         if is_main:
-            entry["step"], step = scenario.next_step()
+            entry["step"], step = obeyed(spec["obeys"], body) if "obeys" in spec else scenario.next_step()
         self._play(entry, fill(step, self._variables(spec, body, headers)))
 
     def _variables(self, spec: Json, body: Json, headers: dict[str, str]) -> dict[str, str]:
@@ -412,6 +429,7 @@ class Answers(BaseHTTPRequestHandler):
             "model": body.get("model", ""),
             "session_id": session_of(body, headers),
             "last_user": newest_user_text(body),
+            **{name: last_match(pattern, body) for name, pattern in spec.get("finds", {}).items()},
             **{name: str(value) for name, value in spec.get("vars", {}).items()},
         }
 

@@ -16,7 +16,17 @@ from typing import Any
 
 from tests.fakes.audit import database_faults, strays, workspace_faults
 
-QUICK = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_AFTER": "5", "DELEGATE_GRACE": "1"}
+QUICK = {
+    "DELEGATE_HEARTBEAT": "0.5",
+    "DELEGATE_LEASE": "2",
+    "DELEGATE_RECLAIM_AFTER": "5",
+    "DELEGATE_GRACE": "1",
+    # Tests keep the machine busy themselves: their runners take work all the same.
+    "DELEGATE_CPU_THRESHOLD": "100",
+    "DELEGATE_MEMORY_RESERVE": "0",
+    "DELEGATE_AGENT_MEMORY": "1048576",
+    "DELEGATE_MAX_RUNNERS": "2",
+}
 PATIENCE = 60.0
 
 

@@ -9,7 +9,7 @@ from delegate.config import Settings
 from delegate.errors import InvalidField, UnknownAgent
 from delegate.intake.submit import Request, preferred
 from delegate.intake.submit import accepted as accept
-from delegate.model import PROMPT_MAX, AgentName, Priority, Task
+from delegate.model import PROMPT_MAX, AgentName, Choice, Field, Issue, Priority, Source, Task, TaskId
 from delegate.states import TaskState
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ REQUEST = Request(prompt="true", agent="shell", working_directory="/srv", machin
 
 
 def accepted(request: Request, settings: Settings, now: datetime) -> Task:
-    return accept(request, preferred(request), settings, now)
+    return accept(request, preferred(request, settings), settings, now)
 
 
 def test_what_nobody_asked_for_is_as_the_settings_say() -> None:
@@ -76,3 +76,45 @@ def test_an_unknown_agent_is_refused_with_the_known_ones(agent: str) -> None:
 def test_a_directory_must_not_depend_on_where_one_stands(directory: str) -> None:
     with pytest.raises(InvalidField, match="workingDirectory: must be an absolute path"):
         accepted(replace(REQUEST, working_directory=directory), Settings(), NOW)
+
+
+@pytest.mark.parametrize("agent", ["shell", "codex", "acp:gemini --acp"])
+def test_the_relays_own_agent_works_where_nobody_asks_for_another(agent: str) -> None:
+    settings = Settings(default_agent=agent)
+    plain = replace(REQUEST, agent=None)
+
+    task = accepted(plain, settings, NOW)
+
+    assert task.agent == agent
+    assert Choice(field=Field.AGENT, value=agent, source=Source.RELAY) in task.choices
+    assert accepted(replace(plain, agent="claude"), settings, NOW).agent == "claude"
+    assert accepted(replace(plain, labels=("executor/claude",)), settings, NOW).agent == "claude"
+
+
+def test_the_words_of_an_issue_do_not_become_commands_by_a_default() -> None:
+    asked = replace(REQUEST, agent=None, issue=Issue(key="PER-44", title="rm -rf ~"))
+
+    assert accepted(asked, Settings(default_agent="shell"), NOW).agent == "claude"
+    assert accepted(asked, Settings(default_agent="codex"), NOW).agent == "codex"
+
+
+def test_an_agent_that_nobody_chose_is_told_as_the_default() -> None:
+    task = accepted(replace(REQUEST, agent=None), Settings(), NOW)
+
+    assert Choice(field=Field.AGENT, value="claude", source=Source.DEFAULT) in task.choices
+
+
+def test_what_is_continued_is_waited_for_once() -> None:
+    one, two = TaskId("task-1"), TaskId("task-2")
+
+    task = accepted(replace(REQUEST, depends_on=(one, two, one), continue_from=one), Settings(), NOW)
+
+    assert (task.depends_on, task.continue_from) == ((one, two), one)
+
+
+def test_a_task_waits_for_at_most_a_hundred_others() -> None:
+    hundred = tuple(TaskId(f"task-{number}") for number in range(100))
+
+    assert len(accepted(replace(REQUEST, depends_on=hundred), Settings(), NOW).depends_on) == 100
+    with pytest.raises(InvalidField, match="dependsOn: has 101 tasks with continueFrom; the limit is 100"):
+        accepted(replace(REQUEST, depends_on=hundred, continue_from=TaskId("task-x")), Settings(), NOW)

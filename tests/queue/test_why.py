@@ -8,7 +8,8 @@ from tests.conformance.scene import runner
 
 from delegate.model import ANY_MACHINE, AgentName, Limits, Runner, Task, TaskId
 from delegate.queue.why import Surroundings, why
-from delegate.states import TaskState
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.graph import Dependency
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SOON = NOW + timedelta(minutes=5)
@@ -39,10 +40,23 @@ def parked(one: Runner, until: datetime) -> Runner:
     return replace(one, parked={"claude": until})
 
 
+def held(one: Runner) -> Runner:
+    return replace(one, problem="no memory")
+
+
 def unseen(one: Runner) -> Runner:
     return replace(one, seen_at=NOW - timedelta(minutes=2, microseconds=1))
 
 
+def waits_for(*states: TaskState) -> dict[str, object]:
+    dependencies = [
+        Dependency(id=TaskId(f"task-{number}"), state=state, reason=None, depth=0)
+        for number, state in enumerate(states, start=1)
+    ]
+    return {"waited_for": {TASK.id: dependencies}}
+
+
+BLOCKED: dict[str, object] = {"state": TaskState.BLOCKED}
 WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("next in line for a free runner", {}, {}),
     ("next in line for a free runner", {"machine": ANY_MACHINE}, {"runners": [OTTO]}),
@@ -67,6 +81,9 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("its runner is busy", {}, {"busy": frozenset({ANNA.id})}),
     ("all runners are busy", {}, {"runners": [ANNA, EVE], "busy": frozenset({ANNA.id, EVE.id})}),
     ("its runner is busy", {}, {"runners": [ANNA, parked(EVE, SOON)], "busy": frozenset({ANNA.id})}),
+    ("no runner takes work just now: no memory", {}, {"runners": [held(ANNA)]}),
+    ("next in line for a free runner", {}, {"runners": [held(ANNA), EVE]}),
+    ("no more runners take work just now: no memory", {}, {"runners": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
     (
         "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC",
         {},
@@ -78,6 +95,9 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
         {"state": TaskState.RUNNING},
         {"silent": frozenset({TASK.id})},
     ),
+    ("waits for an answer: `delegate answer task-1` gives it", {"state": TaskState.WAITING}, {}),
+    ("waits for task-2 (running)", BLOCKED, waits_for(TaskState.COMPLETED, TaskState.RUNNING)),
+    ("waits for task-1 (queued) and 2 more", BLOCKED, waits_for(*[TaskState.BLOCKED] * 3, TaskState.FAILED)),
 ]
 
 
@@ -86,6 +106,6 @@ def test_a_task_can_always_say_why_it_waits(sentence: str, task: dict[str, objec
     assert why(replace(TASK, **task), replace(AROUND, **around)) == sentence  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("state", [state for state in TaskState if state is not TaskState.QUEUED])
+@pytest.mark.parametrize("state", [TaskState.RUNNING, *sorted(FINAL_TASK_STATES)])
 def test_a_task_that_does_not_wait_has_nothing_to_explain(state: TaskState) -> None:
     assert why(replace(TASK, state=state), AROUND) is None

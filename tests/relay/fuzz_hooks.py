@@ -22,7 +22,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             case.path_parameters[name] = dice.choice(ids)
     case.body = with_plain_integers(case.body)
     if isinstance(case.body, dict):
-        if case.path == "/api/tasks":
+        if case.path in {"/api/tasks", "/api/schedules"}:
             give_a_place(case.body)
         if "fence" in case.body and dice.random() < 0.5:
             case.body["fence"] = 1

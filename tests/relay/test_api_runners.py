@@ -34,6 +34,8 @@ ASSIGNMENT_KEYS = {
     "choices",
     "lineage",
     "checkpoint",
+    "forerunner",
+    "questions",
     "effects",
     "resumeSession",
     "nextSeq",

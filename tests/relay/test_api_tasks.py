@@ -114,7 +114,7 @@ async def test_a_task_in_full_has_its_attempts_and_its_timeline(runner: Runner) 
 
     detail = await attempt.detail()
 
-    assert set(detail) == {"task", "attempts", "events"}
+    assert set(detail) == {"task", "checkpoint", "attempts", "events"}
     assert [event["kind"] for event in detail["events"]] == ["submitted", "claimed", "started", "finished"]
     assert {"id", "taskId", "attemptId", "kind", "at", "data"} == set(detail["events"][0])
     (only,) = detail["attempts"]
@@ -310,7 +310,7 @@ async def test_the_apis_document_names_every_body_and_every_kind_of_refusal(owne
     document = (await owner.get("/api/openapi.json")).json()
 
     posts = [operations["post"] for operations in document["paths"].values() if "post" in operations]
-    assert len(posts) == 13
+    assert len(posts) == 20
     assert all(post["requestBody"]["content"]["application/json"]["schema"]["$ref"] for post in posts)
     assert all("application/problem+json" in post["responses"]["422"]["content"] for post in posts)
     assert document["components"]["schemas"]["SubmitRequest"]["additionalProperties"] is False

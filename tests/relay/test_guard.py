@@ -46,6 +46,9 @@ OWNER_ROUTES = [
     ("POST", "/api/tasks/task-1/retry"),
     ("POST", "/api/tasks/task-1/resume"),
     ("POST", "/api/tasks/task-1/messages"),
+    ("POST", "/api/tasks/task-1/answer"),
+    ("POST", "/api/tasks/batch"),
+    ("GET", "/api/tasks/task-1/graph"),
     ("GET", "/api/tasks/task-1/output"),
     ("GET", "/api/tasks/task-1/output/raw"),
     ("GET", "/api/tasks/task-1/diff"),
@@ -54,6 +57,13 @@ OWNER_ROUTES = [
     ("GET", "/api/events"),
     ("GET", "/api/relay"),
     ("POST", "/api/runners/register"),
+    ("GET", "/api/schedules"),
+    ("POST", "/api/schedules"),
+    ("GET", "/api/schedules/schedule-1"),
+    ("POST", "/api/schedules/schedule-1/pause"),
+    ("POST", "/api/schedules/schedule-1/resume"),
+    ("POST", "/api/schedules/schedule-1/cancel"),
+    ("POST", "/api/pipelines"),
 ]
 RUNNER_ROUTES = [
     ("POST", "/api/runners/leave"),
@@ -82,7 +92,10 @@ async def test_every_route_of_the_api_is_in_one_of_the_lists(owner: httpx2.Async
     document = (await owner.get("/api/openapi.json")).json()
 
     routes = {
-        (method.upper(), path.replace("{task_id}", "task-1").replace("{attempt_id}", "att-1"))
+        (
+            method.upper(),
+            path.replace("{task_id}", "task-1").replace("{attempt_id}", "att-1").replace("{schedule_id}", "schedule-1"),
+        )
         for path, operations in document["paths"].items()
         for method in operations
     }

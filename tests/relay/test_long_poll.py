@@ -102,6 +102,18 @@ async def test_a_task_handed_back_or_retried_wakes_a_parked_claim(runner: Runner
         assert (await parked.result())["taskId"] != attempt.task_id
 
 
+async def test_the_end_of_a_dependency_wakes_a_parked_claim_for_each_task_behind_it(runner: Runner) -> None:
+    attempt = await runner.take()
+    waiting = {(await runner.submit(dependsOn=[attempt.task_id]))["taskId"] for _ in range(2)}
+    async with anyio.create_task_group() as group:
+        parked = [await park(group, runner.ask, wait=LONG) for _ in waiting]
+        await until_parked(runner)
+
+        await attempt.finish()
+
+        assert {(await one.result())["taskId"] for one in parked} == waiting
+
+
 def claim_request(relay: RelayProcess, runner: Runner, claim_id: str, wait: float) -> bytes:
     body = json.dumps({"claimId": claim_id, "agents": ["shell"], "wait": wait}).encode()
     lines = ("Content-Type: application/json", f"Content-Length: {len(body)}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +8,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import Process
 
@@ -26,7 +29,7 @@ from delegate.runner.process import Exit
 from delegate.runner.relay import RelayLink
 from delegate.runner.slot import Slot
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import Assignment, ClaimRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -327,3 +330,101 @@ async def test_wherever_the_program_is_killed_its_task_ends_once(stage: Stage, t
     assert await stage.output(task) == b"hello\n"
     assert [event.kind for event in detail.events].count("finished") == 1
     assert list((Home(stage.settings.home).runners / "1" / "spool").iterdir()) == []
+
+
+async def start_kept(stage: Stage) -> tuple[Process, FileIO]:
+    """The runner as its keeper starts it, and what it reports."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "delegate.runner", "--slot", "1", "--relay-url", stage.url]
+    env = {**os.environ, "DELEGATE_HOME": str(stage.settings.home), "DELEGATE_GRACE": "1"}
+    program = await anyio.open_process(
+        [*command, "--report-fd", str(writing)],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[writing],
+    )
+    os.close(writing)
+    return program, FileIO(reading)
+
+
+async def order(program: Process, **words: object) -> None:
+    assert program.stdin is not None
+    await program.stdin.send(json.dumps(words).encode() + b"\n")
+
+
+async def reported(reports: FileIO) -> dict[str, object]:
+    await anyio.wait_readable(reports)
+    return dict(json.loads(reports.readline()))
+
+
+async def why_is(stage: Stage, task: str, part: str) -> None:
+    while part not in ((await stage.detail(task)).task.why or ""):  # noqa: ASYNC110 - nothing rings for it
+        await anyio.sleep(0.01)
+
+
+async def test_a_runner_claims_when_its_keeper_lets_it_and_says_when_it_is_busy(stage: Stage) -> None:
+    first = await stage.submit("exit 0")
+    program, reports = await start_kept(stage)
+
+    async with program:
+        with anyio.fail_after(15):
+            ready = await reported(reports)
+            await order(program, hold="the machine lacks memory since noon")
+            await why_is(stage, first, "the machine lacks memory since noon")
+            await order(program, open=True)
+            said = [await reported(reports), await reported(reports)]
+            ended = await stage.ended(first)
+        program.send_signal(signal.SIGTERM)
+        await program.wait()
+    reports.close()
+
+    assert ready == {"idle": True}
+    assert said == [{"busy": ended.attempts[0].attempt_id, "agent": "shell"}, {"idle": True}]
+    assert ended.task.status == "completed"
+
+
+@pytest.mark.promise("P1")
+async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: Stage) -> None:
+    """Held and let go in the very moments in which tasks arrive: each of them runs, and runs once."""
+    equipment = stage.equipment()
+    orders = equipment.orders
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(equipment).work)
+        with anyio.fail_after(20):
+            tasks = []
+            for number in range(12):
+                await has_asked(equipment.slot)
+                tasks.append(await stage.submit(f"echo {number}"))
+                for _ in range(number % 4):
+                    await anyio.lowlevel.checkpoint()
+                orders.take(b'{"hold": "the machine lacks CPU"}')
+                await anyio.sleep(0.001 * number)
+                orders.take(b'{"open": true}')
+            ended = [await stage.ended(task) for task in tasks]
+        equipment.shutdown.drain()
+    stage.handed_out.remove(equipment)
+
+    assert [detail.task.status for detail in ended] == ["completed"] * 12
+    assert [len(detail.attempts) for detail in ended] == [1] * 12
+
+
+async def test_what_the_relay_answered_while_the_claim_was_broken_off_is_carried_out(stage: Stage) -> None:
+    equipment = stage.equipment()
+    equipment.orders.take(b'{"hold": "the machine lacks CPU"}')
+    task = await stage.submit("echo late")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(equipment).work)
+        with anyio.fail_after(5):
+            await has_asked(equipment.slot)
+            await why_is(stage, task, "the machine lacks CPU")
+            # A claim that was broken off, and that the relay answers all the same.
+            broken_off = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["shell"], wait=5)
+            await equipment.link.claim(broken_off)
+            ended = await stage.ended(task)
+        equipment.shutdown.drain()
+    stage.handed_out.remove(equipment)
+
+    assert ended.task.status == "completed"

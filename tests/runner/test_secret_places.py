@@ -63,6 +63,14 @@ def test_the_password_of_an_address_is_a_secret_whatever_the_variable_is_called(
     assert found == {"HOMEPAGE": b"p%40ss-W0rd!", "HOMEPAGE #2": b"p@ss-W0rd!"}
 
 
+def test_what_the_file_of_the_home_holds_is_a_secret_too(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, token=VALUE, database_url="postgresql://me:hunter2-9x@host/db")
+
+    found = known_secrets(settings, {})
+
+    assert (found["DELEGATE_TOKEN"], found["DELEGATE_DATABASE_URL"]) == (VALUE.encode(), b"hunter2-9x")
+
+
 def test_a_header_is_a_secret_and_so_is_the_token_in_it(tmp_path: Path) -> None:
     found = known(tmp_path, AUTH_HEADER=f"Bearer {VALUE}-{VALUE}")
 

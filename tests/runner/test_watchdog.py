@@ -20,6 +20,8 @@ STRICT = Patience(total=1000, no_start=10, silence=60, linger=5)
         (Signs(started_at=0, launched_at=0, output_at=7), (67, Ending.STALLED)),
         (Signs(started_at=0, launched_at=0, output_at=90, result_at=90), (95, Ending.LINGERED)),
         (Signs(started_at=0, launched_at=0, output_at=99, result_at=90), (95, Ending.LINGERED)),
+        (Signs(started_at=0, launched_at=0, output_at=50, asked_at=20), (80, Ending.ASKED)),
+        (Signs(started_at=0, launched_at=0, output_at=25, result_at=25, asked_at=20), (30, Ending.LINGERED)),
         (Signs(started_at=0, launched_at=0, output_at=990), (1000, Ending.TIMEOUT)),
         (Signs(started_at=0, launched_at=0, output_at=998, result_at=998), (1000, Ending.TIMEOUT)),
     ],

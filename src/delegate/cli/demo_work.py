@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 SHOP = '''\
@@ -25,6 +26,7 @@ class TotalTest(unittest.TestCase):
     def test_half_price(self):
         self.assertEqual(total([10, 20], discount_percent=50), 15)
 """
+BUG = "a discount of 50 percent takes off fifty times the price"
 TEST_COMMAND = "python3 -m unittest"
 FILES = {
     "shop.py": SHOP,
@@ -49,12 +51,23 @@ class Work:
     name: str
     title: str
     command: str  # for the shell agent
-    prompt: str  # for an agent with a model
+    prompt: str = ""  # for an agent with a model; without one it is a command in any case
+    after: tuple[str, ...] = ()  # the names of those it waits for
+    ends: str = "completed"
 
-    def text_for(self, agent: str) -> str:
-        return self.command if agent == "shell" else self.prompt
+    def request(self, wish: Mapping[str, object]) -> dict[str, object]:
+        """What is asked of the relay; work for an agent ends in a pull request, a command runs in place."""
+        agent = wish["agent"] if self.prompt else "shell"
+        text = self.command if agent == "shell" else self.prompt
+        named = {"name": self.name, "title": self.title, "dependsOn": list(self.after)}
+        return {**wish, **named, "agent": agent, "prompt": text, "pr": bool(self.prompt)}
 
 
+CHAIN = (
+    Work(name="build", title="build", command="git archive --output ../shop.tar HEAD"),
+    Work(name="test", title="test", command=TEST_COMMAND, after=("build",), ends="failed"),
+    Work(name="deploy", title="deploy", command="cp ../shop.tar ../live.tar", after=("test",), ends="cancelled"),
+)
 WORKS = (
     Work(
         name="fix",
@@ -80,6 +93,12 @@ sed 's|import total|import receipt, total|' test_shop.py > with_receipt.py && mv
 echo 'Added `receipt` and a test of it; the discount had to be mended first.'""",
         prompt="Add a function receipt(prices) to shop.py that returns text like '2 items, 3.00 in all', with a unit "
         "test. If a test fails because of another bug in shop.py, mend that too.",
+    ),
+    Work(
+        name="list",
+        title="List the work that is ready",
+        command="git ls-remote --heads origin",
+        after=("fix", "feature"),
     ),
 )
 TRY_OUT = Work(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +18,10 @@ from delegate.client import Client
 from delegate.config import Home, Settings
 from delegate.errors import DelegateError, Refused, escaped
 
+if TYPE_CHECKING:
+    from delegate.answers import TaskData
+
+COMPLETING = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
 
 
@@ -48,13 +52,14 @@ class Door:
         return Client(self.settings, notice=self.say_once)
 
     def _start_relay(self, settings: Settings) -> None:
-        from delegate.cli.start import AUTO, start  # noqa: PLC0415  needed only when no relay runs, and slow to load
+        from delegate.cli.start import start  # noqa: PLC0415  needed only when no relay runs, and slow to load
 
-        start(settings, runners=AUTO, environ=self.environ)
+        start(settings, runners=None, environ=self.environ)
 
     def look(self) -> Look:
         colour = terminal.wants_colour(self.environ, sys.stdout)
-        return Look(width=terminal.width(self.environ), colour=colour, now=datetime.now(UTC))
+        width, folds = terminal.width(self.environ), terminal.is_terminal(sys.stdout)
+        return Look(width=width, colour=colour, now=datetime.now(UTC), folds=folds)
 
     def print(self, lines: Iterable[str]) -> None:
         """Results, on standard output."""
@@ -68,6 +73,21 @@ class Door:
         """On a terminal nothing in them may drive it; for a program they stay as they are, which is the same JSON."""
         lines = map(json_line, values)
         self.print(map(terminal.escaped_json, lines) if terminal.is_terminal(sys.stdout) else lines)
+
+    def print_task(self, task: TaskData) -> None:
+        """What a command that made a task, or did something to it, is asked for: its id."""
+        if self.as_json:
+            self.print_json(task)
+        else:
+            self.print([task["taskId"]])
+
+    def add(self, lines: Iterable[str]) -> None:
+        """What people want to see beside a result, and programs do not; on standard error."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        if sys.stderr is not None:
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+            sys.stderr.flush()
 
     def say(self, message: str, hint: str = "") -> None:
         """Everything that is no result, on standard error."""

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from delegate.cli import terminal
 from delegate.cli.door import Door
+from delegate.cli.output import note_of
 from delegate.cli.screen import Screen
 from delegate.cli.timeline import QUIET, event_words
-from delegate.client import Client, StreamItem
+from delegate.client import Client
+from delegate.stream import StreamItem
 
 if TYPE_CHECKING:
     from delegate.answers import EventData, OutputData, TaskData
 
 ASK_WHY_AFTER = 2.0  # seconds without news after which a task that waits is asked for its reason
-EXIT_TIMEOUT, EXIT_CANCELLED = 124, 130
+EXIT_TIMEOUT, EXIT_CANCELLED, EXIT_INTERRUPTED = 124, 130, 130
 RESET = "\x1b[0m"
 # With a shell task the output is the command's own; only what the command cannot know is said beside it.
 NOTABLE = {
@@ -83,7 +85,8 @@ def show_lines(door: Door, output: OutputData) -> None:
 def _say_why(door: Door, client: Client, task: TaskData, told: str) -> str:
     why = client.task(task["taskId"])["task"]["why"] or ""
     if why and why != told and not door.as_json:
-        door.say(f"{task['taskId']} waits: {terminal.one_line(why)}")
+        words = terminal.one_line(why)
+        door.say(f"{task['taskId']} {words if words.startswith('waits ') else f'waits: {words}'}")
     return why
 
 
@@ -99,6 +102,17 @@ def exit_code(task: TaskData) -> int:
     if code is None or code == 0:
         return 1
     return code if code > 0 else 128 - code  # a signal, as shells tell it
+
+
+def say_end(door: Door, task: TaskData) -> None:
+    """What a follower has not seen: a bad end, or a good one that left nothing to look at."""
+    result = task["result"]
+    if task["status"] != "completed":
+        door.say(f"{task['taskId']} {task['status']}: {note_of(task)}", task["advice"] or "")
+    elif task["reason"] == "no_changes":
+        door.say(f"{task['taskId']} completed: nothing was changed")
+    if result is not None and result["isKept"]:
+        door.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` brings it back")
 
 
 class ByteWriter:
@@ -177,6 +191,9 @@ class AgentFollower(Follower):
 
     def event(self, event: EventData) -> None:
         show_event(self._door, event)
+        if event["kind"] == "question":
+            task_id = event["taskId"]
+            self._door.say(f"{task_id} waits for an answer", f"delegate answer {task_id} TEXT")
 
 
 class JsonFollower(Follower):

@@ -9,36 +9,30 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from delegate import config, home
+from delegate.cli.children import Child, RunnerChild, Terms, start_child
+from delegate.cli.logs import shorten_logs
 from delegate.cli.orphans import Orphans
+from delegate.cli.scaling import Scaling, Size, size_of
 from delegate.config import Home, Settings
-from delegate.errors import DelegateError, InvalidField, RelayUnreachable
+from delegate.errors import DelegateError, RelayUnreachable
 from delegate.log import configure
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"
-RUNNERS_MAX = 256
-FIRST_DELAY, MOST_DELAY = 0.1, 5.0  # seconds before a child that died is started again
-HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts as its first
 TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
 LOCK_PATIENCE = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
 LAST_STEPS = 3.0  # seconds for a living keeper that has stopped everything to be gone
 LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced, and at the size of the logs
 STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
 RELAY_STOP = 15.0
-LOG_MAX = 10 * 1024 * 1024
-OLD_LOG = ".old.log"
-COPY_PIECE = 1024 * 1024
+PRIVATE = 0o077  # the umask of a relay
 BACKLOG = 1024  # callers that may wait while the relay restarts
 Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
 
@@ -47,68 +41,16 @@ def not_ready(place: Home, why: str) -> RelayUnreachable:
     return RelayUnreachable(url=place.root, why=why, advice=f"look into {place.logs}")
 
 
-def environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's own, but everything of this home speaks to its relay with its token, whoever started it."""
-    elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
-    kept = {name: value for name, value in environ.items() if name not in elsewhere}
-    return {**kept, "DELEGATE_HOME": str(place.root)}
-
-
-def open_log(place: Home, name: str) -> int:
-    """A log file to append to; a large one is put aside first, and one old one is kept."""
-    home.make_directory(place.logs)
-    path = place.logs / f"{name}.log"
-    try:
-        if path.exists() and path.stat().st_size > LOG_MAX:
-            path.replace(path.with_suffix(OLD_LOG))
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, home.PRIVATE_FILE)
-    except OSError as error:
-        raise home.not_writable(path, error) from error
-
-
-def shorten_logs(place: Home) -> None:
-    """Put aside what has grown too long while it is written to: writers append, so they go on at the new end."""
-    for path in place.logs.glob("*.log"):
-        try:
-            if path.stat().st_size <= LOG_MAX or path.name.endswith(OLD_LOG):
-                continue
-            scratch = path.with_suffix(".new")
-            with suppress(OSError):  # a full disk must at least not get fuller
-                _copy_end(path, scratch)
-                scratch.replace(path.with_suffix(OLD_LOG))
-            scratch.unlink(missing_ok=True)
-            os.truncate(path, 0)
-        except OSError as error:
-            log.warning("log not shortened", extra={"path": path, "why": error.strerror})
-
-
-def _copy_end(path: Path, copy: Path) -> None:
-    """The last LOG_MAX bytes: a child may write faster than we look."""
-    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, home.PRIVATE_FILE)
-    with path.open("rb") as source, os.fdopen(descriptor, "wb") as target:
-        source.seek(max(0, path.stat().st_size - LOG_MAX))
-        while piece := source.read(COPY_PIECE):
-            target.write(piece)
-
-
-def runner_count(text: str) -> int:
-    if text == AUTO:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isascii() or not text.isdigit() or int(text) > RUNNERS_MAX:
-        raise InvalidField(field="runners", why=f"must be auto or a number from 0 to {RUNNERS_MAX}")
-    return int(text)
-
-
-def keep(settings: Settings, *, runners: str, report: Report) -> int:
+def keep(settings: Settings, *, runners: str | None, report: Report) -> int:
     """Be the keeper of a home until told to stop; the answer is the exit code."""
-    count = runner_count(runners)
+    size = size_of(runners, settings)
     place = Home(settings.home)
     other = home.holder(place.keeper_lock)
     lock = home.own(place, LAST_STEPS if other and other.is_alive else LOCK_PATIENCE)
     home.make_token(place)
     listener = _listen(place)
     try:
-        return Keeper(settings, count, lock=lock, listener=listener, report=report).run()
+        return Keeper(settings, size, lock=lock, listener=listener, report=report).run()
     finally:
         if home.is_in_place(lock, place.keeper_lock):
             place.address.unlink(missing_ok=True)
@@ -135,47 +77,14 @@ def _listen(place: Home) -> socket.socket:
     raise AssertionError("port 0 is always tried")
 
 
-@dataclass(kw_only=True)
-class Child:
-    name: str
-    arguments: list[str]
-    wanted: bool = True
-    process: subprocess.Popen[bytes] | None = None
-    began: float = 0.0
-    delay: float = FIRST_DELAY
-    due: float = 0.0  # when it is to be started, if it does not run
-
-    def died(self, now: float) -> None:
-        self.process = None
-        self.delay = FIRST_DELAY if now - self.began > HEALTHY_AFTER else self.delay
-        self.due = now + self.delay
-        self.delay = min(self.delay * 2, MOST_DELAY)
-
-    def tell(self, number: signal.Signals) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-
-    def cut(self) -> None:
-        """The end of its input: it must stop now, and hand back what it holds."""
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-
-
 class Keeper:
-    def __init__(self, settings: Settings, runners: int, *, lock: int, listener: socket.socket, report: Report) -> None:
+    def __init__(self, settings: Settings, size: Size, *, lock: int, listener: socket.socket, report: Report) -> None:
         self._settings, self._home = settings, Home(settings.home)
         self._lock, self._listener, self._report = lock, listener, report
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno())])
-        self._runners = [
-            Child(
-                name=f"runner-{slot}",
-                arguments=["delegate.runner", "--slot", str(slot), "--relay-url", self._url],
-                wanted=False,  # until the relay is ready
-            )
-            for slot in range(1, runners + 1)
-        ]
         self._selector = selectors.DefaultSelector()
+        self._scaling = Scaling(settings, size, self._url, self._selector)
         self._ready_once = False
         self._early_deaths = 0
         self._relay_said = b""
@@ -190,6 +99,7 @@ class Keeper:
         self._selector.register(wake, selectors.EVENT_READ)
         while True:
             now = time.monotonic()
+            self._scaling.tick(now)
             self._start_due(now)
             if self._finished():
                 break
@@ -212,7 +122,7 @@ class Keeper:
         return ended and not self._end_orphans()
 
     def _children(self) -> Iterable[Child]:
-        return [self._relay, *self._runners]
+        return [self._relay, *self._scaling.children]
 
     def _install_signals(self) -> int:
         """Signals wake the loop through a pipe; nothing happens inside a handler but counting."""
@@ -231,11 +141,13 @@ class Keeper:
 
     def _wait(self, wake: int, now: float) -> None:
         moments = [child.due for child in self._children() if child.wanted and child.process is None]
-        timeout = max(0.0, min([*moments, self._kill_at, now + LOOK_EVERY]) - now)
+        timeout = max(0.0, min([*moments, self._kill_at, self._scaling.next_moment(), now + LOOK_EVERY]) - now)
         for key, _ in self._selector.select(timeout):
             if key.fd == wake:
                 with suppress(BlockingIOError):
                     os.read(wake, 4096)
+            elif isinstance(key.data, RunnerChild):
+                self._scaling.hear(key.data, time.monotonic())
             else:
                 self._hear_relay(key.fd)
 
@@ -245,38 +157,14 @@ class Keeper:
                 self._start(child, now)
 
     def _start(self, child: Child, now: float) -> None:
-        child.began = now
-        is_relay = child is self._relay
-        errors = self._log_of(child)
-        try:
-            child.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", *child.arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if is_relay else errors,
-                stderr=errors,
-                pass_fds=[self._listener.fileno(), self._lock] if is_relay else [],
-                start_new_session=True,  # a Ctrl-C in the terminal is the keeper's to handle
-                umask=0o077 if is_relay else -1,  # agents keep the user's own
-                cwd=self._home.root,
-                env=environment(self._home, os.environ),
-            )
-        except OSError:
-            log.exception("child not started", extra={"child": child.name})
-            child.died(now)
+        if isinstance(child, RunnerChild):
+            self._scaling.start(child, now)
             return
-        finally:
-            os.close(errors)
-        log.info("child started", extra={"child": child.name, "pid": child.process.pid})
-        if is_relay and child.process.stdout is not None:
+        terms = Terms(pass_fds=(self._listener.fileno(), self._lock), says=True, umask=PRIVATE)
+        start_child(child, self._home, terms, now)
+        if child.process is not None and child.process.stdout is not None:
             self._relay_said = b""
             self._selector.register(child.process.stdout, selectors.EVENT_READ)
-
-    def _log_of(self, child: Child) -> int:
-        try:
-            return open_log(self._home, child.name)
-        except DelegateError as error:  # a full disk must not keep the relay from coming back
-            log.warning("no log", extra={"child": child.name, "why": error.message})
-            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def _hear_relay(self, descriptor: int) -> None:
         piece = os.read(descriptor, 65_536)
@@ -301,9 +189,9 @@ class Keeper:
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
         if not self._ready_once:
             self._ready_once = True
-            for child in self._runners:
-                child.wanted = self._stops == 0
-            self._report({"ready": True, "url": self._url, "runners": len(self._runners)})
+            if self._stops == 0:
+                self._scaling.begin(time.monotonic())
+            self._report({"ready": True, "url": self._url, "runners": self._scaling.shape.base})
 
     def _reap(self) -> None:
         now = time.monotonic()
@@ -311,6 +199,8 @@ class Keeper:
             if child.process is not None and (code := child.process.poll()) is not None:
                 log.info("child ended", extra={"child": child.name, "pid": child.process.pid, "exit_code": code})
                 self._hear_last(child)
+                if isinstance(child, RunnerChild):
+                    self._scaling.died(child, now)
                 child.died(now)
                 if child is self._relay and child.wanted:
                     self._relay_died(code)
@@ -352,15 +242,17 @@ class Keeper:
     def _advance_stop(self) -> None:
         if self._stops == 0:
             return
-        for child in self._runners:
-            if child.wanted:
-                child.wanted = False
-                child.tell(signal.SIGTERM)
+        self._scaling.stop()
+        runners = self._scaling.children
+        for runner in runners:
+            if runner.wanted:
+                runner.wanted = False
+                runner.tell(signal.SIGTERM)
         if self._stops > 1 and self._kill_at == float("inf"):
-            for child in self._runners:
-                child.cut()
+            for runner in runners:
+                runner.cut()
             self._kill_at = time.monotonic() + self._settings.grace.total_seconds() + STOP_MARGIN
-        if self._relay.wanted and all(child.process is None for child in self._runners):
+        if self._relay.wanted and all(runner.process is None for runner in runners):
             self._relay.wanted = False
             self._relay.tell(signal.SIGTERM)
             self._kill_at = time.monotonic() + RELAY_STOP
@@ -386,7 +278,7 @@ def read_answer(said: bytes) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate-keeper")
-    parser.add_argument("--runners", default=AUTO)
+    parser.add_argument("--runners")
     parser.add_argument("--report-fd", type=int, required=True)
     options = parser.parse_args()
     reported = False

@@ -12,28 +12,35 @@ from importlib import import_module
 import click
 
 from delegate import __version__
-from delegate.cli.door import Door, HintedUsage, examples, shared_options
+from delegate.cli.door import COMPLETING, Door, HintedUsage, examples, shared_options
 from delegate.errors import DelegateError, DiskFull, Reported
 from delegate.home import DISK_FULL_ERRORS
 
 # A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
 COMMANDS = {
-    "delegate": "tasks",
+    "delegate": "submit",
+    "run": "submit",
     "status": "tasks",
     "logs": "tasks",
     "cancel": "tasks",
     "retry": "tasks",
     "resume": "results",
+    "answer": "results",
+    "schedule": "schedules",
+    "pipeline": "schedules",
     "diff": "results",
     "prompt": "results",
+    "mcp": "mcp",
     "workspaces": "workspaces",
     "up": "serve",
     "down": "serve",
     "info": "serve",
     "serve": "serve",
+    "config": "config",
     "backup": "data",
     "restore": "data",
     "doctor": "doctor",
+    "completion": "completion",
     "demo": "demo",
 }
 EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 2, 70, 130, 141
@@ -76,18 +83,21 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@cli.command("help", epilog=examples("delegate help", "delegate help logs"))
-@click.argument("command", required=False)
+@cli.command("help", epilog=examples("delegate help", "delegate help logs", "delegate help schedule create"))
+@click.argument("words", nargs=-1, metavar="[COMMAND]…")
 @click.pass_context
-def help_command(ctx: click.Context, command: str | None) -> None:
+def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show what there is, or how one command is used."""
-    top = ctx.find_root()
-    if command is None:
-        click.echo(top.get_help())
-        return
-    name, found, _ = cli.resolve_command(top, [command])
-    if found is not None:
-        click.echo(found.get_help(click.Context(found, info_name=name, parent=top)))
+    context = ctx.find_root()
+    for word in words:
+        if not isinstance(context.command, click.Group):
+            path = context.command_path
+            told = f"{path.removeprefix('delegate ')} {word}"
+            raise HintedUsage(f"no such command {told!r}", f"`{path} --help` shows how it is used")
+        name, found, _ = context.command.resolve_command(context, [word])
+        if found is not None:
+            context = click.Context(found, info_name=name, parent=context)
+    click.echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     door = Door(environ=os.environ)
     try:
-        code = _run(door, given)
+        code = _answer_shell(door) if COMPLETING in door.environ else _run(door, given)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -109,6 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = full.exit_code
     gc.freeze()  # the last look for garbage at exit takes a tenth of the time of `delegate status`
     return code
+
+
+def _answer_shell(door: Door) -> int:
+    from delegate.cli.completion import complete  # noqa: PLC0415  only when a shell completes a line
+
+    return complete(cli, door)
 
 
 def _run(door: Door, given: list[str]) -> int:
@@ -143,8 +159,9 @@ def _usage(error: click.UsageError) -> Reported:
     path = error.ctx.command_path if error.ctx else "delegate"
     hint = f"`{path} --help` shows how it is used"
     if isinstance(error, click.exceptions.NoSuchCommand):
-        close = [f"`delegate {name}`" for name in error.possibilities or ()]
-        hint = f"did you mean {' or '.join(close)}?" if close else "`delegate help` lists the commands"
+        close = [f"`{path} {name}`" for name in error.possibilities or ()]
+        listed = "`delegate help`" if path == "delegate" else f"`{path} --help`"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"{listed} lists the commands"
         text = error.message
     elif isinstance(error, HintedUsage):
         hint, text = error.hint, error.message

@@ -1,4 +1,4 @@
-"""Tasks as a person reads them: the table of many, the page of one."""
+"""What people read: the table of many tasks, lists of facts, the page of the relay."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from delegate.cli import terminal
 from delegate.cli.terminal import fit, one_line, pad
-from delegate.cli.timeline import (
-    COMMIT_SHOWN,
-    clock,
-    day,
-    event_words,
-    model_shown,
-    moment,
-    preferences,
-    size_of_change,
-    span,
-    spent,
-)
+from delegate.cli.timeline import moment, span
 
 if TYPE_CHECKING:
-    from delegate.answers import AttemptData, RelayData, ResultData, TaskData, TaskDetail
+    from delegate.answers import QuestionData, RelayData, TaskData
 
+ABOVE = "(above)"  # in a tree, instead of the status of a task that was drawn before
+# Of tasks, of schedules and of their runs.
 STATUS_COLOURS = {
     "queued": "yellow",
     "waiting": "yellow",
@@ -33,15 +25,17 @@ STATUS_COLOURS = {
     "completed": "green",
     "failed": "red",
     "cancelled": "dim",
+    "active": "blue",
+    "paused": "yellow",
+    "expired": "dim",
+    "started": "blue",
+    "missed": "yellow",
+    "overlapped": "yellow",
+    "refused": "red",
+    ABOVE: "dim",
 }
 GAP = "  "
 PROMPT_MIN = 20  # columns a prompt needs beside the other cells; with fewer every task becomes a block
-PROMPT_SHOWN = 400  # characters of a prompt or a summary on the page of its task
-MODES = {
-    "in_place": "",
-    "worktree": "in a fresh worktree, to a branch",
-    "pull_request": "in a fresh worktree, to a pull request",
-}
 HEADINGS = ("TASK", "STATUS", "P", "AGENT", "AGE")
 
 
@@ -52,28 +46,75 @@ class Look:
     width: int
     colour: bool
     now: datetime
+    folds: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
 
     def paint(self, text: str, colour: str) -> str:
         return terminal.painted(text, colour) if self.colour and colour else text
+
+    def folded(self, text: str, indent: int) -> list[str]:
+        """Text that starts in the column `indent`, as lines that end at the edge; words and paths stay whole."""
+        room = self.width - indent
+        if not self.folds or room < PROMPT_MIN or terminal.cells(text) <= room:
+            return [text]
+        from textwrap import wrap  # noqa: PLC0415  needed only for long text on a terminal
+
+        return wrap(text, room, break_long_words=False, break_on_hyphens=False)
+
+    def paint_status(self, text: str) -> str:
+        return self.paint(text, STATUS_COLOURS.get(text, ""))
 
 
 def json_line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
-    rows = [_cells(task, look.now) for task in tasks]
-    widths = [max(map(terminal.cells, column)) for column in zip(HEADINGS, *rows, strict=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One of many in a table; the second cell is its status."""
+
+    cells: Sequence[str]
+    words: str
+    note: str
+
+
+def listing(headings: Sequence[str], last: str, entries: Sequence[Entry], look: Look) -> list[str]:
+    """A table with the words in its last column; on a terminal too narrow for that, a block for each."""
+    rows = [entry.cells for entry in entries]
+    widths = [max(map(terminal.cells, column)) for column in zip(headings, *rows, strict=True)]
     room = look.width - sum(widths) - len(GAP) * len(widths)
     if room < PROMPT_MIN:
-        return [line for task in tasks for line in _block(task, look)]
-    lines = [_row(HEADINGS, widths, "PROMPT")]
-    for task, row in zip(tasks, rows, strict=True):
-        line = _row(row, widths, fit(one_line(task["title"] or task["prompt"]), room))
-        lines.append(_paint_status(line, task["status"], widths[0] + len(GAP), look))
-        if note := note_of(task):
-            lines.append(look.paint(fit(f"  {note}", look.width), "dim"))
+        return [line for entry in entries for line in _block(entry, look)]
+    lines = [_row(headings, widths, last)]
+    for entry in entries:
+        line = _row(entry.cells, widths, fit(entry.words, room))
+        lines.append(painted_at(line, widths[0] + len(GAP), entry.cells[1], look))
+        if entry.note:
+            lines.append(look.paint(fit(f"  {entry.note}", look.width), "dim"))
     return lines
+
+
+def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
+    return GAP.join([*(pad(cell, width) for cell, width in zip(row, widths, strict=True)), last]).rstrip()
+
+
+def painted_at(line: str, start: int, status: str, look: Look) -> str:
+    """The line with the status that stands there in its colour, also when the edge has cut it."""
+    end = start + len(status)
+    colour = STATUS_COLOURS.get(status, "")
+    return line[:start] + look.paint(line[start:end], colour) + line[end:]
+
+
+def _block(entry: Entry, look: Look) -> list[str]:
+    name, status, *cells = entry.cells
+    state = fit(f"  {' '.join(filter(None, (status, *cells)))}", look.width)
+    lines = [fit(name, look.width), painted_at(state, 2, status, look)]
+    lines += [fit(f"  {entry.words}", look.width)] if entry.words else []
+    return [*lines, look.paint(fit(f"  {entry.note}", look.width), "dim")] if entry.note else lines
+
+
+def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
+    entries = [Entry(cells=_cells(task, look.now), words=name_of(task), note=note_of(task)) for task in tasks]
+    return listing(HEADINGS, "PROMPT", entries, look)
 
 
 def _cells(task: TaskData, now: datetime) -> tuple[str, ...]:
@@ -81,30 +122,14 @@ def _cells(task: TaskData, now: datetime) -> tuple[str, ...]:
     return one_line(task["taskId"]), task["status"], task["priority"], one_line(task["agent"]), age
 
 
-def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
-    return GAP.join([*(pad(cell, width) for cell, width in zip(row, widths, strict=True)), last]).rstrip()
-
-
-def rows_in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(terminal.cells, column)) for column in zip(*rows, strict=True)]
-    return [_row(row[:-1], widths[:-1], row[-1]) for row in rows]
-
-
-def _paint_status(line: str, status: str, start: int, look: Look) -> str:
-    end = start + len(status)
-    return line[:start] + look.paint(line[start:end], STATUS_COLOURS.get(status, "")) + line[end:]
-
-
-def _block(task: TaskData, look: Look) -> list[str]:
-    task_id, *cells = _cells(task, look.now)
-    lines = [task_id, f"  {' '.join(cells)}", f"  {one_line(task['title'] or task['prompt'])}"]
-    if note := note_of(task):
-        lines.append(f"  {note}")
-    return [fit(line, look.width) for line in lines]
+def name_of(task: TaskData) -> str:
+    return one_line(task["title"] or task["prompt"])
 
 
 def note_of(task: TaskData) -> str:
-    """Why the task waits, or how it ended when it did not end well."""
+    """What a task asks, why it waits, or how it ended when it did not end well."""
+    if asked := open_questions(task):
+        return f"asks: {one_line(asked[-1]['text'])}"
     if task["why"]:
         return f"why: {one_line(task['why'])}"
     if task["status"] == "completed" or not task["reason"]:
@@ -113,85 +138,26 @@ def note_of(task: TaskData) -> str:
     return ": ".join(one_line(words) for words in (reason, task["message"] or "") if words)
 
 
-def task_page(detail: TaskDetail, look: Look) -> list[str]:
-    task = detail["task"]
-    status = look.paint(task["status"], STATUS_COLOURS.get(task["status"], ""))
-    facts = _facts(task, detail["attempts"], look.now)
-    label_width = max(map(len, facts))
-    lines = [f"{one_line(task['taskId'])}{GAP}{status}", ""]
-    lines += [f"  {pad(label, label_width)}  {value}" for label, value in facts.items()]
-    timeline = [(clock(event["at"]), event_words(event)) for event in detail["events"]]
-    lines += ["", *(f"  {look.paint(at, 'dim')}  {words}" for at, words in timeline if words)]
+def open_questions(task: TaskData) -> list[QuestionData]:
+    """What nobody has answered; an ended task asks nothing any more."""
+    is_over = task["status"] in {"completed", "failed", "cancelled"}
+    return [question for question in task["questions"] if question["answer"] is None and not is_over]
+
+
+def fact_lines(facts: Mapping[str, str | Sequence[str] | None], look: Look) -> list[str]:
+    """Labels and what is known, one below the other; several lines of one fact stand under each other."""
+    known = {label: [value] if isinstance(value, str) else value for label, value in facts.items() if value}
+    width = max(map(len, known), default=0)
+    lines = []
+    for label, values in known.items():
+        folded = [line for value in values for line in look.folded(one_line(value), width + 4)]
+        lines += [f"  {pad(name, width)}  {line}".rstrip() for name, line in zip_longest([label], folded, fillvalue="")]
     return lines
 
 
-def _facts(task: TaskData, attempts: Sequence[AttemptData], now: datetime) -> dict[str, str]:
-    limits = {"budget": task["maxBudgetUsd"] and f"${task['maxBudgetUsd']:g}", "turns at most": task["maxTurns"]}
-    facts = {
-        "prompt": _cut(task["prompt"]),
-        "added": _cut(task["context"] or ""),
-        "title": task["title"],
-        "issue": _issue(task),
-        "agent": " ".join(filter(None, (task["agent"], model_shown(task["model"] or ""), task["effort"]))),
-        "decided": preferences(task["choices"]),
-        "directory": task["workingDirectory"],
-        "repository": task["repository"],
-        "mode": MODES[task["mode"]],
-        **_result(task["result"]),
-        "why": task["why"],
-        "reason": _reason(task),
-        "message": task["message"],
-        "hint": task["advice"],
-        "submitted": f"{day(task['createdAt'])}, {task['priority']}",
-        "ran": _ran(task, attempts, now),
-        "not before": task["notBefore"] and day(task["notBefore"]),
-        "used": spent(task["usage"]),
-        "session": task["sessionId"],
-        "retry of": task["retryOf"],
-        **{label: value and str(value) for label, value in limits.items()},
-    }
-    return {label: one_line(value) for label, value in facts.items() if value}
-
-
-def _cut(text: str) -> str:
-    if len(text) <= PROMPT_SHOWN:
-        return text
-    return f"{text[:PROMPT_SHOWN]}… ({len(text):,} characters)"
-
-
-def _issue(task: TaskData) -> str:
-    issue = task["issue"]
-    return "" if issue is None else " ".join(filter(None, (issue["key"], issue["title"], issue["url"])))
-
-
-def _result(result: ResultData | None) -> dict[str, str | None]:
-    """What came of a task, for people: where it is, how large it is, and whether it was checked."""
-    if result is None:
-        return {}
-    at = f" at {result['commit'][:COMMIT_SHOWN]}" if result["commit"] else ""
-    return {
-        "branch": f"{result['branch']}{at}" if result["branch"] else None,
-        "pull request": result["pullRequest"],
-        "change": size_of_change(result) if result["files"] else None,
-        "checks": f"{result['checksPassed']}/{result['checksTotal']} passed" if result["checksTotal"] else None,
-        "kept": "work that was not pushed; `delegate workspaces` lists it" if result["isKept"] else None,
-        "summary": _cut(result["summary"]),
-    }
-
-
-def _reason(task: TaskData) -> str:
-    if not task["reason"] or task["status"] == "completed":
-        return ""
-    return task["reason"] if task["exitCode"] is None else f"{task['reason']}, exit code {task['exitCode']}"
-
-
-def _ran(task: TaskData, attempts: Sequence[AttemptData], now: datetime) -> str:
-    if not task["startedAt"]:
-        return ""
-    end = moment(task["finishedAt"]) if task["finishedAt"] else now
-    took = span((end - moment(task["startedAt"])).total_seconds())
-    where = f" on {attempts[-1]['runnerId']}" if attempts else ""
-    return f"{took}{where}, attempt {task['attempt']}"
+def rows_in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(terminal.cells, column)) for column in zip(*rows, strict=True)]
+    return [_row(row[:-1], widths[:-1], row[-1]) for row in rows]
 
 
 def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:

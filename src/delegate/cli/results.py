@@ -1,4 +1,4 @@
-"""The commands about what came of a task: diff, prompt, resume."""
+"""The commands about what came of a task, and how it goes on: diff, prompt, resume, answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from delegate.cli import terminal
 from delegate.cli.door import Door, examples, shared_options
-from delegate.cli.tasks import checked_words, print_task
+from delegate.cli.words import checked_words, read_words
 from delegate.errors import escaped
 
 # The first that fits; a file's heading looks like a changed line.
@@ -95,4 +95,27 @@ def prompt(door: Door, task_id: str) -> None:
 def resume(door: Door, task_id: str, context: str | None) -> None:
     """Go on where an ended task stopped: a new task with its session and its work; prints the new id."""
     added = None if context is None else checked_words("context", context)
-    print_task(door, door.client().resume(task_id, added))
+    door.print_task(door.client().resume(task_id, added))
+
+
+@click.command(
+    epilog=examples(
+        "delegate answer task-1f0c9a77e2 PostgreSQL",
+        'delegate answer task-1f0c9a77e2 "use the table of the tests"',
+        "delegate answer task-1f0c9a77e2 - < decision.md",
+    )
+)
+@click.argument("task_id", metavar="ID")
+@click.argument("words", nargs=-1, metavar="TEXT…")
+@shared_options
+@click.pass_obj
+def answer(door: Door, task_id: str, words: tuple[str, ...]) -> None:
+    """Answer what a task's agent has asked; it goes on with the answer in the same session.
+
+    Several words make one answer; a single - reads it from standard input. `delegate status ID` shows the question.
+    """
+    task = door.client().answer(task_id, read_words("answer", words))
+    if door.as_json:
+        door.print_json(task)
+    else:
+        door.print([f"{task['taskId']} answered"])

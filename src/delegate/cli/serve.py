@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate import config, home
+from delegate import home, settings_values
 from delegate.cli import keeper
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.output import relay_page
+from delegate.cli.scaling import size_of
 from delegate.cli.start import start
 from delegate.cli.timeline import moment, span
 from delegate.errors import DelegateError, Refused
@@ -29,18 +30,18 @@ STOPPED_NOW = "stopped; running tasks that may run again are back in the queue"
 FIRST_LOOK = 0.5  # seconds; most drains need no words
 LOOK_EVERY = 1.0  # seconds between questions about what is still running
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
-DOWN_MOST = config.TIMEOUT_RANGE_MS[1] / 1000 + 600
+DOWN_MOST = settings_values.TIMEOUT_RANGE_MS[1] / 1000 + 600
 
 
 @click.command(epilog=examples("delegate up", "delegate up --runners 4", "delegate up --foreground"))
 @click.option("--foreground", is_flag=True, help="Stay here; Ctrl-C drains, a second one stops at once.")
-@click.option("--runners", default=keeper.AUTO, metavar="N|auto", help="How many; auto, the default, is one per core.")
+@click.option("--runners", metavar="N|auto", help="How many; auto is as many as the machine can bear.")
 @shared_options
 @click.pass_obj
-def up(door: Door, foreground: bool, runners: str) -> int:
+def up(door: Door, foreground: bool, runners: str | None) -> int:
     """Start the relay of this machine and its runners."""
     door.require_local("delegate up")
-    keeper.runner_count(runners)
+    size_of(runners, door.settings)
     if foreground:
         return _keep_here(door, runners)
     started = start(door.settings, runners=runners, environ=door.environ)
@@ -49,12 +50,12 @@ def up(door: Door, foreground: bool, runners: str) -> int:
         door.print_json({"url": address.url if address else None, "started": started})
     elif address is not None:
         door.print([f"relay at {address.url}" + ("" if started else ", already up")])
-        if not started and runners != keeper.AUTO:
+        if not started and runners is not None:
             door.say("the number of its runners stays as it is", "`delegate down` first, then `up --runners` again")
     return 0
 
 
-def _keep_here(door: Door, runners: str) -> int:
+def _keep_here(door: Door, runners: str | None) -> int:
     from delegate import log  # noqa: PLC0415  slow to load, and only a keeper logs
 
     def report(told: dict[str, Any]) -> None:

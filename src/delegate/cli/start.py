@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from delegate import home
 from delegate.cli import keeper
+from delegate.cli.children import environment
+from delegate.cli.logs import open_log
 from delegate.config import Home, Settings
 from delegate.errors import Reported
 
-AUTO = keeper.AUTO
+ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 READY_PATIENCE = 60.0  # seconds for a relay to get ready, migrations included
 
 
-def start(settings: Settings, *, runners: str, environ: Mapping[str, str]) -> bool:
+def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]) -> bool:
     """Have the local relay up, starting a keeper in the background if none runs; True when this call started it."""
     place = Home(settings.home)
     turn = home.hold(place.start_lock, READY_PATIENCE)
@@ -36,31 +40,48 @@ def start(settings: Settings, *, runners: str, environ: Mapping[str, str]) -> bo
     return True
 
 
-def _launch(place: Home, runners: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    errors = keeper.open_log(place, "keeper")
+def _launch(place: Home, runners: str | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    errors = open_log(place, "keeper")
     reading, writing = os.pipe()
+    said = [] if runners is None else ["--runners", runners]
+    child = None
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", keeper.__name__, "--runners", runners, "--report-fd", str(writing)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=[writing],
-            start_new_session=True,
-            cwd=place.root,
-            env=keeper.environment(place, environ),
-        )
-    finally:
-        os.close(writing)
-        os.close(errors)
-    try:
+        with _undisturbed():
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", keeper.__name__, *said, "--report-fd", str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[writing],
+                start_new_session=True,
+                cwd=place.root,
+                env=environment(place, environ),
+                preexec_fn=_hear_signals,  # noqa: PLW1509  a command has one thread
+            )
+            os.close(writing)
+            os.close(errors)
         told = _hear(reading, place)
     except BaseException:
-        child.terminate()
-        child.wait()
+        if child is not None:
+            child.terminate()
+            child.wait()
         raise
     child.returncode = 0  # it lives on; nobody here waits for it
     return told
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait: one between a child's birth and our knowing of it would leave the child behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _hear_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
 def _hear(descriptor: int, place: Home) -> dict[str, Any]:

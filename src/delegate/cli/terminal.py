@@ -30,6 +30,15 @@ def width(environ: Mapping[str, str]) -> int:
     return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH_ELSEWHERE
 
 
+def is_ascii(environ: Mapping[str, str], stream: TextIO | None) -> bool:
+    """Whether only ASCII can be drawn: the user's locale says so, or the stream cannot write more."""
+    # Python itself sets LC_CTYPE to C.UTF-8 where the locale is C, so this value tells nothing about the terminal.
+    kind = environ.get("LC_CTYPE", "").replace("C.UTF-8", "")
+    locale = environ.get("LC_ALL") or kind or environ.get("LANG", "")
+    encoding = (stream.encoding or "") if stream is not None else ""
+    return locale in {"C", "POSIX"} or encoding.lower().replace("-", "") not in {"utf8", ""}
+
+
 def painted(text: str, *colours: str) -> str:
     return f"\x1b[{';'.join(COLOURS[colour] for colour in colours)}m{text}\x1b[0m"
 
@@ -55,7 +64,7 @@ def cells(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def fit(text: str, columns: int) -> str:
+def fit(text: str, columns: int, mark: str = "…") -> str:
     """The text, cut visibly when it is wider than the columns."""
     if cells(text) <= columns:
         return text
@@ -65,7 +74,7 @@ def fit(text: str, columns: int) -> str:
         if room < 0:
             break
         kept += character
-    return f"{kept}…" if columns > 0 else ""
+    return f"{kept}{mark}" if columns > 0 else ""
 
 
 def pad(text: str, columns: int) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 QUIET = {
     "submitted",
+    "ready",
     "claimed",
     "started",
     "finished",
@@ -95,6 +96,12 @@ def _todo(data: Data) -> str:
     return f"todo  {'  '.join(marks)}"
 
 
+def _question(data: Data) -> str:
+    options = data.get("options")
+    listed = [one_line(str(option)) for option in options] if isinstance(options, list) else []
+    return f"asks: {_text(data, 'text')}" + (f" ({' / '.join(listed)})" if listed else "")
+
+
 def _preferences(data: Data) -> str:
     return f"preferences: {preferences(_entries(data, 'choices'))}"
 
@@ -158,6 +165,11 @@ def _parked(data: Data) -> str:
     return f"parked ({_text(data, 'reason')})" + (f" until {day(until)}" if until else "")
 
 
+def _released(data: Data) -> str:
+    message = _text(data, "message")
+    return message if _text(data, "reason") == "question" else _with("handed back to the queue", "message")(data)
+
+
 def _finished(data: Data) -> str:
     state, reason, message = _text(data, "state"), _text(data, "reason"), _text(data, "message")
     code = data.get("exitCode")
@@ -193,6 +205,7 @@ def _text(data: Data, key: str) -> str:
 
 WORDS: dict[str, Callable[[Data], str] | None] = {
     "submitted": lambda _: "submitted",
+    "ready": lambda _: "all that it waited for has ended",
     "claimed": _claimed,
     "started": _started,
     "session": _session,
@@ -200,6 +213,8 @@ WORDS: dict[str, Callable[[Data], str] | None] = {
     "tool": _tool,
     "todo": _todo,
     "usage": None,  # the sum stands at the top of the page
+    "question": _question,
+    "answer": _with("answered", "text"),
     "warning": _with("warning", "text"),
     "preferences": _preferences,
     "workspace": _workspace,
@@ -211,7 +226,7 @@ WORDS: dict[str, Callable[[Data], str] | None] = {
     "pull_request": _pull_request,
     "output": None,  # has its own command
     "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped on the runner",
-    "released": _with("handed back to the queue", "message"),
+    "released": _released,
     "parked": _parked,
     "lost": _with("lost with its runner", "runnerId"),
     "cancel_requested": _with("cancel requested", "reason"),

@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from delegate.errors import IllegalMove, NoSuchTask
+from delegate.intake.dependencies import joined
 from delegate.intake.submit import Submitted, born, log_birth
-from delegate.model import AgentName, Mode, Task, TaskId, Usage, new_task_id
+from delegate.model import Mode, Task, TaskId, Usage, new_task_id
+from delegate.queue.sessions import without_lent_session
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import attempts_of_task
 from delegate.store.database import Connection, Database
@@ -27,7 +29,7 @@ async def retry(database: Database, task_id: TaskId, request_key: str | None, no
             return born(connection, anew(old, now), trigger_key=request_key)
         if old.mode is not Mode.IN_PLACE:
             _check_alone(connection, old, verb="retried")
-        return born(connection, continued(old, now), trigger_key=request_key)
+        return born(connection, _rejoined(connection, continued(old, now), old), trigger_key=request_key)
 
     return await _write_once(database, "retry", request_key, write)
 
@@ -39,13 +41,10 @@ async def resume(
 
     def write(connection: Connection) -> Submitted:
         old = _ended(connection, task_id, verb="resumed")
-        if old.agent == AgentName.SHELL:
-            advice = "a command has nothing to go on from; `delegate retry` runs it again"
-            raise IllegalMove(task_id=task_id, state=old.state, verb="resumed", advice=advice)
         _check_alone(connection, old, verb="resumed")
         machine = _machine_of(connection, old)
         task = replace(continued(old, now), context=context, machine=machine)
-        return born(connection, task, trigger_key=request_key)
+        return born(connection, _rejoined(connection, task, old), trigger_key=request_key)
 
     return await _write_once(database, "resume", request_key, write)
 
@@ -80,6 +79,24 @@ def _check_alone(connection: Connection, old: Task, *, verb: str) -> None:
         raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
 
 
+def _rejoined(connection: Connection, task: Task, old: Task) -> Task:
+    """One that has run had all that it waited for; one that has not waits again, for the retries of what failed."""
+    if old.fence > 0:
+        return without_lent_session(connection, task) if task.session_id else task
+    latest = {task_id: _latest(connection, task_id) for task_id in task.depends_on}
+    depends_on = tuple(dict.fromkeys(latest.values()))
+    continue_from = None if task.continue_from is None else latest[task.continue_from]
+    return joined(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
+
+
+def _latest(connection: Connection, task_id: TaskId) -> TaskId:
+    """The task itself, or the last retry of one that did not end well."""
+    task = get_task(connection, task_id)
+    if task is None or task.state not in (TaskState.FAILED, TaskState.CANCELLED):
+        return task_id
+    return chain_of(connection, task.lineage)[-1][0]
+
+
 def _machine_of(connection: Connection, old: Task) -> str:
     attempts = attempts_of_task(connection, old.id)
     runner = get_runner(connection, attempts[-1].runner_id) if attempts else None
@@ -93,6 +110,7 @@ def continued(old: Task, now: datetime) -> Task:
         id=new_task_id(),
         state=TaskState.QUEUED,
         created_at=now,
+        questions=(),
         result=None,
         reason=None,
         message=None,

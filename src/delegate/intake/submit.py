@@ -11,6 +11,7 @@ from functools import lru_cache
 from delegate.branch import branch_problem
 from delegate.config import Settings
 from delegate.errors import IllegalMove, InvalidField, NoSuchTask, UnknownAgent
+from delegate.intake.dependencies import in_all, joined
 from delegate.labels import parse_labels
 from delegate.model import (
     ANY_MACHINE,
@@ -21,6 +22,7 @@ from delegate.model import (
     Issue,
     Limits,
     Mode,
+    OnDependencyFailure,
     Priority,
     Source,
     Task,
@@ -28,11 +30,12 @@ from delegate.model import (
     is_agent,
     new_task_id,
 )
-from delegate.preferences import Preferences, Wish, resolve
+from delegate.preferences import DEFAULTS, Preferences, Wish, resolve
 from delegate.repository import repository_url
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
+from delegate.store.graph import insert_dependencies
 from delegate.store.runners import has_message, insert_message
 from delegate.store.tasks import insert_task, lock_task, task_of_trigger
 
@@ -65,6 +68,9 @@ class Request:
     max_budget_usd: float | None = None
     max_turns: int | None = None
     rerun: bool = False
+    depends_on: tuple[TaskId, ...] = ()
+    continue_from: TaskId | None = None
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: str | None = None
 
 
@@ -76,14 +82,14 @@ class Submitted:
 
 async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> Submitted:
     """Write the task; when this returns, it is on disk. The same request key again gives the same task."""
-    preferences = preferred(request)
+    preferences = preferred(request, settings)
     task = accepted(request, preferences, settings, now)
 
     def write(connection: Connection) -> Submitted:
         earlier = task_of_trigger(connection, request.request_key) if request.request_key else None
         if earlier is not None:
             return Submitted(task=earlier, is_new=False)
-        return born(connection, task, trigger_key=request.request_key, notes=preferences.notes)
+        return born(connection, joined(connection, task), trigger_key=request.request_key, notes=preferences.notes)
 
     submitted = await database.write("submit", write)
     log_birth(submitted)
@@ -93,9 +99,13 @@ async def submit(database: Database, request: Request, settings: Settings, now: 
 def born(connection: Connection, task: Task, *, trigger_key: str | None, notes: tuple[str, ...] = ()) -> Submitted:
     """The row of a new task and its first events; `notes` are for people who look at it."""
     insert_task(connection, task, trigger_key=trigger_key)
+    if task.depends_on:
+        insert_dependencies(connection, task)
     data: dict[str, object] = {"agent": task.agent, "priority": task.priority.name}
     if task.retry_of:
         data["retryOf"] = task.retry_of
+    if task.depends_on:
+        data["dependsOn"] = list(task.depends_on)
     at = task.created_at
     warnings = [NewEvent(task_id=task.id, kind=EventKind.WARNING, at=at, data={"text": note}) for note in notes]
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=at, data=data), *warnings])
@@ -128,7 +138,7 @@ async def send_message(
     return await database.write("message", write)
 
 
-def preferred(request: Request) -> Preferences:
+def preferred(request: Request, settings: Settings) -> Preferences:
     """Pure: what is decided without the repository's own file, which only a runner can see."""
     if request.agent is not None and not is_agent(request.agent):
         raise UnknownAgent(field="agent", agent=request.agent, known=AGENTS_KNOWN)
@@ -145,13 +155,20 @@ def preferred(request: Request) -> Preferences:
         (Field.BASE, request.base),
         (Field.MODE, mode),
     )
-    return decided(said, request.labels)
+    return decided(said, request.labels, _agent_of_the_relay(request, settings))
+
+
+def _agent_of_the_relay(request: Request, settings: Settings) -> str:
+    """Pure: the words of an issue, which anybody may have written, never become commands by a default."""
+    is_command = settings.default_agent == AgentName.SHELL
+    return DEFAULTS[Field.AGENT] if is_command and request.issue is not None else settings.default_agent
 
 
 @lru_cache(maxsize=256)  # tasks come in crowds, and most of a crowd want the same
-def decided(said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...]) -> Preferences:
+def decided(said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], default_agent: str) -> Preferences:
+    relay = {} if default_agent == DEFAULTS[Field.AGENT] else {Field.AGENT: default_agent}
     asked = Wish(source=Source.REQUEST, values={field: value for field, value in said if value is not None})
-    return resolve([*parse_labels(labels), asked])
+    return resolve([Wish(source=Source.RELAY, values=relay), *parse_labels(labels), asked])
 
 
 def accepted(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:
@@ -184,6 +201,9 @@ def accepted(request: Request, preferences: Preferences, settings: Settings, now
         title=request.title,
         issue=request.issue,
         choices=preferences.choices,
+        depends_on=in_all(request.depends_on, request.continue_from),
+        continue_from=request.continue_from,
+        on_dependency_failure=request.on_dependency_failure,
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, EventKind, Mode, OutputChunk, Task
+from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, EventKind, Outcome, OutputChunk, Task, TaskId
+from delegate.states import AttemptState
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of
 from delegate.store.events import last_events_of_task, last_output_of_attempt
 from delegate.store.results import last_checkpoint
-from delegate.store.tasks import chain_of
+from delegate.store.tasks import chain_of, get_task
 
 LINES = 50
 LINE_MAX = 500
@@ -19,9 +20,18 @@ EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forerunner:
+    """The task that another one continues, and what it has left."""
+
+    task: Task
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heritage:
     checkpoint: Checkpoint | None = None
     effects: tuple[Effect, ...] = ()
+    forerunner: Forerunner | None = None
 
 
 NOTHING = Heritage()
@@ -29,19 +39,33 @@ NOTHING = Heritage()
 
 def heritage_of(connection: Connection, task: Task) -> Heritage:
     """Nothing is looked up for the first attempt of a first task: nearly every claim is one."""
+    forerunner = None if task.continue_from is None else _forerunner(connection, task.continue_from)
     if task.fence <= 1 and task.lineage == task.id:
-        return NOTHING
+        return NOTHING if forerunner is None else Heritage(forerunner=forerunner)
     chain = [task_id for task_id, _ in chain_of(connection, task.lineage)]
-    return Heritage(checkpoint=last_checkpoint(connection, chain), effects=tuple(effects_of(connection, chain)))
+    return Heritage(
+        checkpoint=last_checkpoint(connection, chain),
+        effects=tuple(effects_of(connection, chain)),
+        forerunner=forerunner,
+    )
 
 
-def leaves_checkpoint(task: Task) -> bool:
-    """A command in a user's directory has nothing that another attempt could go on from."""
-    return task.agent != AgentName.SHELL or task.mode is not Mode.IN_PLACE
+def _forerunner(connection: Connection, task_id: TaskId) -> Forerunner | None:
+    task = get_task(connection, task_id)
+    return None if task is None else Forerunner(task=task, checkpoint=last_checkpoint(connection, [task_id]))
 
 
-def checkpoint_of_lost(connection: Connection, task: Task, attempt: Attempt, error: str) -> Checkpoint:
-    """What the relay itself knows of an attempt that cannot tell any more."""
+def with_checkpoint(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome) -> Outcome:
+    """Every end of an attempt leaves one; an attempt that is only set aside leaves the one before it."""
+    if outcome.checkpoint is not None or outcome.state is AttemptState.RELEASED:
+        return outcome
+    error = None if outcome.state is AttemptState.COMPLETED else outcome.message
+    ended = replace(attempt, usage=outcome.usage, session_id=outcome.session_id or attempt.session_id)
+    return replace(outcome, checkpoint=checkpoint_untold(connection, task, ended, error))
+
+
+def checkpoint_untold(connection: Connection, task: Task, attempt: Attempt, error: str | None) -> Checkpoint:
+    """What the relay itself knows of an attempt whose runner has told nothing, or cannot any more."""
     before = heritage_of(connection, task).checkpoint
     if task.agent == AgentName.SHELL:
         tail = lines_of_output(last_output_of_attempt(connection, attempt.id, CHUNKS))
@@ -52,7 +76,7 @@ def checkpoint_of_lost(connection: Connection, task: Task, attempt: Attempt, err
 
 
 def after_loss(
-    before: Checkpoint | None, task: Task, attempt: Attempt, *, tail: tuple[str, ...], error: str
+    before: Checkpoint | None, task: Task, attempt: Attempt, *, tail: tuple[str, ...], error: str | None
 ) -> Checkpoint:
     """Pure: branch and commits are as the last one knew them; the runner saves newer work on its own disk."""
     session_id = attempt.session_id or task.session_id
@@ -61,6 +85,7 @@ def after_loss(
     return replace(
         known,
         session_id=session_id,
+        dirty_files=None,
         output_tail=tail,
         error=error,
         summary="",

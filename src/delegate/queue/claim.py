@@ -18,8 +18,11 @@ from delegate.model import (
     new_attempt_id,
 )
 from delegate.queue.checkpoints import NOTHING, Heritage, heritage_of
+from delegate.queue.ending import Moved, log_others
+from delegate.queue.questions import answers_for
 from delegate.queue.rescue import SIGNS_PER_LEASE, has_expired, rescue_expired
-from delegate.queue.rules import Rules, own_budget_left, start_of_day
+from delegate.queue.rules import Rules, own_budget_left, rank, start_of_day
+from delegate.queue.sessions import with_session
 from delegate.states import AttemptState
 from delegate.store.attempts import (
     attempt_of_claim,
@@ -32,6 +35,7 @@ from delegate.store.attempts import (
 )
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
+from delegate.store.questions import keep_ask_hash
 from delegate.store.runners import get_runner, see_runner
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
@@ -47,6 +51,7 @@ class Wish:
     agents: tuple[str, ...]
     parked: dict[str, datetime]
     problem: str | None = None  # why the runner takes no work just now
+    ask_hash: str | None = None  # of the token by which the agent of this claim may ask
 
     @property
     def lanes(self) -> list[str]:
@@ -72,9 +77,19 @@ class Held:
     heritage: Heritage = NOTHING
 
 
-async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Held | None:
-    held = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
-    if held is not None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What a runner gets, and what its asking has taken back from runners that are gone."""
+
+    held: Held | None = None
+    rescued: tuple[Moved, ...] = ()
+
+
+async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Claimed:
+    claimed = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
+    for moved in claimed.rescued:
+        log_others(moved)
+    if (held := claimed.held) is not None:
         log.info(
             "task claimed",
             extra={
@@ -84,14 +99,14 @@ async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> 
                 "fence": held.attempt.fence,
             },
         )
-    return held
+    return claimed
 
 
-async def claim_if_any(database: Database, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+async def claim_if_any(database: Database, wish: Wish, rules: Rules, now: datetime) -> Claimed:
     """For a runner that asks again without a reason to: look first, so that an idle pool writes nothing."""
     if await database.read(lambda connection: _is_worth_it(connection, wish, rules, now)):
         return await claim(database, wish, rules, now)
-    return None
+    return Claimed()
 
 
 def _is_worth_it(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> bool:
@@ -116,27 +131,33 @@ def _held(connection: Connection, attempt: Attempt) -> Held | None:
     return None if task is None else Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
 
 
-def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Claimed:
     has = tuple(dict.fromkeys((*wish.agents, *wish.parked)))  # a runner may leave a parked agent out of its wish
     see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, problem=wish.problem, now=now)
     earlier = attempt_of_claim(connection, wish.claim_id)
     if earlier is not None:
-        return _same_again(connection, wish, earlier)
-    rescue_expired(connection, rules, wish.lanes, now)
+        return Claimed(held=_same_again(connection, wish, earlier))
+    rescued = rescue_expired(connection, rules, wish.lanes, now)
+    return Claimed(held=_next(connection, wish, rules, now), rescued=tuple(rescued))
+
+
+def _next(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
     if rules.daily_budget_usd is not None:
         lock_budget(connection)
     left = budget_left(connection, rules, now)
     lanes = wish.lanes if left is None or left > 0 else wish.free_lanes
-    for name in queued_heads(connection, lanes, now):
-        task = take_queued(connection, name, now)
+    heads = queued_heads(connection, lanes, now)
+    for head in sorted(heads, key=lambda head: (rank(head.priority, head.created_at), head.seq)):
+        task = take_queued(connection, head, now)
         if task is not None:
-            return _begin_attempt(connection, wish, task, budget_of(task, left), now)
+            return _begin_attempt(connection, wish, with_session(connection, task), budget_of(task, left), now)
     return None
 
 
 def _same_again(connection: Connection, wish: Wish, earlier: Attempt) -> Held | None:
     if earlier.runner_id != wish.runner.id or earlier.state is not AttemptState.RUNNING:
         return None
+    keep_ask_hash(connection, earlier, wish.ask_hash)  # its maker may have got a new token since it asked first
     return _held(connection, earlier)
 
 
@@ -154,7 +175,8 @@ def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float
         budget_usd=budget,
         messages_seen=last_message_seen(connection, task.id) if task.session_id else 0,
     )
-    insert_attempt(connection, attempt)
+    insert_attempt(connection, attempt, ask_hash=wish.ask_hash)
+    task = answers_for(connection, task)
     data: dict[str, object] = {"runnerId": wish.runner.id, "runner": wish.runner.name, "attempt": task.attempts}
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
     append_events(connection, [claimed])

@@ -21,8 +21,11 @@ from delegate.model import (
     Task,
     TaskId,
 )
+from delegate.queue.checkpoints import with_checkpoint
+from delegate.queue.ending import Moved, end, log_others
 from delegate.queue.held import Holder, known_attempt, task_held_by
-from delegate.queue.rescue import finished_event, lose, must
+from delegate.queue.questions import as_asked, set_aside
+from delegate.queue.rescue import lose, must
 from delegate.queue.rules import own_budget_left, start_of_day
 from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
@@ -30,7 +33,7 @@ from delegate.store.database import Connection, Database
 from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
 from delegate.store.results import insert_change, insert_checkpoint
-from delegate.store.tasks import end_task, get_task, lock_task, request_cancel, requeue_task
+from delegate.store.tasks import get_task, lock_task, request_cancel, requeue_task
 
 log = logging.getLogger(__name__)
 ENDS = {
@@ -40,32 +43,34 @@ ENDS = {
 }
 
 
-async def finish(database: Database, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Task:
+async def finish(database: Database, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Moved:
     """End the attempt as the runner judged it. `next_seq` is None when its output could not be sent in full."""
-    task = await database.write(
+    moved = await database.write(
         "finish", lambda connection: _finish(connection, holder, outcome, next_seq=next_seq, now=now)
     )
-    _log_move(task, holder, outcome.reason)
-    return task
+    _log_move(moved, holder, outcome.reason)
+    return moved
 
 
-async def release(database: Database, holder: Holder, outcome: Outcome, now: datetime) -> Task:
+async def release(database: Database, holder: Holder, outcome: Outcome, now: datetime) -> Moved:
     """The runner gives the task back: handed over on purpose, or lost with the process that worked on it."""
-    task = await database.write("release", lambda connection: _release(connection, holder, outcome, now))
-    _log_move(task, holder, outcome.reason)
-    return task
+    moved = await database.write("release", lambda connection: _release(connection, holder, outcome, now))
+    _log_move(moved, holder, outcome.reason)
+    return moved
 
 
-async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Task:
+async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Moved:
     """End a task that waits; ask for the end of one that runs. Cancelling a cancelled task changes nothing."""
-    task = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
-    log.info("cancel asked for", extra={"task_id": task_id, "state": task.state})
-    return task
+    moved = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
+    log.info("cancel asked for", extra={"task_id": task_id, "state": moved.task.state})
+    log_others(moved)
+    return moved
 
 
-def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Task:
+def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Moved:
     attempt = known_attempt(connection, holder)
-    outcome = until_tomorrow(outcome, attempt, get_task(connection, attempt.task_id), now)
+    known = get_task(connection, attempt.task_id)
+    outcome = as_asked(until_tomorrow(outcome, attempt, known, now), attempt, known)
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
     if next_seq is not None and next_seq != attempt.next_seq:
@@ -75,7 +80,7 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
         _check_effects(connection, task)
     if not end_attempt_if_held(connection, attempt, outcome, now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    _keep(connection, attempt, outcome, now)
+    _keep(connection, attempt, with_checkpoint(connection, task, attempt, outcome), now)
     spent = replace(
         task,
         usage=task.usage.plus(outcome.usage),
@@ -92,12 +97,9 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
         result=outcome.result,
         finished_at=now,
     )
-    if not end_task(connection, ended, was=TaskState.RUNNING, finished_at=now):
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
     if next_seq is None:
         append_events(connection, [incomplete_event(ended, attempt, now)])
-    append_events(connection, [finished_event(ended, attempt, now)])
-    return ended
+    return Moved(task=ended, others=end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now))
 
 
 def _check_effects(connection: Connection, task: Task) -> None:
@@ -139,7 +141,7 @@ def until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: d
     return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
 
 
-def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Task:
+def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Moved:
     """The same end told twice is one end: the first answer was lost on the way."""
     told = (outcome.state, outcome.reason, outcome.exit_code)
     if (attempt.state, attempt.reason, attempt.exit_code) != told:
@@ -147,10 +149,10 @@ def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome
     task = get_task(connection, attempt.task_id)
     if task is None:
         raise NoSuchTask(task_id=attempt.task_id)
-    return task
+    return Moved(task=task)
 
 
-def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome, now: datetime) -> Task:
+def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome, now: datetime) -> Moved:
     """Back to the queue until a limit of the model's service is over; no attempt is counted."""
     if task.cancel_requested_at is not None:
         ended = replace(
@@ -160,9 +162,9 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
             message=task.cancel_reason or "cancelled",
             finished_at=now,
         )
-        must(end_task(connection, ended, was=TaskState.RUNNING, finished_at=now), attempt)
-        append_events(connection, [finished_event(ended, attempt, now)])
-        return ended
+        return Moved(task=ended, others=end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now))
+    if outcome.reason is Reason.QUESTION:
+        return Moved(task=set_aside(connection, task, attempt, now))
     must(requeue_task(connection, task, counted=False, not_before=outcome.not_before), attempt)
     data: dict[str, object] = {"reason": outcome.reason, "message": outcome.message}
     if outcome.not_before is not None:
@@ -171,11 +173,13 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
         data["agent"] = outcome.wants_agent
     kind = EventKind.RELEASED if outcome.not_before is None else EventKind.PARKED
     append_events(connection, [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=kind, at=now, data=data)])
-    return replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
+    parked = replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
+    return Moved(task=parked)
 
 
-def _release(connection: Connection, holder: Holder, outcome: Outcome, now: datetime) -> Task:
+def _release(connection: Connection, holder: Holder, outcome: Outcome, now: datetime) -> Moved:
     attempt = known_attempt(connection, holder)
+    outcome = as_asked(outcome, attempt, get_task(connection, attempt.task_id))
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
     task = task_held_by(connection, attempt)
@@ -200,12 +204,12 @@ def given_to(task: Task, agent: str | None) -> Task:
     return replace(task, agent=agent, session_id=None, choices=(choice, *others))
 
 
-def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Task:
+def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Moved:
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state is TaskState.CANCELLED or task.cancel_requested_at is not None:
-        return task
+        return Moved(task=task)
     if task.state in FINAL_TASK_STATES:
         raise IllegalMove(
             task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` makes a new task of it"
@@ -215,21 +219,20 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
         request_cancel(connection, task_id, message, now)
         data: dict[str, object] = {"reason": message}
         append_events(connection, [NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data=data)])
-        return replace(task, cancel_requested_at=now, cancel_reason=message)
+        return Moved(task=replace(task, cancel_requested_at=now, cancel_reason=message))
     ended = replace(task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=message, finished_at=now)
-    end_task(connection, ended, was=task.state, finished_at=now)
-    append_events(connection, [finished_event(ended, None, now)])
-    return ended
+    return Moved(task=ended, others=end(connection, ended, was=task.state, attempt=None, now=now))
 
 
-def _log_move(task: Task, holder: Holder, reason: Reason) -> None:
+def _log_move(moved: Moved, holder: Holder, reason: Reason) -> None:
     log.info(
         "attempt ended",
         extra={
-            "task_id": task.id,
+            "task_id": moved.task.id,
             "attempt_id": holder.attempt_id,
             "runner_id": holder.runner_id,
-            "state": task.state,
+            "state": moved.task.state,
             "reason": reason,
         },
     )
+    log_others(moved)

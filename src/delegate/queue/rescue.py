@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 
 from delegate.errors import StaleFence
 from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, Checkpoint, EventKind, Outcome, Task
-from delegate.queue.checkpoints import checkpoint_of_lost, leaves_checkpoint
+from delegate.queue.checkpoints import checkpoint_untold
+from delegate.queue.ending import Moved, end, log_others
 from delegate.queue.held import task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
@@ -24,7 +25,7 @@ from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.results import insert_checkpoint
 from delegate.store.runners import mark_relay_seen, relay_seen_at
-from delegate.store.tasks import end_task, requeue_task
+from delegate.store.tasks import requeue_task
 
 log = logging.getLogger(__name__)
 # A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
@@ -33,12 +34,15 @@ GONE = "its runner went away"
 SIGNS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
 
 
-async def rescue(database: Database, rules: Rules, now: datetime) -> list[Task]:
+async def rescue(database: Database, rules: Rules, now: datetime) -> list[Moved]:
     """Take back what nobody will come back for; returns the tasks that changed.
 
     A runner that is merely silent keeps its task until another one asks for work: it may be asleep.
     """
-    return await database.write("rescue", lambda connection: _tick(connection, rules, now))
+    rescued = await database.write("rescue", lambda connection: _tick(connection, rules, now))
+    for moved in rescued:
+        log_others(moved)
+    return rescued
 
 
 async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
@@ -46,7 +50,7 @@ async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
     return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
 
 
-def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Task]:
+def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Moved]:
     _stay_fair(connection, rules, now)
     gone = abandoned_attempts(
         connection, silent_since=rules.silent_since(now), given_up_since=now - max(GIVEN_UP_AFTER, rules.reclaim_after)
@@ -60,7 +64,7 @@ def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
     return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
 
 
-def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Task]:
+def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Moved]:
     """Part of every claim: what silent runners hold in the lanes of the one who asks."""
     _stay_fair(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
@@ -82,13 +86,13 @@ def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
         mark_relay_seen(connection, now)
 
 
-def _lost(connection: Connection, attempt: Attempt, now: datetime) -> Task:
+def _lost(connection: Connection, attempt: Attempt, now: datetime) -> Moved:
     return lose(connection, task_held_by(connection, attempt), attempt, now)
 
 
 def lose(
     connection: Connection, task: Task, attempt: Attempt, now: datetime, *, left: Checkpoint | None = None
-) -> Task:
+) -> Moved:
     """The attempt is over without a result: end the task, or queue it for the next attempt.
 
     `left` is what its runner could still tell; without it, the relay writes down what it knows.
@@ -101,24 +105,23 @@ def lose(
         usage=attempt.usage,
     )
     must(end_attempt_if_held(connection, attempt, lost, now), attempt)
-    if left is not None or leaves_checkpoint(task):
-        insert_checkpoint(connection, attempt, left or checkpoint_of_lost(connection, task, attempt, GONE), now)
+    insert_checkpoint(connection, attempt, left or checkpoint_untold(connection, task, attempt, GONE), now)
     spent = task.usage.plus(attempt.usage)
     carried = replace(task, session_id=attempt.session_id or task.session_id, usage=spent)
     after = after_loss(carried, now)
     data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
-    events = [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)]
+    lost_event = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)
+    append_events(connection, [lost_event])
+    others: tuple[Task, ...] = ()
     if after.state is TaskState.QUEUED:
         must(requeue_task(connection, carried, counted=True), attempt)
     else:
-        must(end_task(connection, after, was=TaskState.RUNNING, finished_at=now), attempt)
-        events.append(finished_event(after, attempt, now))
-    append_events(connection, events)
+        others = end(connection, after, was=TaskState.RUNNING, attempt=attempt, now=now)
     log.warning(
         "attempt lost",
         extra={"task_id": task.id, "attempt_id": attempt.id, "runner_id": attempt.runner_id, "state": after.state},
     )
-    return after
+    return Moved(task=after, others=others)
 
 
 def must(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
@@ -139,15 +142,3 @@ def after_loss(task: Task, now: datetime) -> Task:
         message = "its runner went away while the command ran"
         return replace(ended, state=TaskState.FAILED, reason=Reason.LOST_RUNNER, message=message)
     return replace(task, state=TaskState.QUEUED)
-
-
-def finished_event(task: Task, attempt: Attempt | None, now: datetime) -> NewEvent:
-    data: dict[str, object] = {
-        "state": task.state,
-        "reason": task.reason,
-        "message": task.message,
-        "exitCode": task.exit_code,
-    }
-    return NewEvent(
-        task_id=task.id, attempt_id=attempt.id if attempt else None, kind=EventKind.FINISHED, at=now, data=data
-    )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.config import Settings
-from delegate.model import Task
+from delegate.model import Priority, Task
 
+AGEING = timedelta(minutes=30)  # a task that waits rises by one priority in this time, so that none waits for ever
 LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and says why, in its own words
 
 
@@ -24,6 +25,11 @@ class Rules:
 
 def rules_of(settings: Settings) -> Rules:
     return Rules(lease=settings.lease, reclaim_after=settings.reclaim_after, daily_budget_usd=settings.daily_budget_usd)
+
+
+def rank(priority: Priority, created_at: datetime) -> datetime:
+    """What has waited longest comes first, and a priority counts for a certain time of waiting."""
+    return created_at + priority * AGEING
 
 
 def own_budget_left(task: Task) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task
-from delegate.states import TaskState
+from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task, TaskId
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.graph import Dependency
 
 TRIALS = timedelta(seconds=15)  # a runner that has just registered tries out its agents' programs one by one
 
@@ -22,21 +23,47 @@ class Surroundings:
     silent_after: timedelta
     budget_left: float | None
     now: datetime
+    waited_for: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by tasks that are blocked
 
     def alive(self, runner: Runner) -> bool:
         return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
 
 
 def why(task: Task, around: Surroundings) -> str | None:
-    if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
+    match task.state:
+        case TaskState.BLOCKED:
+            return _why_blocked(around.waited_for.get(task.id, ()))
+        case TaskState.QUEUED:
+            return _why_queued(task, around)
+        case TaskState.RUNNING:
+            return _why_still_running(task, around)
+        case TaskState.WAITING:
+            return f"waits for an answer: `delegate answer {task.id}` gives it"
+        case _:
+            return None
+
+
+def _why_still_running(task: Task, around: Surroundings) -> str | None:
+    if task.cancel_requested_at is not None:
         return "is being cancelled"
-    if task.state is TaskState.RUNNING and task.id in around.silent:
+    if task.id in around.silent:
         return "its runner is silent; it goes on when the runner is back or another one takes over"
-    if task.state is not TaskState.QUEUED:
-        return None
+    return None
+
+
+def _why_queued(task: Task, around: Surroundings) -> str:
     if task.not_before is not None and task.not_before > around.now:
         return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
     return _why_no_runner(task, around) or _why_no_budget(task, around) or "next in line for a free runner"
+
+
+def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
+    open_ones = [one for one in dependencies if one.state not in FINAL_TASK_STATES]
+    if not open_ones:
+        return None  # nobody has looked them up
+    first, more = open_ones[0], len(open_ones) - 1
+    shown = TaskState.QUEUED if first.state is TaskState.BLOCKED else first.state
+    return f"waits for {first.id} ({shown})" + (f" and {more} more" if more else "")
 
 
 def _why_no_runner(task: Task, around: Surroundings) -> str | None:
@@ -63,6 +90,9 @@ def _why_none_free(task: Task, around: Surroundings, able: Sequence[Runner]) -> 
         until = min(runner.parked[task.agent] for runner in ready)
         return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
     if all(runner.id in around.busy for runner in free):
+        held = [runner for runner in able if runner.problem is not None and runner.id not in around.busy]
+        if held:
+            return f"no more runners take work just now: {held[0].problem}"
         return "all runners are busy" if len(free) > 1 else "its runner is busy"
     return None
 

@@ -8,9 +8,10 @@ import anyio
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from delegate.model import AttemptId, Runner, RunnerId, Task, new_runner_id
+from delegate.model import AttemptId, Runner, RunnerId, new_runner_id
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
+from delegate.queue.ending import Moved
 from delegate.queue.held import Holder
 from delegate.queue.runners import leave as leave_runner
 from delegate.queue.runners import register as register_runner
@@ -18,6 +19,7 @@ from delegate.relay.api_tasks import PROBLEMS, TaskInPath
 from delegate.relay.auth import hash_of, new_runner_token, owner, runner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.live import holder_of
+from delegate.relay.news import tell
 from delegate.relay.paths import attempt_in_path
 from delegate.relay.reports import item_of, outcome_of, release_of
 from delegate.relay.state import Relay, relay_of
@@ -25,7 +27,6 @@ from delegate.relay.views import SHOWN, answer, assignment, control, effect_view
 from delegate.report import record as reports
 from delegate.report.effects import Told, announce, outside
 from delegate.report.record import Standing
-from delegate.states import TaskState
 from delegate.wire.runners import (
     AttemptsAnswer,
     ClaimAnswer,
@@ -99,6 +100,7 @@ async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Re
         agents=tuple(body.agents),
         parked=body.parked,
         problem=body.problem,
+        ask_hash=body.ask_hash,
     )
     held = await _claim_or_wait(request, relay, wish, body.wait)
     return answer(ClaimAnswer(assignment=assignment(held) if held else None))
@@ -112,7 +114,10 @@ async def _claim_or_wait(request: Request, relay: Relay, wish: claims.Wish, wait
             woken_for = waiter.look()
             has_reason, is_first = is_first or woken_for is not None, False
             claim_now = claims.claim if has_reason else claims.claim_if_any
-            held = await claim_now(relay.database, wish, relay.rules, relay.now())
+            claimed = await claim_now(relay.database, wish, relay.rules, relay.now())
+            for moved in claimed.rescued:
+                tell(relay, moved)
+            held = claimed.held
             if held is not None and woken_for not in (None, held.task.lane):
                 relay.hub.wake(woken_for)  # what it was woken for still waits
             remaining = deadline - anyio.current_time()
@@ -139,13 +144,13 @@ async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRun
     deadline = anyio.current_time() + body.wait
     task, standing = await reports.renew(relay.database, holder, body.messages_seen, relay.now())
     with relay.hub.listening(holder_of(task.id)) as bell:
-        while not (standing.cancel or standing.messages or relay.hub.closing.is_set()):
+        while not (standing.is_news or relay.hub.closing.is_set()):
             remaining = deadline - anyio.current_time()
             if remaining <= 0:
                 break
             # Looked up before the first wait, too: news may have come between the renewal and the bell.
             standing = await reports.standing(relay.database, holder, body.messages_seen)
-            if not (standing.cancel or standing.messages):
+            if not standing.is_news:
                 await bell.heard(remaining)
     return answer(control(standing))
 
@@ -162,21 +167,21 @@ async def record(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 @router.post("/attempts/{attempt_id}/finish", response_model=Control)
 async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: FinishBody) -> Response:
     relay = relay_of(request)
-    task = await ends.finish(
+    moved = await ends.finish(
         relay.database,
         _holder(current, attempt_id, body.fence),
         outcome_of(body),
         next_seq=None if body.output_incomplete else body.next_seq,
         now=relay.now(),
     )
-    return _ended(relay, task, body.next_seq)
+    return _ended(relay, moved, body.next_seq)
 
 
 @router.post("/attempts/{attempt_id}/release", response_model=Control)
 async def release(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: ReleaseBody) -> Response:
     relay = relay_of(request)
-    task = await ends.release(relay.database, _holder(current, attempt_id, body.fence), release_of(body), relay.now())
-    return _ended(relay, task, 0)
+    moved = await ends.release(relay.database, _holder(current, attempt_id, body.fence), release_of(body), relay.now())
+    return _ended(relay, moved, 0)
 
 
 @router.post("/attempts/{attempt_id}/effect", response_model=Control)
@@ -201,10 +206,8 @@ async def effects(request: Request, task_id: TaskInPath, current: CurrentRunner)
     return answer(EffectsAnswer(status=SHOWN[found.state], effects=[effect_view(one) for one in found.effects]))
 
 
-def _ended(relay: Relay, task: Task, next_seq: int) -> Response:
-    if task.state is TaskState.QUEUED and task.not_before is None:
-        relay.hub.wake(task.lane)
-    relay.hub.alert(task.id)
+def _ended(relay: Relay, moved: Moved, next_seq: int) -> Response:
+    tell(relay, moved)
     return answer(control(Standing(next_seq=next_seq, cancel=None, messages=())))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from email.utils import format_datetime
 from typing import Annotated, Any, Literal
 
@@ -13,23 +12,29 @@ from fastapi.responses import Response, StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from delegate import __version__
-from delegate.intake import again
+from delegate.intake import again, batch
 from delegate.intake import submit as intake
-from delegate.model import Issue, Mode, Priority, Task, TaskId
+from delegate.intake.wishes import request_of
+from delegate.model import Task, TaskId
 from delegate.queue import finish
-from delegate.relay import feeds
+from delegate.queue.ending import Moved
+from delegate.relay import feeds, pages
 from delegate.relay.auth import owner
 from delegate.relay.bodies import JsonBody
+from delegate.relay.news import tell
 from delegate.relay.paths import task_in_path
 from delegate.relay.state import Relay, relay_of
-from delegate.relay.views import answer, attempt_view, change_view, event_view, runner_view, task_view
+from delegate.relay.views import answer, change_view, runner_view, task_view
 from delegate.report import follow
-from delegate.states import TaskState
+from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
 from delegate.wire.basics import Problem, TaskStatus
 from delegate.wire.parts import ChangeView
 from delegate.wire.tasks import (
+    BatchAnswer,
+    BatchRequest,
     CancelRequest,
+    GraphView,
     MessageRequest,
     OutputView,
     PromptView,
@@ -52,6 +57,7 @@ router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBL
 TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
+BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
 RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
 ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest))]
@@ -61,29 +67,7 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 @router.post("/tasks", status_code=201, response_model=TaskView, responses=SEEN)
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
-    wanted = intake.Request(
-        prompt=body.prompt,
-        agent=body.agent,
-        working_directory=body.working_directory,
-        machine=body.machine,
-        repository=body.repository,
-        base=body.base,
-        mode=Mode.PULL_REQUEST if body.pr else Mode.WORKTREE if body.worktree else None,
-        title=body.title,
-        issue=None if body.issue is None else Issue(**body.issue.model_dump()),
-        labels=tuple(body.labels),
-        priority=Priority[body.priority],
-        model=body.model,
-        effort=body.effort,
-        permission_mode=body.permission_mode,
-        timeout=None if body.timeout is None else timedelta(milliseconds=body.timeout),
-        max_output=body.max_output_buffer,
-        max_budget_usd=body.max_budget_usd,
-        max_turns=body.max_turns,
-        rerun=body.rerun,
-        request_key=body.request_key,
-    )
-    submitted = await intake.submit(relay.database, wanted, relay.settings, relay.now())
+    submitted = await intake.submit(relay.database, request_of(body), relay.settings, relay.now())
     return _submitted(relay, submitted)
 
 
@@ -93,6 +77,17 @@ async def submit_task_quickly(request: Request) -> Response:
     return await submit_task(request, await submit_body(request))
 
 
+@router.post("/tasks/batch", status_code=201, response_model=BatchAnswer)
+async def submit_tasks(request: Request, body: BatchBody) -> Response:
+    """All of them or none, in one commit."""
+    relay = relay_of(request)
+    entries = [batch.Entry(request=request_of(entry), name=entry.name) for entry in body.tasks]
+    submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
+    for one in submitted:
+        tell(relay, Moved(task=one.task))
+    return answer(BatchAnswer(tasks=[task_view(one.task) for one in submitted]), 201)
+
+
 @router.get("/tasks", response_model=TaskPage)
 async def list_tasks(
     request: Request,
@@ -100,33 +95,28 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     cursor: Annotated[str | None, Query(pattern=r"^t[1-9][0-9]{0,17}$")] = None,
 ) -> Response:
-    relay = relay_of(request)
-    before = None if cursor is None else int(cursor[1:])
-    rows = await follow.page(relay.database, states=_states(status), before=before, limit=limit)
-    around = await follow.surroundings(relay.database, relay.rules, relay.now())
-    following = f"t{rows[-1][0]}" if len(rows) == limit else None
-    return answer(TaskPage(tasks=[task_view(task, around) for _, task in rows], next=following))
+    return answer(await pages.task_page(relay_of(request), status, limit, cursor))
 
 
 @router.get("/tasks/{task_id}", response_model=TaskDetail)
 async def show_task(request: Request, task_id: TaskInPath) -> Response:
+    return answer(await pages.task_detail(relay_of(request), task_id))
+
+
+@router.get("/tasks/{task_id}/graph", response_model=GraphView)
+async def show_graph(request: Request, task_id: TaskInPath) -> Response:
+    """What it waits for and what waits for it, near and far."""
     relay = relay_of(request)
-    full = await follow.task_in_full(relay.database, task_id, relay.rules, relay.now())
-    return answer(
-        TaskDetail(
-            task=task_view(full.task, full.around),
-            attempts=[attempt_view(attempt) for attempt in full.attempts],
-            events=[event_view(event) for event in full.events],
-        )
-    )
+    graph = await graph_of(relay.database, task_id, relay.rules, relay.now())
+    return answer(GraphView(tasks=[task_view(task, graph.around) for task in graph.tasks], is_cut=graph.is_cut))
 
 
 @router.post("/tasks/{task_id}/cancel", response_model=TaskView)
 async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -> Response:
     relay = relay_of(request)
-    task = await finish.cancel(relay.database, task_id, body.reason, relay.now())
-    relay.hub.alert(task.id)
-    return await _task_answer(relay, task)
+    moved = await finish.cancel(relay.database, task_id, body.reason, relay.now())
+    tell(relay, moved)
+    return await _task_answer(relay, moved.task)
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
@@ -233,17 +223,10 @@ def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:
 
 
 def _submitted(relay: Relay, submitted: intake.Submitted) -> Response:
-    relay.hub.wake(submitted.task.lane)
-    relay.hub.ring(submitted.task.id)
+    tell(relay, Moved(task=submitted.task))
     return answer(task_view(submitted.task), 201 if submitted.is_new else 200)
 
 
 async def _task_answer(relay: Relay, task: Task, status: int = 200) -> Response:
-    around = await follow.surroundings(relay.database, relay.rules, relay.now())
+    around = await follow.surroundings(relay.database, relay.rules, relay.now(), [task])
     return answer(task_view(task, around), status)
-
-
-def _states(status: TaskStatus | None) -> list[TaskState]:
-    if status is None:
-        return []
-    return [TaskState.QUEUED, TaskState.BLOCKED] if status == "queued" else [TaskState(status)]

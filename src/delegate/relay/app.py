@@ -13,10 +13,12 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from delegate import __version__
-from delegate.relay import api_runners, api_tasks, problems
+from delegate.relay import api_questions, api_runners, api_schedules, api_tasks, problems
+from delegate.relay.clock import keep_time
 from delegate.relay.disk import Floor, disk_of, watch_disk
 from delegate.relay.guard import Guard
 from delegate.relay.housekeeping import keep_house
+from delegate.relay.mcp.door import Door
 from delegate.relay.openapi import describe
 from delegate.relay.state import Relay, relay_of
 from delegate.store.database import is_postgres
@@ -26,11 +28,14 @@ from delegate.store.runners import relay_seen_at
 def make_app(relay: Relay) -> FastAPI:
     disk = disk_of(relay.settings)
     has_disk = not is_postgres(relay.settings.database_url)  # else the database is on somebody else's
+    mcp = Door(relay)
 
     @asynccontextmanager
     async def living(_app: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
             group.start_soon(keep_house, relay)
+            group.start_soon(keep_time, relay)
+            mcp.open(group)
             if has_disk:
                 group.start_soon(watch_disk, disk)
             yield
@@ -53,8 +58,10 @@ def make_app(relay: Relay) -> FastAPI:
     app.add_middleware(Guard)
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.
-    routes = [route for router in (api_tasks.router, api_runners.router) for route in router.routes]
-    app.router.routes.extend([Route("/api/tasks", api_tasks.submit_task_quickly, methods=["POST"]), *routes])
+    rooms = (api_tasks, api_schedules, api_questions, api_runners)
+    routes = [route for room in rooms for route in room.router.routes]
+    quick = Route("/api/tasks", api_tasks.submit_task_quickly, methods=["POST"])
+    app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way
 
     @app.get("/healthz", include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Who speaks: the owner of the relay with the token of its home, or a runner with a token of its own."""
+"""Who speaks: the owner of the relay with the token of its home, a runner, or the agent of one attempt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import secrets
 from fastapi import Request
 
 from delegate.errors import Forbidden, Unauthenticated
-from delegate.model import Runner
+from delegate.model import Attempt, Runner
 from delegate.relay.state import Relay, relay_of
+from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
 
 RUNNER_PREFIX = "drs_"
+AGENT_PREFIX = "dat_"  # a runner makes one for the agent of each attempt
 TOKEN_MAX = 200
 
 
@@ -59,3 +61,8 @@ async def runner(request: Request) -> Runner:
 
 async def _runner(relay: Relay, token: str) -> Runner | None:
     return await relay.database.read(lambda connection: runner_of_token(connection, hash_of(token)))
+
+
+async def agent_attempt(relay: Relay, token: str) -> Attempt | None:
+    """The attempt whose agent has this token, as long as it runs; the token opens nothing else."""
+    return await relay.database.read(lambda connection: asking_attempt(connection, hash_of(token)))

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 BALLAST = 8 * 1024 * 1024  # bytes; the end of an attempt takes some ten thousand
 BALLAST_SHARE = 8  # of a small floor, at most one part in eight
 LOOK_EVERY = 5.0  # seconds
-NEW_WORK = re.compile(r"/api/(tasks|tasks/[^/]+/(retry|resume|messages)|runners/claim)")
+NEW_WORK = re.compile(r"/api/(tasks|tasks/batch|tasks/[^/]+/(retry|resume|messages)|schedules|pipelines|runners/claim)")
 OUTPUT = re.compile(r"/api/runners/attempts/[^/]+/record")
 RETRY_AFTER = 5.0  # seconds
 

@@ -13,9 +13,9 @@ from delegate.config import Home
 from delegate.errors import DelegateError
 from delegate.queue.rescue import rescue
 from delegate.relay.disk import disk_of
+from delegate.relay.news import tell
 from delegate.relay.state import Relay
 from delegate.report.retention import retain
-from delegate.states import TaskState
 from delegate.store.backup import backup, last_backup_at
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,8 @@ async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause
 
 
 async def _tick(relay: Relay) -> None:
-    for task in await rescue(relay.database, relay.rules, relay.now()):
-        relay.hub.alert(task.id)
-        if task.state is TaskState.QUEUED:
-            relay.hub.wake(task.lane)
+    for moved in await rescue(relay.database, relay.rules, relay.now()):
+        tell(relay, moved)
 
 
 async def _retain(relay: Relay) -> None:

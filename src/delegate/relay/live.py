@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 
 ALL_TASKS = "*"
+CLOCK = "clock"  # where the relay's own clock listens
 
 
 @dataclass(eq=False, slots=True)
@@ -78,6 +79,11 @@ class Hub:
         for bell in self._bells.get(holder_of(task_id), ()):
             bell.rung.set()
         self.ring(task_id)
+
+    def call(self, key: str) -> None:
+        """Whoever listens under this name should look."""
+        for bell in self._bells.get(key, ()):
+            bell.rung.set()
 
     def close(self) -> None:
         """The relay stops: nobody should wait any longer."""

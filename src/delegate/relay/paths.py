@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from delegate.errors import NoSuchAttempt, NoSuchTask
-from delegate.model import AttemptId, TaskId
+from delegate.errors import NoSuchAttempt, NoSuchSchedule, NoSuchTask
+from delegate.model import AttemptId, ScheduleId, TaskId
 
 ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -20,3 +20,9 @@ async def attempt_in_path(attempt_id: str) -> AttemptId:
     if ID.fullmatch(attempt_id) is None:
         raise NoSuchAttempt(attempt_id=attempt_id)
     return AttemptId(attempt_id)
+
+
+async def schedule_in_path(schedule_id: str) -> ScheduleId:
+    if ID.fullmatch(schedule_id) is None:
+        raise NoSuchSchedule(schedule_id=schedule_id)
+    return ScheduleId(schedule_id)

@@ -18,6 +18,7 @@ STATES = {
     "failed": AttemptState.FAILED,
     "cancelled": AttemptState.CANCELLED,
     "parked": AttemptState.RELEASED,
+    "waiting": AttemptState.RELEASED,
 }
 
 
@@ -83,6 +84,8 @@ def _parked_until(body: FinishRequest) -> datetime | None:
     parks = body.outcome == "parked"
     if parks and (body.reason not in PARKING_REASONS or body.not_before is None):
         raise InvalidField(field="outcome", why="a parked task needs notBefore and a reason that parks")
+    if (body.outcome == "waiting") != (body.reason is Reason.QUESTION):
+        raise InvalidField(field="outcome", why="goes with the reason question if it is waiting, and only then")
     return body.not_before if parks else None
 
 
@@ -99,5 +102,6 @@ def _change(view: ChangeView) -> Change:
 
 
 def _checkpoint(view: CheckpointView) -> Checkpoint:
-    lists = {"dirty_files": tuple(view.dirty_files), "output_tail": tuple(view.output_tail)}
+    files = None if view.dirty_files is None else tuple(view.dirty_files)
+    lists = {"dirty_files": files, "output_tail": tuple(view.output_tail)}
     return Checkpoint(**{**view.model_dump(), **lists, "usage": _usage(view.usage)})

@@ -18,16 +18,28 @@ from delegate.model import (
     EventKind,
     Issue,
     Priority,
+    Question,
     Runner,
     Task,
     Usage,
 )
+from delegate.queue.checkpoints import Forerunner
 from delegate.queue.claim import Held
 from delegate.queue.why import Surroundings, why
 from delegate.report.record import Standing
 from delegate.states import ADVICE, TaskState
 from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
-from delegate.wire.parts import ChangeView, CheckpointView, ChoiceView, EffectView, IssueView, ResultView, UsageView
+from delegate.wire.parts import (
+    ChangeView,
+    CheckpointView,
+    ChoiceView,
+    EffectView,
+    ForerunnerView,
+    IssueView,
+    QuestionView,
+    ResultView,
+    UsageView,
+)
 from delegate.wire.runners import Assignment, Control, Message
 from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskView
 
@@ -82,6 +94,11 @@ def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
         issue=issue_view(task.issue),
         context=task.context,
         choices=[choice_view(choice) for choice in task.choices],
+        depends_on=list(task.depends_on),
+        continue_from=task.continue_from,
+        on_dependency_failure=task.on_dependency_failure,
+        schedule_id=task.schedule_id,
+        questions=[question_view(question) for question in task.questions],
         lineage=task.lineage,
         result=None if task.result is None else ResultView(**asdict(task.result)),
         exit_code=task.exit_code,
@@ -139,8 +156,27 @@ def choice_view(choice: Choice) -> ChoiceView:
     return ChoiceView(field=choice.field, value=choice.value, source=choice.source)
 
 
+def question_view(question: Question) -> QuestionView:
+    return QuestionView(
+        text=question.text, options=list(question.options), asked_at=question.asked_at, answer=question.answer
+    )
+
+
 def checkpoint_view(checkpoint: Checkpoint | None) -> CheckpointView | None:
     return None if checkpoint is None else CheckpointView(**asdict(checkpoint))
+
+
+def forerunner_view(forerunner: Forerunner | None) -> ForerunnerView | None:
+    if forerunner is None:
+        return None
+    task = forerunner.task
+    return ForerunnerView(
+        task_id=task.id,
+        status=SHOWN[task.state],
+        prompt=task.prompt,
+        message=task.message,
+        checkpoint=checkpoint_view(forerunner.checkpoint),
+    )
 
 
 def effect_view(effect: Effect) -> EffectView:
@@ -192,6 +228,8 @@ def assignment(held: Held) -> Assignment:
         choices=[choice_view(choice) for choice in task.choices],
         lineage=task.lineage,
         checkpoint=checkpoint_view(held.heritage.checkpoint),
+        forerunner=forerunner_view(held.heritage.forerunner),
+        questions=[question_view(question) for question in task.questions if question.answer is not None],
         effects=[effect_view(effect) for effect in held.heritage.effects],
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
@@ -203,4 +241,5 @@ def control(standing: Standing) -> Control:
         next_seq=standing.next_seq,
         cancel=standing.cancel,
         messages=[Message(id=message.id, text=message.text) for message in standing.messages],
+        asked=standing.asked,
     )

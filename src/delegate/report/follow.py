@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
-from delegate.model import Attempt, AttemptId, Change, Event, EventKind, OutputChunk, Runner, Task, TaskId
+from delegate.model import Attempt, AttemptId, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
 from delegate.queue.rules import Rules, start_of_day
 from delegate.queue.why import Surroundings
@@ -24,7 +24,8 @@ from delegate.store.events import (
     output_of_attempt,
     output_of_task,
 )
-from delegate.store.results import last_change
+from delegate.store.graph import dependencies_of
+from delegate.store.results import last_change, last_checkpoint
 from delegate.store.runners import all_runners
 from delegate.store.tasks import count_by_state, get_task, page_of_tasks
 
@@ -57,6 +58,7 @@ class FullTask:
     attempts: list[Attempt]
     events: list[Event]
     around: Surroundings
+    checkpoint: Checkpoint | None  # that its last attempt has left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,13 @@ class RelayState:
 
 async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> FullTask:
     def read(connection: Connection) -> FullTask:
+        task = _existing(connection, task_id)
         return FullTask(
-            task=_existing(connection, task_id),
+            task=task,
             attempts=attempts_of_task(connection, task_id),
             events=last_events_of_task(connection, task_id, TIMELINE_MAX),
-            around=_surroundings(connection, rules, now),
+            around=around_tasks(connection, [task], rules, now),
+            checkpoint=last_checkpoint(connection, [task_id]),
         )
 
     return await database.read(read)
@@ -108,8 +112,9 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     return await database.read(read)
 
 
-async def surroundings(database: Database, rules: Rules, now: datetime) -> Surroundings:
-    return await database.read(lambda connection: _surroundings(connection, rules, now))
+async def surroundings(database: Database, rules: Rules, now: datetime, tasks: Sequence[Task] = ()) -> Surroundings:
+    """What `why` must know, of these tasks too if they wait for others."""
+    return await database.read(lambda connection: around_tasks(connection, tasks, rules, now))
 
 
 async def page(
@@ -138,6 +143,18 @@ async def news_of_task(database: Database, task_id: TaskId, cursor: Cursor) -> N
             task=_existing(connection, task_id),
             events=events_of_task(connection, task_id, after=cursor.event, limit=EVENTS_PER_READ),
             chunks=output_of_task(connection, task_id, after=cursor.output, limit=CHUNKS_PER_READ),
+        )
+
+    return await database.read(read)
+
+
+async def output_news(database: Database, task_id: TaskId, after: int) -> News:
+    """The same for output alone: what came after this chunk."""
+
+    def read(connection: Connection) -> News:
+        task = _existing(connection, task_id)
+        return News(
+            task=task, events=[], chunks=output_of_task(connection, task_id, after=after, limit=CHUNKS_PER_READ)
         )
 
     return await database.read(read)
@@ -212,7 +229,8 @@ def _existing(connection: Connection, task_id: TaskId) -> Task:
     return task
 
 
-def _surroundings(connection: Connection, rules: Rules, now: datetime) -> Surroundings:
+def around_tasks(connection: Connection, tasks: Sequence[Task], rules: Rules, now: datetime) -> Surroundings:
+    blocked = [task.id for task in tasks if task.state is TaskState.BLOCKED]
     attempts = running_attempts(connection)
     silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
     return Surroundings(
@@ -222,4 +240,5 @@ def _surroundings(connection: Connection, rules: Rules, now: datetime) -> Surrou
         silent_after=rules.lease,
         budget_left=budget_left(connection, rules, now),
         now=now,
+        waited_for=dependencies_of(connection, blocked) if blocked else {},
     )

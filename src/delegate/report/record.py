@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
 from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task, Usage
 from delegate.queue.held import Holder, held_attempt, task_held_by
+from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.database import Connection, Database
 from delegate.store.events import (
@@ -46,6 +47,12 @@ class Standing:
     next_seq: int
     cancel: str | None
     messages: tuple[AgentMessage, ...]
+    asked: bool = False  # by its agent, which should end its turn now
+
+    @property
+    def is_news(self) -> bool:
+        """Worth an answer at once."""
+        return self.cancel is not None or bool(self.messages) or self.asked
 
 
 async def record(database: Database, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
@@ -60,7 +67,7 @@ async def standing(database: Database, holder: Holder, messages_seen: int) -> St
     def read(connection: Connection) -> Standing:
         attempt = held_attempt(connection, holder)
         seen = max(attempt.messages_seen, messages_seen)
-        return _standing(connection, task_held_by(connection, attempt), attempt.next_seq, seen)
+        return _standing(connection, task_held_by(connection, attempt), attempt, messages_seen=seen)
 
     return await database.read(read)
 
@@ -70,7 +77,8 @@ def renewed(connection: Connection, holder: Holder, messages_seen: int, now: dat
     task = task_held_by(connection, attempt)
     if not renew_attempt(connection, attempt, messages_seen=messages_seen, now=now):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    return task, _standing(connection, task, attempt.next_seq, max(attempt.messages_seen, messages_seen))
+    seen = max(attempt.messages_seen, messages_seen)
+    return task, _standing(connection, task, attempt, messages_seen=seen)
 
 
 def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
@@ -96,7 +104,7 @@ def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: 
         now=now,
     ):
         raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    return task, _standing(connection, task, next_seq, attempt.messages_seen)
+    return task, _standing(connection, task, replace(attempt, next_seq=next_seq), messages_seen=attempt.messages_seen)
 
 
 def _fresh(connection: Connection, attempt: Attempt, items: Sequence[Item]) -> list[Item]:
@@ -202,8 +210,11 @@ def _trim(connection: Connection, task: Task, attempt: Attempt, end: int) -> int
     return cut_output(connection, attempt.id, start=head, end=tail_start) if tail_start > head else 0
 
 
-def _standing(connection: Connection, task: Task, next_seq: int, messages_seen: int) -> Standing:
+def _standing(connection: Connection, task: Task, attempt: Attempt, *, messages_seen: int) -> Standing:
     cancel = (task.cancel_reason or "cancelled") if task.cancel_requested_at is not None else None
     return Standing(
-        next_seq=next_seq, cancel=cancel, messages=tuple(messages_after(connection, task.id, messages_seen))
+        next_seq=attempt.next_seq,
+        cancel=cancel,
+        messages=tuple(messages_after(connection, task.id, messages_seen)),
+        asked=has_asked(task, attempt),
     )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from functools import partial
 
 from delegate.config import Settings
 from delegate.store.database import Connection, Database
-from delegate.store.retention import drop_ended_before, drop_oldest_output, output_total
+from delegate.store.retention import (
+    drop_ended_before,
+    drop_oldest_output,
+    drop_runs_before,
+    drop_schedules_ended_before,
+    output_total,
+)
 from delegate.store.runners import forget_runners
 
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
+RUNS_PER_STEP = 1_000
 TASKS_PER_STEP = 10  # a step is one transaction; tasks may have 10 MiB each, and others must get their turn
 
 
@@ -23,6 +31,7 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
         "retain.age", lambda connection: drop_ended_before(connection, oldest_kept, TASKS_PER_STEP)
     ):
         touched += count
+    await _retain_schedules(database, oldest_kept)
     while count := await database.write("retain.size", lambda connection: _drop_excess(connection, settings)):
         touched += count
     silent_since = now - RUNNER_FORGOTTEN_AFTER
@@ -30,6 +39,12 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
     if touched:
         log.info("old tasks dropped", extra={"count": touched})
     return touched
+
+
+async def _retain_schedules(database: Database, oldest_kept: datetime) -> None:
+    for drop in (drop_schedules_ended_before, drop_runs_before):
+        while await database.write("retain.schedules", partial(drop, moment=oldest_kept, limit=RUNS_PER_STEP)):
+            pass
 
 
 def _drop_excess(connection: Connection, settings: Settings) -> int:

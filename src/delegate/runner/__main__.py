@@ -15,6 +15,7 @@ from delegate.errors import DelegateError
 from delegate.log import conceal, configure
 from delegate.runner.equipment import equip
 from delegate.runner.loop import live
+from delegate.runner.orders import Orders
 from delegate.runner.process import become_subreaper
 from delegate.runner.slot import FILE_NAME, Slot
 
@@ -25,8 +26,8 @@ def slot_name(text: str) -> str:
     return text
 
 
-async def run(settings: Settings, slot: Slot, name: str, url: str) -> None:
-    equipment = equip(settings, os.environ, slot=slot, name=name, url=url)
+async def run(settings: Settings, slot: Slot, name: str, url: str, report_fd: int | None) -> None:
+    equipment = equip(settings, os.environ, slot=slot, name=name, url=url, orders=Orders(report_fd))
     conceal(equipment.secrets.text)
     await live(equipment)
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate-runner", description=__doc__)
     parser.add_argument("--slot", required=True, type=slot_name, help="the directory of this runner under the home")
     parser.add_argument("--relay-url", required=True, help="where its relay listens")
+    parser.add_argument("--report-fd", type=int, help="where the keeper hears what it does; for the keeper alone")
     arguments = parser.parse_args()
     stamina.instrumentation.set_on_retry_hooks(())  # the link says once that the relay is away, not at every try
     try:
@@ -42,7 +44,7 @@ def main() -> int:
         configure(settings.log_level)
         become_subreaper()
         with closing(Slot(Home(settings.home).runners / arguments.slot)) as slot:
-            anyio.run(run, settings, slot, arguments.slot, arguments.relay_url)
+            anyio.run(run, settings, slot, arguments.slot, arguments.relay_url, arguments.report_fd)
     except DelegateError as problem:
         sys.stderr.write(f"delegate: {problem.message}\n")
         return problem.exit_code

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -16,18 +15,21 @@ from delegate.home import DISK_FULL_ERRORS
 from delegate.model import AgentName, Mode, Outcome
 from delegate.runner import ends
 from delegate.runner.conversation import Conversation, Place
-from delegate.runner.delivery import deliver
+from delegate.runner.delivery import deliver, is_good
+from delegate.runner.directory_state import directory_state
 from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
 from delegate.runner.holding import Holding
 from delegate.runner.process import NotStarted
+from delegate.runner.prompts.answered import with_answers
 from delegate.runner.prompts.prompt import in_place_words
 from delegate.runner.run import Surroundings
 from delegate.runner.tail import Tail
 from delegate.runner.watchdog import patience_with
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment, FinishRequest
+from delegate.wire.parts import CheckpointView
+from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +38,13 @@ NO_PROGRAM = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR
 SUPERVISOR_KILLED = errno.ECONNRESET
 
 
-async def carry_out(equipment: Equipment, assignment: Assignment) -> End | None:
-    """Work on an assignment; returns the end that the relay took, or None when there is none to tell."""
-    holding = Holding(equipment, assignment)
+async def carry_out(equipment: Equipment, assignment: Assignment, ask_token: str | None = None) -> End | None:
+    """Work on an assignment; returns the end that the relay took, or None when there is none to tell.
+
+    With `ask_token` its agent can ask a person; a command has no use for it.
+    """
+    is_command = assignment.agent == AgentName.SHELL
+    holding = Holding(equipment, assignment, None if is_command else ask_token)
     attempt = Attempt(equipment, assignment, holding)
     return await holding.until(attempt.work)
 
@@ -62,6 +68,8 @@ class Attempt:
             disk=equipment.disk,
             started_at=anyio.current_time(),
             tail=Tail(speaks_to_people=assignment.agent == AgentName.SHELL),
+            ceiling=equipment.ceilings.begin(assignment.attempt_id),
+            asking=holding.asking,
         )
 
     async def work(self) -> End:
@@ -80,7 +88,9 @@ class Attempt:
         except Exception:
             log.exception("attempt broke", extra=self._marks)
             end = self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
-        return end if self._record.failure is None else self._without_output(end, self._record.failure)
+        if self._record.failure is not None:
+            end = self._without_output(end, self._record.failure)
+        return await self._with_checkpoint(end)
 
     async def _work(self) -> End:
         self._record.open()
@@ -98,12 +108,34 @@ class Attempt:
             return self._failure(Reason.NOT_INSTALLED, f"this runner has no agent {self._assignment.agent}")
         place = Place(directory=usable(self._assignment.working_directory))
         conversation = Conversation(self._equipment, self._assignment, self._around, place)
-        anew, goes_on = in_place_words(self._assignment)
+        anew, goes_on = with_answers(self._assignment, *in_place_words(self._assignment))
         outcome = await conversation.say(agent, goes_on, anew=anew)
-        if not isinstance(outcome, Outcome):
-            return outcome
-        conversation.note_unheard(outcome)
-        return ends.finish(self._assignment, replace(outcome, checkpoint=conversation.checkpoint(outcome)))
+        if isinstance(outcome, Outcome):
+            conversation.note_unheard(outcome)
+        error = None if is_good(outcome) else outcome.message
+        end = ends.told(self._assignment, outcome)
+        return end.model_copy(update={"checkpoint": ends.checkpoint_view(conversation.checkpoint(error))})
+
+    async def _with_checkpoint(self, end: End) -> End:
+        """Where the agent did nothing, what the attempt before has left still stands."""
+        left = end.checkpoint
+        if left is None and isinstance(end, ReleaseRequest):
+            return end  # it had not begun
+        if left is None:
+            known = self._assignment.checkpoint or CheckpointView(session_id=self._assignment.resume_session)
+            tail = list(self._around.tail.lines()) or known.output_tail
+            left = known.model_copy(update={"error": end.message, "output_tail": tail})
+        return end.model_copy(update={"checkpoint": await self._in_its_place(left)})
+
+    async def _in_its_place(self, left: CheckpointView) -> CheckpointView:
+        """With how the user's directory stands now. Nobody looks before the agent starts, because that would wait."""
+        directory = self._assignment.working_directory
+        if self._assignment.mode is not Mode.IN_PLACE or directory is None:
+            return left
+        scratch = self._equipment.slot.spool(self._assignment.attempt_id)
+        state = await directory_state(self._equipment.git, Path(directory), scratch)
+        files = ends.file_names(state.dirty)
+        return left.model_copy(update={"branch": state.branch, "commit": state.commit, "dirty_files": files})
 
     def _not_started(self, problem: NotStarted) -> End:
         try:
@@ -119,18 +151,20 @@ class Attempt:
     def _without_output(self, end: End, failure: OSError) -> End:
         """Work that is out is out, though its timeline has an end missing; anything else may be half done."""
         told = self._os_failure(failure, "keep the output")
-        if not isinstance(end, FinishRequest) or not isinstance(told, FinishRequest) or end.result is None:
-            return told
+        left = end.checkpoint and end.checkpoint.model_copy(update={"error": told.message})
+        if isinstance(end, ReleaseRequest) or end.result is None:
+            return told.model_copy(update={"checkpoint": left})
         if end.outcome == "completed":
             return end
-        return end.model_copy(update={"outcome": told.outcome, "reason": told.reason, "message": told.message})
+        facts = {"outcome": told.outcome, "reason": told.reason, "message": told.message, "checkpoint": left}
+        return end.model_copy(update=facts)
 
-    def _os_failure(self, failure: OSError, doing: str) -> End:
+    def _os_failure(self, failure: OSError, doing: str) -> FinishRequest:
         why = failure.strerror or str(failure)
         reason = Reason.DISK_FULL if failure.errno in DISK_FULL_ERRORS else Reason.SETUP_ERROR
         return self._failure(reason, f"the runner could not {doing}: {why}")
 
-    def _failure(self, reason: Reason, message: str) -> End:
+    def _failure(self, reason: Reason, message: str) -> FinishRequest:
         return ends.finish(self._assignment, Outcome(state=AttemptState.FAILED, reason=reason, message=message))
 
 

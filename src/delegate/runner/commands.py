@@ -11,6 +11,7 @@ import anyio
 
 from delegate.model import Outcome, Stream, Usage
 from delegate.runner.agents.base import Ending, Fact, Invocation, exit_code
+from delegate.runner.cgroups import OutOfMemory
 from delegate.runner.disk import DiskLow
 from delegate.runner.process import Command, Exit, launch
 from delegate.runner.run import Run, RunEnd, Surroundings
@@ -70,11 +71,14 @@ async def run_command(
     own = replace(around, patience=Patience(total=limit), started_at=started_at, tail=tail)
     reading = CommandReading()
     argv = (SHELL, "-c", command)
-    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env))
+    kills = around.memory_kills()
+    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env, cgroup=around.cgroup))
     run = Run(process, reading, own)
     end = await run.to_its_end(Invocation(argv=argv, env=dict(env), opening=b"", keep_input_open=False))
     if end.ending is Ending.DISK_FULL:
         raise DiskLow(f"`{command}` was stopped because the runner's disk was nearly full")
+    if around.ceiling is not None and around.memory_kills() > kills:
+        raise OutOfMemory(f"`{command}` was killed: {around.ceiling.sentence}")
     return CommandResult(
         command=command,
         exit_code=_code(end),

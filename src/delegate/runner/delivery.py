@@ -16,6 +16,7 @@ from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Usag
 from delegate.runner import ends, handed_in
 from delegate.runner.agents.base import Roots, agent_environment
 from delegate.runner.branches import first_line
+from delegate.runner.cgroups import OutOfMemory
 from delegate.runner.checks import CheckResult, Checks, run_checks
 from delegate.runner.commands import CommandResult, run_command
 from delegate.runner.conversation import Conversation, Place
@@ -29,6 +30,7 @@ from delegate.runner.git import Git, GitFailed
 from delegate.runner.ground import Ground, WantsAgent, prepare_ground
 from delegate.runner.handed_in import HandedIn
 from delegate.runner.progress import Progress, checkpoint_of, result_of
+from delegate.runner.prompts.answered import with_answers
 from delegate.runner.prompts.prompt import anew_words, red_check_words, resumed_words
 from delegate.runner.publication import Draft, Publication, Story
 from delegate.runner.publishing.push import PushRejected
@@ -98,7 +100,7 @@ class Delivery:
     async def carry_out(self) -> End:
         async with beside(self._save_now_and_then):
             ended = await self._to_its_end()
-        if isinstance(ended, ReleaseRequest) or ended.not_before is not None:
+        if isinstance(ended, ReleaseRequest) or ended.not_before is not None or ended.state is AttemptState.RELEASED:
             return self._handed_over(ended)
         return await self._closed(ended)
 
@@ -113,6 +115,8 @@ class Delivery:
                 raise
             log.warning("attempt not carried out", extra={"task_id": self._assignment.task_id, "why": str(problem)})
             return self._failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
+        except OutOfMemory as problem:
+            return self._failure(Reason.OUT_OF_MEMORY, str(problem))
         except PushRejected as problem:
             return self._failure(Reason.PUSH_REJECTED, str(problem))
         except PrRejected as problem:
@@ -161,7 +165,8 @@ class Delivery:
         checkpoint = self._assignment.checkpoint
         if await self._find_handed_in():
             return self._done_before()
-        is_done = checkpoint is not None and checkpoint.is_work_done and self._assignment.context is None
+        has_news = self._assignment.context is not None or self._assignment.questions
+        is_done = checkpoint is not None and checkpoint.is_work_done and not has_news
         if is_done and await self._draft() is not None:  # it may be on another machine, or have been dropped
             self._conversation.summary = checkpoint.summary if checkpoint else ""
             return self._done_before()
@@ -192,7 +197,11 @@ class Delivery:
         """A turn of the agent: what was handed in before does not count any more."""
         self._progress.draft = None
         handed_in.forget(self._ground.workspace)
-        return await self._conversation.say(self._ground.agent, text, anew=anew)
+        ended = await self._conversation.say(self._ground.agent, text, anew=anew)
+        if is_good(ended) and self._around.asking is not None:
+            async with unless_stopped(self._around):
+                await self._around.lease.news()  # it may have asked in its last moment, and then nothing goes out
+        return ends.if_asked(ended, self._around.lease)
 
     def _note_handed_in(self, draft: Draft) -> None:
         """A runner that dies from here on has its successor publish the same commit, without the agent."""
@@ -215,7 +224,8 @@ class Delivery:
         """What is said to an agent that knows nothing yet, and to one whose session goes on."""
         if self._assignment.agent == AgentName.SHELL:
             return self._assignment.prompt, self._assignment.prompt
-        return anew_words(self._assignment, self._ground.repofile), resumed_words(self._assignment)
+        anew = anew_words(self._assignment, self._ground.repofile)
+        return with_answers(self._assignment, anew, resumed_words(self._assignment))
 
     async def _draft(self) -> Draft | None:
         if self._ground.repofile.checks:

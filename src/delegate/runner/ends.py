@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +14,9 @@ from delegate.errors import DelegateError
 from delegate.home import write_private
 from delegate.model import Checkpoint, Outcome
 from delegate.runner.agents.lines import storable
+from delegate.runner.lease import Lease
 from delegate.runner.redaction import Redaction
-from delegate.states import AttemptState, Reason
+from delegate.states import AttemptState, Reason, waits_for_answer
 from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
 from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 
@@ -25,10 +27,11 @@ LINE_MAX = 1_000  # characters; a path may have four times as many
 NOTE = "end.json"
 
 End = FinishRequest | ReleaseRequest
-OUTCOMES: dict[AttemptState, Literal["completed", "failed", "cancelled"]] = {
+OUTCOMES: dict[AttemptState, Literal["completed", "failed", "cancelled", "waiting"]] = {
     AttemptState.COMPLETED: "completed",
     AttemptState.FAILED: "failed",
     AttemptState.CANCELLED: "cancelled",
+    AttemptState.RELEASED: "waiting",
 }
 
 
@@ -56,12 +59,24 @@ def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
 
 def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
     error = None if checkpoint.error is None else storable(checkpoint.error, MESSAGE_MAX)
-    files = [storable(name, LINE_MAX) for name in checkpoint.dirty_files]
+    files = file_names(checkpoint.dirty_files)
     return CheckpointView.model_validate({**asdict(checkpoint), "error": error, "dirty_files": files})
+
+
+def file_names(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else [storable(name, LINE_MAX) for name in names]
 
 
 def told(assignment: Assignment, ended: Outcome | ReleaseRequest) -> End:
     return finish(assignment, ended) if isinstance(ended, Outcome) else ended
+
+
+def if_asked(ended: Outcome | ReleaseRequest, lease: Lease) -> Outcome | ReleaseRequest:
+    """An agent that has asked a person has not ended its task by ending its turn, however it did."""
+    if lease.asked_at is None or not isinstance(ended, Outcome) or not waits_for_answer(ended.state, ended.reason):
+        return ended
+    message = "the agent has asked a question"
+    return replace(ended, state=AttemptState.RELEASED, reason=Reason.QUESTION, message=message, not_before=None)
 
 
 def hand_back(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:

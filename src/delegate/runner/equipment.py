@@ -13,9 +13,11 @@ from delegate.config import Home, Settings
 from delegate.home import machine_id, token_for
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.trials import Trials
+from delegate.runner.cgroups import Ceilings
 from delegate.runner.disk import Disk, disk_of
 from delegate.runner.effects import Journal
 from delegate.runner.git import GitSetup
+from delegate.runner.orders import Orders
 from delegate.runner.relay import RelayLink
 from delegate.runner.repository_files import RepositoryFiles
 from delegate.runner.secret_places import Secrets
@@ -35,11 +37,13 @@ class Equipment:
     journal: Journal
     secrets: Secrets
     disk: Disk
+    ceilings: Ceilings
     link: RelayLink
     agents: Mapping[str, Agent]
     trials: Trials
     spares: Spares
     shutdown: Shutdown
+    orders: Orders
 
     def available(self) -> list[str]:
         """Agents that can be started now; asked before each claim, so that one installed later is noticed."""
@@ -54,8 +58,10 @@ def available(known: Mapping[str, Agent], trials: Trials, environ: Mapping[str, 
     return [name for name, agent in known.items() if trials.has_passed(agent, environ)]
 
 
-def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str) -> Equipment:
-    """The equipment of the runner of this slot, with a link to the relay at `url`."""
+def equip(
+    settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str, orders: Orders | None = None
+) -> Equipment:
+    """What the runner of this slot works with; without orders nobody holds it back."""
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)
@@ -80,9 +86,11 @@ def equip(settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: s
         journal=Journal(slot.effects),
         secrets=Secrets(settings, environ),
         disk=disk_of(settings),
+        ceilings=Ceilings(limit=settings.task_memory_max),
         link=RelayLink(url, who, lambda: token_for(settings, urlsplit(url).hostname or "")),
         agents=known,
         trials=trials,
         spares=Spares(),
         shutdown=Shutdown(),
+        orders=orders or Orders(),
     )

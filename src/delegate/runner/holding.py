@@ -11,6 +11,7 @@ from delegate.errors import Refused, SequenceGap, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Outcome
 from delegate.runner import ends
+from delegate.runner.agents.asking import FILE
 from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
 from delegate.runner.lease import Lease
@@ -26,15 +27,16 @@ HAND_BACK_PATIENCE = 3.0  # the same when the runner must go
 
 
 class Holding:
-    def __init__(self, equipment: Equipment, assignment: Assignment) -> None:
+    def __init__(self, equipment: Equipment, assignment: Assignment, ask_token: str | None = None) -> None:
         self._equipment = equipment
         self._assignment = assignment
         self._directory = equipment.slot.spool(assignment.attempt_id)
         spool = Spool(self._directory, max_output=assignment.max_output, next_seq=assignment.next_seq)
         self.lease = Lease(equipment.link, assignment, equipment.shutdown.attention)
-        self._redaction = equipment.secrets.redactor().begin()
+        self._redaction = equipment.secrets.redactor(ask_token).begin()
         self.record = Record(spool, self._redaction, equipment.shutdown.attention)
         self._is_telling = False
+        self.asking = equipment.link.asking(ask_token, self._directory / FILE) if ask_token else None
         self.marks = {
             "task_id": assignment.task_id,
             "attempt_id": assignment.attempt_id,

@@ -19,6 +19,7 @@ ASLEEP = 2.0  # a look that comes this much too late means that we, or the machi
 FIRST_BEAT = 0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
 EFFECT_SHARE = 6  # of a lease, one part must be left when something outside is begun
 SPREAD = 0.1  # heartbeats of many runners must not fall together
+ASKED_BEAT = 2.0  # seconds; the relay does not hold renewals of an attempt that asked, and its agent ends soon
 # Counts the time the machine sleeps, unlike the clock that timeouts run on.
 SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
 
@@ -43,6 +44,7 @@ class Lease:
         self._last_message = 0
         self._messages_seen = 0
         self.cancel_reason: str | None = None
+        self.asked_at: float | None = None  # when we heard that the agent has asked a person something
         self.answers = 0
 
     async def keep(self) -> None:
@@ -61,6 +63,13 @@ class Lease:
         """The same directly before something is done outside, which takes a while."""
         await self.fresh(self._link.timings.lease / EFFECT_SHARE)
 
+    async def news(self) -> None:
+        """Returns when the relay has told all that it knew at the moment of the call."""
+        since = sleep_counting_clock()
+        while self._renewed_at < since:
+            self._hurry()
+            await self._renewed.wait()
+
     def heed(self, control: Control) -> None:
         """Take in what came with an answer about this attempt."""
         new = [message for message in control.messages if message.id > self._last_message]
@@ -69,6 +78,8 @@ class Lease:
             self._messages += new
         if control.cancel is not None and self.cancel_reason is None:
             self.cancel_reason = control.cancel
+        if control.asked and self.asked_at is None:
+            self.asked_at = anyio.current_time()
         self._attention.send()
 
     def take_messages(self) -> list[Message]:
@@ -87,10 +98,12 @@ class Lease:
     async def _beat(self) -> None:
         await anyio.sleep(FIRST_BEAT)
         while True:
-            beat = self._link.timings.heartbeat * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311
+            has_asked = self.asked_at is not None
+            beat = min(self._link.timings.heartbeat, ASKED_BEAT) if has_asked else self._link.timings.heartbeat
+            beat *= random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311
             next_beat = anyio.current_time() + beat
             is_urgent, self._is_urgent = self._is_urgent, False
-            is_answered = await self._renew(0.0 if is_urgent or self.cancel_reason is not None else beat)
+            is_answered = await self._renew(0.0 if is_urgent or has_asked or self.cancel_reason is not None else beat)
             if is_answered and not is_urgent:
                 # Answered early means that there is news: ask again when it is dealt with, not at once for the same.
                 with anyio.move_on_after(next_beat - anyio.current_time()):

@@ -11,6 +11,7 @@ from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Mode
 from delegate.runner import ends
+from delegate.runner.agents.asking import hash_of
 from delegate.runner.attempt import carry_out
 from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 CLAIM_WAIT = timedelta(seconds=25)  # the relay holds a claim so long; proxies cut quiet connections after 30 or 60
 LEAVE_TIME = 5.0  # seconds to make sure that no claim was answered while we broke it off
 EARLY_PAUSE = 0.2
+SIGNS_OF_LIFE = 4  # in the time of a lease
 PAUSE = 5.0  # seconds after something that trying again at once would only meet again
 
 
@@ -32,7 +34,7 @@ async def live(equipment: Equipment) -> None:
     """Work until asked to go."""
     async with anyio.create_task_group() as group:
         group.start_soon(equipment.shutdown.heed_signals)
-        group.start_soon(equipment.shutdown.heed_keeper)
+        group.start_soon(equipment.orders.heed, equipment.shutdown)
         await Runner(equipment).work()
         group.cancel_scope.cancel()
 
@@ -41,7 +43,9 @@ class Runner:
     def __init__(self, equipment: Equipment) -> None:
         self._equipment = equipment
         self._parked: dict[str, datetime] = {}
+        self._ask_token = ""  # for the agent of the claim that was sent last
         self._lacks_room = False
+        self._is_ready = False
         self._is_settled = False
         self._is_tidy = False
 
@@ -64,6 +68,7 @@ class Runner:
             answer = None
             with self._equipment.shutdown.ends_idling():
                 await self._equipment.spares.refill()
+                await self._make_ready()
                 if not self._is_tidy:
                     self._is_tidy = await tidy_up(self._equipment)
                 answer = await self._claim()
@@ -77,6 +82,13 @@ class Runner:
             self._is_settled = False
             await self._pause()
 
+    async def _make_ready(self) -> None:
+        """Once: from here on a task would begin at once, if the keeper lets us have one."""
+        if not self._is_ready:
+            self._equipment.orders.say_idle()
+            await self._equipment.orders.first_word()
+            self._is_ready = True
+
     async def _pause(self) -> None:
         with self._equipment.shutdown.ends_idling():
             await anyio.sleep(PAUSE)
@@ -89,28 +101,54 @@ class Runner:
         # What waits for an agent that is known to work must not wait for the trial of another.
         wait = min([CLAIM_WAIT if untried is None else timedelta(), *(until - now for until in self._parked.values())])
         problem = self._look_for_room()
+        claim_id = self._equipment.slot.claim_id()
+        self._ask_token = self._equipment.link.ask_token(claim_id)
         request = ClaimRequest(
-            claim_id=self._equipment.slot.claim_id(),
+            claim_id=claim_id,
+            ask_hash=hash_of(self._ask_token),
             agents=[name for name in self._equipment.available() if name not in self._parked],
             parked=self._parked,
             wait=0 if problem else wait.total_seconds(),
             problem=problem,
         )
         asked_at = anyio.current_time()
-        answer = await self._equipment.link.claim(request)
+        answer = await self._unless_held(request)
+        if answer is None:
+            return ClaimAnswer()
         if answer.assignment is not None:
             failpoint("runner.claimed")
-        self._equipment.slot.forget_claim()
-        if answer.assignment is None and problem is not None:
-            await anyio.sleep(PAUSE)
-        if answer.assignment is None and anyio.current_time() - asked_at < request.wait / 2:
-            await anyio.sleep(EARLY_PAUSE)  # a relay that is stopping sends everybody away at once
-        if answer.assignment is None and untried is not None:
+            self._equipment.slot.forget_claim()
+            return answer
+        if problem is not None:
+            await self._wait_for_room(problem)
+        else:
+            self._equipment.slot.forget_claim()
+            if anyio.current_time() - asked_at < request.wait / 2:
+                await anyio.sleep(EARLY_PAUSE)  # a relay that is stopping sends everybody away at once
+        if untried is not None:
             await self._equipment.trials.try_out(untried, self._equipment.environ)
         return answer
 
+    async def _unless_held(self, request: ClaimRequest) -> ClaimAnswer | None:
+        """None when the keeper held us back meanwhile and the claim was broken off. The relay may have answered it all
+        the same, or may yet: its id is kept until a claim was heard to its end, so that the next one brings it."""
+        with self._equipment.orders.may_be_held():
+            return await self._equipment.link.claim(request)
+        return None
+
+    async def _wait_for_room(self, problem: str) -> None:
+        """A runner that is held back says so again often enough to count as alive."""
+        orders = self._equipment.orders
+        if self._lacks_room:
+            await orders.change(PAUSE)
+        elif orders.hold == problem:
+            await orders.change(min(CLAIM_WAIT.total_seconds(), self._equipment.link.timings.lease / SIGNS_OF_LIFE))
+
     def _look_for_room(self) -> str | None:
-        """Why this runner takes no work now; said once to the log, and with every claim to the relay."""
+        """Why this runner takes no work now; said with every claim to the relay."""
+        return self._lack_of_disk() or self._equipment.orders.hold
+
+    def _lack_of_disk(self) -> str | None:
         problem = self._equipment.disk.lacks_room()
         marks = {"runner_id": self._equipment.link.runner_id}
         if problem is not None and not self._lacks_room:
@@ -124,7 +162,12 @@ class Runner:
         marks = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
         runner_id = self._equipment.link.runner_id
         log.info("task claimed", extra={**marks, "runner_id": runner_id, "agent": assignment.agent})
-        end = await carry_out(self._equipment, assignment)
+        self._equipment.orders.say_busy(assignment.attempt_id, assignment.agent)
+        try:
+            end = await carry_out(self._equipment, assignment, self._ask_token)
+        finally:
+            self._equipment.ceilings.end(assignment.attempt_id)
+            self._equipment.orders.say_idle()
         self._is_tidy = end is not None and assignment.mode is Mode.IN_PLACE
         if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
             self._parked[assignment.agent] = end.not_before
@@ -144,6 +187,7 @@ class Runner:
             strays = end_strays(attempt_id)
             if strays:
                 log.warning("stray processes ended", extra={"attempt_id": attempt_id, "count": len(strays)})
+            self._equipment.ceilings.end(attempt_id)
         if held:
             slot.forget_claim()  # it was answered, even if we did not hear it
         for assignment in found:

@@ -51,6 +51,7 @@ class Command:
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str]  # the whole environment: nothing else is inherited
+    cgroup: tuple[str, str] | None = None  # in which it starts, and the one that its supervisor goes back to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +315,7 @@ def _request(command: Command) -> dict[str, object]:
             "argv": [_portable(argument) for argument in command.argv],
             "cwd": _portable(str(command.cwd)),
             "env": {_portable(name): _portable(value) for name, value in command.env.items()},
+            "cgroup": command.cgroup,
         }
     except UnicodeEncodeError as error:
         raise NotStarted(errno=errors.EINVAL, why=f"the command cannot be started: {error.reason}") from error

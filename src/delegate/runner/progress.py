@@ -55,7 +55,7 @@ def checkpoint_of(
         branch=workspace.branch,
         base_commit=workspace.base.commit,
         commit=draft.commit if draft else None,
-        dirty_files=tuple(draft.snapshot.dirty[:DIRTY_MAX]) if draft else (),
+        dirty_files=tuple(draft.snapshot.dirty[:DIRTY_MAX]) if draft else None,
         output_tail=tail,
         error=error,
         summary=conversation.summary,

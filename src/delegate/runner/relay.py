@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -28,6 +29,7 @@ from delegate.errors import (
     Unauthenticated,
     Unavailable,
 )
+from delegate.runner.agents.asking import Asking, ask_token
 from delegate.runner.spool import Batch
 from delegate.wire.basics import Problem, Wire
 from delegate.wire.runners import (
@@ -118,6 +120,13 @@ class RelayLink:
         patience = request.wait + ANSWER_TIMEOUT
         call = Call(method="POST", path="/api/runners/claim", body=_json(request), patience=patience)
         return await self._ask(call, ClaimAnswer)
+
+    def ask_token(self, claim_id: str) -> str:
+        """For the agent of this claim: it opens nothing but the questions of its own attempt."""
+        return ask_token(self._token, claim_id)
+
+    def asking(self, token: str, file: Path) -> Asking:
+        return Asking(url=f"{self._url}/mcp", token=token, file=file)
 
     async def attempts(self) -> list[Assignment]:
         answer = await self._ask(Call(method="GET", path="/api/runners/attempts"), AttemptsAnswer)

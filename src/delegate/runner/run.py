@@ -9,7 +9,9 @@ import anyio
 
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Stream, Usage
+from delegate.runner.agents.asking import Asking
 from delegate.runner.agents.base import Ending, Fact, Invocation, Reading
+from delegate.runner.cgroups import Ceiling
 from delegate.runner.disk import LOOK_EVERY, Disk
 from delegate.runner.lease import Lease
 from delegate.runner.process import AgentProcess, Exit
@@ -35,7 +37,16 @@ class Surroundings:
     disk: Disk
     started_at: float  # of the attempt; its time is counted from here
     tail: Tail
+    ceiling: Ceiling | None = None  # on the memory of all that it starts
+    asking: Asking | None = None  # by which its agent can ask a person
     spent: Usage = Usage()  # by earlier turns of this attempt
+
+    @property
+    def cgroup(self) -> tuple[str, str] | None:
+        return self.ceiling.places if self.ceiling else None
+
+    def memory_kills(self) -> int:
+        return self.ceiling.kills() if self.ceiling else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +171,7 @@ class Run:
             return Ending.CANCELLED
         if self._around.disk.is_nearly_full() is not None:
             return Ending.DISK_FULL
+        self._signs.asked_at = self._around.lease.asked_at
         deadline, ending = next_end(self._around.patience, self._signs)
         return ending if anyio.current_time() >= deadline else None
 

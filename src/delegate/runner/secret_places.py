@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from delegate.config import Home, Settings
+from delegate.runner.agents.asking import TOKEN_VARIABLE
 from delegate.runner.redaction import Redactor
 from delegate.runner.secret_forms import LEAST
 
@@ -39,16 +40,21 @@ class Secrets:
         self._settings = settings
         self._environ = environ
         self._stamps: dict[Path, tuple[int, int]] | None = None
+        self._known: dict[str, bytes] = {}
         self._redactor = Redactor({})
         self.redactor()
 
-    def redactor(self) -> Redactor:
+    def redactor(self, ask_token: str | None = None) -> Redactor:
+        """The agent's own token is one more secret, of one attempt."""
         files = login_files(self._settings, self._environ)
         stamps = {path: stamp for path in files.values() if (stamp := _stamp(path)) is not None}
         if stamps != self._stamps:
-            self._redactor = Redactor(known_secrets(self._settings, self._environ))
+            self._known = known_secrets(self._settings, self._environ)
+            self._redactor = Redactor(self._known)
             self._stamps = stamps
-        return self._redactor
+        if ask_token is None:
+            return self._redactor
+        return Redactor({**self._known, TOKEN_VARIABLE: ask_token.encode()})
 
     def text(self, text: str) -> str:
         """Without a look at the files: for every line of a log."""
@@ -71,6 +77,8 @@ def known_secrets(settings: Settings, environ: Mapping[str, str]) -> dict[str, b
 def _of_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     if settings.token:
         yield "DELEGATE_TOKEN", settings.token.encode("utf-8", "surrogateescape")
+    database = settings.database_url.encode("utf-8", "surrogateescape")
+    yield from (("DELEGATE_DATABASE_URL", login) for login in _logins(database))
     for name, text in environ.items():
         value = text.strip().encode("utf-8", "surrogateescape")
         if SECRET_NAME.search(name) and name not in NO_SECRET and looks_secret(value):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,7 +16,6 @@ log = logging.getLogger(__name__)
 
 HAND_BACK_GRACE = timedelta(seconds=2)  # from TERM to KILL: the relay may be about to stop, too
 HAND_BACK_TIME = 10.0  # seconds in which the task is handed back; whoever stops us now will not wait longer
-STDIN = 0
 
 
 class Shutdown:
@@ -69,17 +66,3 @@ class Shutdown:
                     self.stop_now()
                 else:
                     self.drain()
-
-    async def heed_keeper(self) -> None:
-        """The keeper holds the other end of our standard input: its end is the keeper's end."""
-        try:
-            is_pipe = stat.S_ISFIFO(os.fstat(STDIN).st_mode)
-        except OSError:
-            return
-        if not is_pipe:
-            return
-        await anyio.wait_readable(STDIN)
-        while os.read(STDIN, 4096):
-            await anyio.wait_readable(STDIN)
-        log.warning("keeper is gone")
-        self.stop_now()

@@ -1,7 +1,7 @@
 """Owns one agent's process tree: starts it, reports its end, and leaves nothing of it alive.
 
 Run as `python -I -S supervisor.py` with the agent's pipes as 0, 1, 2 and the control socket as 3. It takes one line
-`{"argv", "cwd", "env"}`, answers `{"started": pid}` or `{"failed": errno, "why": sentence}`, later sends
+`{"argv", "cwd", "env", "cgroup"}`, answers `{"started": pid}` or `{"failed": errno, "why": sentence}`, later sends
 `{"exited": code, "signal": number}` and, when nothing is left, `{"gone": true}`. The one order is
 `{"stop": grace_seconds}`. End of the orders means that the runner died: everything is killed at once.
 """
@@ -200,9 +200,29 @@ def why_not(path: str, number: int) -> str:
     return f"{path} cannot be started: {os.strerror(number)}"
 
 
-def spawn(argv: list[str], cwd: str, env: dict[str, str]) -> int:
+def join_group(directory: str) -> None:
+    try:
+        with open(os.path.join(directory, "cgroup.procs"), "w", encoding="ascii") as members:
+            members.write("0")  # whoever writes it
+    except OSError as error:
+        number = error.errno or errno.EIO
+        raise OSError(number, f"the memory ceiling cannot be set: {os.strerror(number)}") from error
+
+
+def spawn(argv: list[str], cwd: str, env: dict[str, str], cgroup: list[str] | None) -> int:
     enter_directory(cwd)
     path = find_program(argv[0], env.get("PATH", os.defpath))
+    if cgroup is None:
+        return spawn_here(path, argv, env)
+    inside, outside = cgroup
+    join_group(inside)  # what we start is born in it, so that nothing it starts can be elsewhere
+    try:
+        return spawn_here(path, argv, env)
+    finally:
+        join_group(outside)  # we must outlive the kill of all that is inside
+
+
+def spawn_here(path: str, argv: list[str], env: dict[str, str]) -> int:
     environment = {encoded(name): encoded(value) for name, value in env.items()}
     arguments = [encoded(argument) for argument in argv]
     try:

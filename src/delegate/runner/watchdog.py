@@ -12,12 +12,15 @@ from delegate.model import AgentName
 from delegate.runner.agents.base import Ending
 from delegate.wire.runners import Assignment
 
+ASKED_PATIENCE = 60.0  # seconds in which an agent that has asked should end its turn: nothing else is left to do
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """Seconds; None: no such limit."""
 
     total: float
+    asked: float = ASKED_PATIENCE
     no_start: float | None = None
     silence: float | None = None
     linger: float | None = None
@@ -31,6 +34,7 @@ class Signs:
     launched_at: float
     output_at: float | None = None
     result_at: float | None = None  # None again when a message gives it more to do
+    asked_at: float | None = None
 
 
 def patience_with(assignment: Assignment, settings: Settings) -> Patience:
@@ -48,6 +52,8 @@ def patience_with(assignment: Assignment, settings: Settings) -> Patience:
 def next_end(patience: Patience, signs: Signs) -> tuple[float, Ending]:
     """When this agent will be ended if it gives no further sign, and why."""
     end = (signs.started_at + patience.total, Ending.TIMEOUT)
+    if signs.asked_at is not None:
+        end = _sooner(end, signs.asked_at, patience.asked, Ending.ASKED)
     if signs.result_at is not None:
         return _sooner(end, signs.result_at, patience.linger, Ending.LINGERED)
     if signs.output_at is None:

@@ -16,7 +16,7 @@ from delegate.store.tables import attempt, runner, task
 BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
 
 
-def insert_attempt(connection: Connection, new: Attempt) -> None:
+def insert_attempt(connection: Connection, new: Attempt, *, ask_hash: str | None = None) -> None:
     connection.execute(
         insert(attempt).values(
             id=new.id,
@@ -30,6 +30,7 @@ def insert_attempt(connection: Connection, new: Attempt) -> None:
             renewed_at=new.renewed_at,
             messages_seen=new.messages_seen,
             budget_usd=new.budget_usd,
+            ask_hash=ask_hash,
         )
     )
 

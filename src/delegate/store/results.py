@@ -21,7 +21,8 @@ def last_checkpoint(connection: Connection, tasks: Sequence[TaskId]) -> Checkpoi
     data = connection.execute(query).scalar_one_or_none()
     if data is None:
         return None
-    lists = {name: tuple(data[name]) for name in ("dirty_files", "output_tail")}
+    files = data["dirty_files"]
+    lists = {"dirty_files": None if files is None else tuple(files), "output_tail": tuple(data["output_tail"])}
     return Checkpoint(**{**data, **lists, "usage": Usage(**data["usage"])})
 
 

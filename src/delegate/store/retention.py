@@ -1,19 +1,54 @@
-"""Verbs that forget: ended tasks of a certain age, and output when there is too much of it."""
+"""Verbs that forget: ended tasks and schedules of a certain age, and output when there is too much of it."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import ColumnElement, Connection, delete, func, select
 
+from delegate.schedule import FINAL_SCHEDULE_STATES
 from delegate.states import FINAL_TASK_STATES
-from delegate.store.tables import output, task
+from delegate.store.tables import dependency, output, schedule, schedule_run, task
 
 
 def drop_ended_before(connection: Connection, moment: datetime, limit: int) -> int:
-    """Ended tasks with everything that belongs to them."""
-    old = select(task.c.id).where(task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < moment).limit(limit)
+    """Ended tasks with everything that belongs to them, except those that a living one waits for or goes on from."""
+    ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < moment)
+    old = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit)
     return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount
+
+
+def _is_needed() -> ColumnElement[bool]:
+    dependent = task.alias()
+    living = (dependent.c.id == dependency.c.task_id, dependent.c.state.not_in(FINAL_TASK_STATES))
+    return select(dependency.c.task_id).where(dependency.c.depends_on == task.c.id).where(*living).exists()
+
+
+def _is_awaited() -> ColumnElement[bool]:
+    """It is the last of its schedule, and another schedule is to go on from there."""
+    last = (schedule.c.id == task.c.schedule_id, schedule.c.last_task_id == task.c.id)
+    return select(schedule.c.id).where(*last, _has_follower()).exists()
+
+
+def _has_follower() -> ColumnElement[bool]:
+    follower = schedule.alias()
+    living = (follower.c.after_id == schedule.c.id, follower.c.state.not_in(FINAL_SCHEDULE_STATES))
+    return select(follower.c.id).where(*living).exists()
+
+
+def drop_schedules_ended_before(connection: Connection, moment: datetime, limit: int) -> int:
+    """With their runs, except those that a living one comes after."""
+    ended = (schedule.c.state.in_(FINAL_SCHEDULE_STATES), schedule.c.ended_at < moment)
+    old = select(schedule.c.id).where(*ended, ~_has_follower()).limit(limit)
+    return connection.execute(delete(schedule).where(schedule.c.id.in_(old))).rowcount
+
+
+def drop_runs_before(connection: Connection, moment: datetime, limit: int) -> int:
+    """Runs of living schedules, as far as their tasks are gone. Looks at the `limit` oldest: all are in this order."""
+    oldest = select(schedule_run).order_by(schedule_run.c.id).limit(limit).subquery()
+    is_kept = select(task.c.id).where(task.c.id == oldest.c.task_id).exists()
+    old = select(oldest.c.id).where(oldest.c.at < moment, ~is_kept)
+    return connection.execute(delete(schedule_run).where(schedule_run.c.id.in_(old))).rowcount
 
 
 def drop_oldest_output(connection: Connection, excess: int, limit: int) -> int:

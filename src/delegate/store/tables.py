@@ -24,7 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from delegate.model import Mode
+from delegate.model import Mode, OnDependencyFailure
+from delegate.schedule import MissedRunPolicy, ScheduleState
 from delegate.states import AttemptState, TaskState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +61,7 @@ metadata = MetaData(
 )
 
 
-def one_of(column: str, values: type[TaskState] | type[AttemptState]) -> CheckConstraint:
+def one_of(column: str, values: type[TaskState | AttemptState | ScheduleState]) -> CheckConstraint:
     allowed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({allowed})", name=column)
 
@@ -93,6 +94,12 @@ task = Table(
     Column("issue", MaybeJson),
     Column("context", Text),
     Column("choices", JSON, nullable=False, server_default="[]"),
+    Column("depends_on", JSON, nullable=False, server_default="[]"),
+    Column("on_dependency_failure", Text, nullable=False, server_default=OnDependencyFailure.CANCEL),
+    Column("depth", Integer, nullable=False, server_default="0"),
+    Column("continue_from", Text),
+    Column("schedule_id", Text),
+    Column("questions", JSON, nullable=False, server_default="[]"),
     Column("lineage", Text),  # the first task of its chain; none: it is that itself
     Column("result", MaybeJson),
     Column("reason", Text),
@@ -140,6 +147,7 @@ attempt = Table(
     Column("state", Text, nullable=False),
     Column("started_at", Instant, nullable=False),
     Column("renewed_at", Instant, nullable=False),
+    Column("ask_hash", Text),  # of the token that opens this attempt to its agent
     Column("finished_at", Instant),
     Column("next_seq", BigInteger, nullable=False, server_default="0"),
     Column("messages_seen", BigInteger, nullable=False, server_default="0"),
@@ -163,6 +171,71 @@ Index(
 Index("ix_attempt_lease", attempt.c.renewed_at, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
 Index("ix_attempt_runner", attempt.c.runner_id, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
 Index("ix_attempt_finished_at", attempt.c.finished_at)
+
+ASKING = attempt.c.ask_hash.isnot(None)
+Index("ix_attempt_ask", attempt.c.ask_hash, sqlite_where=ASKING, postgresql_where=ASKING)
+
+# The same as task.depends_on, to be looked up from the other side.
+dependency = Table(
+    "dependency",
+    metadata,
+    Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), primary_key=True),
+    Column("depends_on", Text, primary_key=True),
+)
+Index("ix_dependency_depends_on", dependency.c.depends_on)
+
+schedule = Table(
+    "schedule",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("trigger_key", Text, unique=True),
+    Column("state", Text, nullable=False),
+    Column("cron", Text),  # none: once
+    Column("at", Instant),
+    Column("timezone", Text, nullable=False),
+    Column("missed_run_policy", Text, nullable=False, server_default=MissedRunPolicy.SKIP),
+    Column("max_runs", BigInteger),
+    Column("expires_at", Instant),
+    Column("after_id", Text),
+    Column("delay_ms", BigInteger, nullable=False, server_default="0"),
+    Column("pipeline", Text),  # the first schedule of its pipeline
+    Column("request", JSON, nullable=False),  # what its tasks are made from
+    Column("runs", BigInteger, nullable=False, server_default="0"),
+    Column("next_run_at", Instant),
+    Column("reckoned_at", Instant, nullable=False),  # when the clock showed this, the next run was worked out
+    Column("last_run_at", Instant),
+    Column("last_task_id", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("ended_at", Instant),
+    Column("message", Text),
+    one_of("state", ScheduleState),
+    sqlite_autoincrement=True,
+)
+ACTIVE_SCHEDULE = schedule.c.state == ScheduleState.ACTIVE
+Index("ix_schedule_due", schedule.c.next_run_at, sqlite_where=ACTIVE_SCHEDULE, postgresql_where=ACTIVE_SCHEDULE)
+Index("ix_schedule_state", schedule.c.state, schedule.c.seq)
+FOLLOWS = schedule.c.after_id.isnot(None)
+Index("ix_schedule_after", schedule.c.after_id, sqlite_where=FOLLOWS, postgresql_where=FOLLOWS)
+
+schedule_run = Table(
+    "schedule_run",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("schedule_id", Text, ForeignKey("schedule.id", ondelete="CASCADE"), nullable=False),
+    Column("occurrence", Instant, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("missed", BigInteger, nullable=False, server_default="0"),
+    Column("task_id", Text),
+    Column("reason", Text),
+    Column("message", Text),
+    Column("finished_at", Instant),
+    UniqueConstraint("schedule_id", "occurrence"),
+    sqlite_autoincrement=True,
+)
+RUN_OF_TASK = schedule_run.c.task_id.isnot(None)
+Index("ix_schedule_run_task", schedule_run.c.task_id, sqlite_where=RUN_OF_TASK, postgresql_where=RUN_OF_TASK)
 
 event_table = Table(
     "event",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, union_all, update
+from sqlalchemy import CompoundSelect, Connection, Row, bindparam, func, insert, or_, select, union_all, update
 
 from delegate.model import (
+    AttemptId,
     Choice,
     Field,
     Issue,
     Limits,
     Mode,
+    OnDependencyFailure,
     Priority,
+    Question,
     Result,
     Source,
     Task,
@@ -51,7 +54,7 @@ def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -
         "choices": [choice_data(choice) for choice in new.choices],
         "created_at": new.created_at,
     }
-    if new.mode is not Mode.IN_PLACE or new.title or new.issue or new.retry_of:
+    if new.mode is not Mode.IN_PLACE or new.title or new.issue or new.retry_of or new.depends_on or new.schedule_id:
         row |= _rarer_columns(new)
     connection.execute(INSERT, row)
 
@@ -65,6 +68,11 @@ def _rarer_columns(new: Task) -> dict[str, object]:
         "title": new.title,
         "issue": None if new.issue is None else asdict(new.issue),
         "context": new.context,
+        "depends_on": list(new.depends_on),
+        "on_dependency_failure": new.on_dependency_failure,
+        "depth": new.depth,
+        "continue_from": new.continue_from,
+        "schedule_id": new.schedule_id,
         "lineage": None if new.lineage == new.id else new.lineage,
         "retry_of": new.retry_of,
         "parent_task_id": new.parent_task_id,
@@ -97,24 +105,64 @@ def chain_of(connection: Connection, lineage: TaskId) -> list[tuple[TaskId, Task
     return [(TaskId(row.id), TaskState(row.state)) for row in sorted(rows, key=lambda row: row.seq)]
 
 
-def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[str]:
-    """The lanes that have something to run, the one whose head is most urgent first."""
-    heads = []
-    for lane in lanes:
-        row = connection.execute(
-            select(task.c.priority, task.c.seq).where(*_claimable(lane, now)).order_by(*_ORDER).limit(1)
-        ).one_or_none()
-        if row is not None:
-            heads.append((row.priority, row.seq, lane))
-    return [lane for _, _, lane in sorted(heads)]
+# The order of the index, and of no other: a planner that may choose would walk along all tasks by their number.
+_ORDER = (task.c.priority, task.c.seq)
 
 
-def take_queued(connection: Connection, lane: str, now: datetime) -> Task | None:
-    """Move the head of a lane to running under a new fence, passing over rows that another relay is taking."""
-    head = select(task.c.seq).where(*_claimable(lane, now)).order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
+def _claimable(lane: Any, priority: Priority, now: Any) -> tuple[Any, ...]:  # Any: values, or parameters for them
+    return (
+        task.c.state == TaskState.QUEUED,
+        task.c.lane == lane,
+        task.c.priority >= priority,
+        or_(task.c.not_before.is_(None), task.c.not_before <= now),
+    )
+
+
+def _heads() -> CompoundSelect[Any]:
+    """Made once: a seek in the index for every priority, however long the queue is.
+
+    Where a priority has none, its seek finds the head of the next one, once more.
+    """
+    seen = (task.c.priority, task.c.created_at, task.c.seq)
+    now = bindparam("now", type_=task.c.not_before.type)
+    seeks = [
+        select(*seen).where(*_claimable(bindparam("lane"), priority, now)).order_by(*_ORDER).limit(1)
+        for priority in Priority
+    ]
+    return union_all(*(select(seek.subquery()) for seek in seeks))
+
+
+HEADS = _heads()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The oldest task of one lane and one priority that could run now."""
+
+    lane: str
+    priority: Priority
+    created_at: datetime
+    seq: int
+
+
+def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[Head]:
+    """What could run next: of every lane and every priority the oldest."""
+    heads = {
+        Head(lane=lane, priority=Priority(row.priority), created_at=row.created_at, seq=row.seq)
+        for lane in lanes
+        for row in connection.execute(HEADS, {"lane": lane, "now": now})
+    }
+    return list(heads)
+
+
+def take_queued(connection: Connection, head: Head, now: datetime) -> Task | None:
+    """Move the head, or the next behind it, to running under a new fence: rows that another relay takes are passed
+    over."""
+    claimable = _claimable(head.lane, head.priority, now)
+    oldest = select(task.c.seq).where(*claimable).order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
     row = connection.execute(
         update(task)
-        .where(task.c.seq == head.scalar_subquery(), task.c.state == TaskState.QUEUED)
+        .where(task.c.seq == oldest.scalar_subquery(), task.c.state == TaskState.QUEUED)
         .values(
             state=TaskState.RUNNING,
             fence=task.c.fence + 1,
@@ -166,6 +214,15 @@ def end_task(connection: Connection, ended: Task, *, was: TaskState, finished_at
     return result.rowcount == 1
 
 
+def keep_session(connection: Connection, held: Task) -> bool:
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == held.id, task.c.state == TaskState.RUNNING, task.c.fence == held.fence)
+        .values(session_id=held.session_id)
+    )
+    return result.rowcount == 1
+
+
 def request_cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> bool:
     result = connection.execute(
         update(task)
@@ -180,27 +237,18 @@ def page_of_tasks(
 ) -> list[tuple[int, Task]]:
     """Newest first, each with its place in the order, which is the cursor of the next page."""
     query = select(task).order_by(task.c.seq.desc()).limit(limit)
-    if states:
-        query = query.where(task.c.state.in_(states))
     if before is not None:
         query = query.where(task.c.seq < before)
-    return [(row.seq, to_task(row)) for row in connection.execute(query)]
+    # One by one: of several states together, a planner would sort all there are.
+    queries = [query.where(task.c.state == state) for state in states] or [query]
+    rows = [row for one in queries for row in connection.execute(one)]
+    newest = sorted(rows, key=lambda row: -row.seq)[:limit]
+    return [(row.seq, to_task(row)) for row in newest]
 
 
 def count_by_state(connection: Connection) -> dict[TaskState, int]:
     rows = connection.execute(select(task.c.state, func.count()).group_by(task.c.state))
     return {TaskState(state): count for state, count in rows}
-
-
-_ORDER = (task.c.priority, task.c.seq)
-
-
-def _claimable(lane: str, now: datetime) -> tuple[Any, ...]:
-    return (
-        task.c.state == TaskState.QUEUED,
-        task.c.lane == lane,
-        or_(task.c.not_before.is_(None), task.c.not_before <= now),
-    )
 
 
 def to_task(row: Row[Any]) -> Task:
@@ -210,12 +258,7 @@ def to_task(row: Row[Any]) -> Task:
         prompt=row.prompt,
         agent=row.agent,
         lineage=TaskId(row.lineage or row.id),
-        limits=Limits(
-            timeout=timedelta(milliseconds=row.timeout_ms),
-            max_output=row.max_output,
-            max_budget_usd=row.max_budget_usd,
-            max_turns=row.max_turns,
-        ),
+        limits=to_limits(row),
         created_at=row.created_at,
         priority=Priority(row.priority),
         model=row.model,
@@ -231,6 +274,12 @@ def to_task(row: Row[Any]) -> Task:
         issue=None if row.issue is None else Issue(**row.issue),
         context=row.context,
         choices=tuple(to_choice(choice) for choice in row.choices),
+        depends_on=tuple(TaskId(task_id) for task_id in row.depends_on),
+        on_dependency_failure=OnDependencyFailure(row.on_dependency_failure),
+        depth=row.depth,
+        continue_from=row.continue_from,
+        schedule_id=row.schedule_id,
+        questions=tuple(to_question(question) for question in row.questions),
         result=None if row.result is None else Result(**row.result),
         reason=None if row.reason is None else Reason(row.reason),
         message=row.message,
@@ -248,6 +297,29 @@ def to_task(row: Row[Any]) -> Task:
         session_id=row.session_id,
         usage=Usage(**row.usage),
     )
+
+
+def to_limits(row: Row[Any]) -> Limits:
+    return Limits(
+        timeout=timedelta(milliseconds=row.timeout_ms),
+        max_output=row.max_output,
+        max_budget_usd=row.max_budget_usd,
+        max_turns=row.max_turns,
+    )
+
+
+def to_question(data: dict[str, Any]) -> Question:  # Any: as it was written by question_data
+    return Question(
+        attempt_id=AttemptId(data["attempt_id"]),
+        text=data["text"],
+        asked_at=datetime.fromisoformat(data["asked_at"]),
+        options=tuple(data["options"]),
+        answer=data["answer"],
+    )
+
+
+def question_data(question: Question) -> dict[str, object]:
+    return {**asdict(question), "asked_at": question.asked_at.isoformat(), "options": list(question.options)}
 
 
 def to_choice(data: dict[str, str]) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import (
@@ -28,9 +29,11 @@ from delegate.wire.basics import (
     Line,
     Name,
     Summary,
+    TaskStatus,
     Text,
     Title,
     Wire,
+    Words,
     without_nul,
 )
 
@@ -87,12 +90,31 @@ class CheckpointView(Wire):
     branch: BranchName | None = None
     base_commit: CommitId | None = None
     commit: CommitId | None = None
-    dirty_files: Annotated[list[Line], Field(max_length=200)] = []
+    dirty_files: Annotated[list[Line], Field(max_length=200)] | None = None  # null: not known
     output_tail: Annotated[list[Line], Field(max_length=50)] = []
     error: Text | None = None
     summary: Summary = ""
     is_work_done: StrictBool = False
     usage: UsageView = Field(default_factory=UsageView)
+
+
+class QuestionView(Wire):
+    """What an agent asked; `answer` is there when somebody has answered."""
+
+    text: Text
+    options: Annotated[list[Line], Field(max_length=20)] = []
+    asked_at: datetime
+    answer: Words | None = None
+
+
+class ForerunnerView(Wire):
+    """The task that another one continues: what it was asked, how it ended, and what it left."""
+
+    task_id: str
+    status: TaskStatus
+    prompt: str
+    message: str | None = None
+    checkpoint: CheckpointView | None = None
 
 
 class EffectView(Wire):

@@ -38,7 +38,17 @@ from delegate.wire.basics import (
     Text,
     Wire,
 )
-from delegate.wire.parts import ChangeView, CheckpointView, ChoiceView, EffectView, IssueView, ResultView, UsageView
+from delegate.wire.parts import (
+    ChangeView,
+    CheckpointView,
+    ChoiceView,
+    EffectView,
+    ForerunnerView,
+    IssueView,
+    QuestionView,
+    ResultView,
+    UsageView,
+)
 
 
 class RegisterRequest(Wire):
@@ -77,6 +87,7 @@ class ClaimRequest(Wire):
     agents: Annotated[list[Name], Field(max_length=20)]
     parked: dict[Name, Moment] = Field(default_factory=dict, max_length=20)
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
+    ask_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the agent's own token
     problem: Line | None = None  # why it takes no work just now; it asks only to say so
 
 
@@ -106,6 +117,8 @@ class Assignment(Wire):
     choices: list[ChoiceView] = []
     lineage: str
     checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
+    forerunner: ForerunnerView | None = None  # the task that this one continues with a checkpoint of its own
+    questions: list[QuestionView] = []  # of the attempt before, answered
     effects: list[EffectView] = []  # of all tasks of the lineage
     resume_session: str | None = None  # the agent's session of the attempt before, if it had one
     next_seq: int = 0
@@ -144,6 +157,7 @@ class Control(Wire):
     next_seq: int
     cancel: str | None = None  # the reason, when somebody asked for the end
     messages: list[Message] = []
+    asked: bool = False  # its agent has asked something: the attempt ends when its turn does
 
 
 class AttemptsAnswer(Wire):
@@ -212,7 +226,7 @@ class FinishRequest(Wire):
     fence: Fence
     next_seq: Seq  # how many items the runner has numbered; the relay must have them all
     output_incomplete: StrictBool = False
-    outcome: Literal["completed", "failed", "cancelled", "parked"]
+    outcome: Literal["completed", "failed", "cancelled", "parked", "waiting"]
     reason: Reason
     message: Text = ""
     exit_code: Annotated[StrictInt, Field(ge=-255, le=255)] | None = None

@@ -13,12 +13,14 @@ from pydantic import (
     StringConstraints,
 )
 
-from delegate.config import OUTPUT_RANGE, TIMEOUT_RANGE_MS
 from delegate.model import (
+    DEPENDENCIES_MAX,
     EventKind,
     Mode,
+    OnDependencyFailure,
     Stream,
 )
+from delegate.settings_values import OUTPUT_RANGE, TIMEOUT_RANGE_MS
 from delegate.states import Reason
 from delegate.wire.basics import (
     ABSOLUTE,
@@ -32,6 +34,7 @@ from delegate.wire.basics import (
     PriorityName,
     RepositoryName,
     RunnerState,
+    TaskIdText,
     TaskStatus,
     Text,
     Title,
@@ -39,19 +42,26 @@ from delegate.wire.basics import (
     Words,
     without_nul,
 )
-from delegate.wire.parts import ChoiceView, IssueView, ResultView, UsageView
+from delegate.wire.parts import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
+
+BATCH_MAX = 100
+Prompt = Annotated[Words, VISIBLE]
+Agent = Annotated[str, StringConstraints(min_length=1, max_length=200), KNOWN_AGENT]
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+Directory = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE]
+TimeoutMs = Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])]
+OutputBytes = Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])]
+Dependencies = Annotated[list[TaskIdText], Field(max_length=DEPENDENCIES_MAX)]
 
 
 class SubmitRequest(Wire):
-    prompt: Annotated[Words, VISIBLE]
+    prompt: Prompt
     priority: PriorityName = "P2"
-    agent: Annotated[str, StringConstraints(min_length=1, max_length=200), KNOWN_AGENT] | None = None
+    agent: Agent | None = None
     model: ModelName | None = None
-    effort: Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
-    working_directory: (
-        Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE] | None
-    ) = None
+    working_directory: Directory | None = None
     machine: Name | None = None  # with a working directory: the machine whose directory it is
     repository: RepositoryName | None = None  # owner/name, or an address that git can fetch from
     base: BranchName | None = None  # the branch to start from; its default branch if not set
@@ -60,12 +70,36 @@ class SubmitRequest(Wire):
     title: Title | None = None
     issue: IssueView | None = None
     labels: Annotated[list[Line], Field(max_length=50)] = []
-    timeout: Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])] | None = None
-    max_output_buffer: Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])] | None = None
+    timeout: TimeoutMs | None = None
+    max_output_buffer: OutputBytes | None = None
     max_budget_usd: Money | None = None
     max_turns: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
     rerun: StrictBool = False
+    depends_on: Dependencies = []
+    continue_from: TaskIdText | None = None  # one more dependency; what it leaves is told to this task's agent
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: Name | None = None  # the same key twice is the same task
+
+
+class BatchEntry(SubmitRequest):
+    name: TaskIdText | None = None  # by which others of the batch depend on it or continue from it
+
+
+class BatchRequest(Wire):
+    """All of them or none; `dependsOn` and `continueFrom` may say names of the batch."""
+
+    tasks: Annotated[list[BatchEntry], Field(min_length=1, max_length=BATCH_MAX)]
+
+
+class BatchAnswer(Wire):
+    tasks: list[TaskView]
+
+
+class GraphView(Wire):
+    """Every task that leads to this one or waits for it, directly or not; the oldest first."""
+
+    tasks: list[TaskView]
+    is_cut: bool  # there are more than the answer has
 
 
 class CancelRequest(Wire):
@@ -78,6 +112,13 @@ class RetryRequest(Wire):
 
 class ResumeRequest(Wire):
     context: Words | None = None  # what the agent is to know or do differently
+    request_key: Name | None = None
+
+
+class AnswerRequest(Wire):
+    """The answer to all that a task's agent has asked and nobody has answered yet."""
+
+    text: Words
     request_key: Name | None = None
 
 
@@ -132,6 +173,11 @@ class TaskView(Wire):
     issue: IssueView | None = None
     context: str | None = None
     choices: list[ChoiceView]
+    depends_on: list[str]
+    continue_from: str | None = None
+    on_dependency_failure: OnDependencyFailure
+    schedule_id: str | None = None
+    questions: list[QuestionView]  # those its agent asked last
     lineage: str
     result: ResultView | None = None
     exit_code: int | None = None
@@ -162,6 +208,7 @@ class EventView(Wire):
 
 class TaskDetail(Wire):
     task: TaskView
+    checkpoint: CheckpointView | None = None  # what its last attempt has left
     attempts: list[AttemptView]
     events: list[EventView]
 

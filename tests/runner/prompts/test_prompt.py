@@ -11,9 +11,11 @@ from delegate.runner.checks import CheckResult, Checks
 from delegate.runner.prompts.prompt import (
     OUTPUT_MAX,
     anew_words,
+    in_place_words,
     red_check_words,
     resumed_words,
 )
+from delegate.runner.prompts.records import CONTEXT_MAX, spoken_context
 from delegate.runner.prompts.rendering import TEMPLATES, message_words, rendered
 from delegate.wire.runners import Assignment
 
@@ -66,7 +68,8 @@ def test_the_request_is_fenced_and_the_rules_stand_outside() -> None:
 def test_hostile_text_stays_data_wherever_it_comes_from(text: str) -> None:
     task, plain = (everywhere(words) for words in (text, "plain"))
 
-    for words in (anew_words(task, RepoFile()), resumed_words(task), message_words(text)):
+    in_place = (*in_place_words(task), *in_place_words(task.model_copy(update={"checkpoint": None, "context": None})))
+    for words in (anew_words(task, RepoFile()), resumed_words(task), message_words(text), *in_place):
         assert text in words
         assert text not in outside_of(words)
         assert not words.startswith(("/", "-", "@"))
@@ -76,7 +79,8 @@ def test_hostile_text_stays_data_wherever_it_comes_from(text: str) -> None:
 
 def everywhere(text: str) -> Assignment:
     checkpoint = {"error": text, "summary": text, "output_tail": [text], "dirty_files": [text]}
-    return assignment(text, context=text, title=text, checkpoint=checkpoint)
+    forerunner = {"task_id": "task-0", "status": "failed", "prompt": text, "message": text, "checkpoint": checkpoint}
+    return assignment(text, context=text, title=text, checkpoint=checkpoint, forerunner=forerunner)
 
 
 def outside_of(words: str) -> str:
@@ -145,6 +149,76 @@ def test_a_session_that_goes_on_hears_what_a_person_adds() -> None:
 
 def test_a_shell_command_is_handed_over_as_it_is() -> None:
     assert anew_words(assignment("make -j2 # now\n", agent="shell"), RepoFile(prompt="x")) == "make -j2 # now\n"
+
+
+FORERUNNER = {
+    "task_id": "task-0",
+    "status": "completed",
+    "prompt": "Build it.",
+    "message": "the command ended with exit code 0",
+    "checkpoint": {
+        "branch": "main",
+        "commit": "1" * 40,
+        "dirty_files": ["out/a.js", "odd\nname"],
+        "output_tail": ["built in 2 s"],
+    },
+}
+
+
+def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> None:
+    anew, goes_on = in_place_words(assignment("Test it.", mode="in_place", forerunner=FORERUNNER))
+
+    assert "continues that of another task, task-0, which has completed" in anew
+    assert f"stood: branch main, commit {'1' * 40}." in anew
+    told = {name: between_fences(name, anew) for name in ("asked", "error", "files", "output", "request")}
+    assert told == {
+        "asked": "Build it.",
+        "error": "the command ended with exit code 0",
+        "files": "out/a.js\nodd\\nname",
+        "output": "built in 2 s",
+        "request": "Test it.",
+    }
+    assert between_fences("request", goes_on) == "Test it."
+    assert "in this session, task-0, has completed" in goes_on
+    assert "Build it." not in goes_on
+
+
+def test_in_a_worktree_the_task_before_has_a_chapter_of_its_own() -> None:
+    words = anew_words(assignment(forerunner=FORERUNNER), RepoFile())
+
+    assert "## The task before this one" in words
+    assert "## What was done before" not in words
+    assert between_fences("asked", words) == "Build it."
+
+
+def test_what_stays_the_same_is_said_once_however_often_a_task_is_resumed() -> None:
+    """A resumed task keeps its request as it was given: what is put around it is of the latest attempt only."""
+    once = assignment(mode="in_place", context="first", checkpoint={"error": "red"})
+    again = once.model_copy(update={"context": "second", "forerunner": None})
+
+    for words in in_place_words(again):
+        assert words.count("Make the tests faster.") == 1
+        assert between_fences("addition", words) == "second"
+
+
+def test_a_command_finds_in_its_environment_what_others_are_told() -> None:
+    task = assignment("make", agent="shell", mode="in_place", context="only\x00 the \ud800 rest", forerunner=FORERUNNER)
+
+    text = spoken_context(task)
+
+    assert in_place_words(task) == ("make", "make")
+    assert text is not None
+    assert between_fences("addition", text) == "only[U+0000] the [U+D800] rest"
+    assert between_fences("output", text) == "built in 2 s"
+    assert spoken_context(assignment("make", agent="shell")) is None
+
+
+def test_the_variable_never_grows_beyond_what_a_program_can_be_given() -> None:
+    text = spoken_context(assignment(agent="shell", context="ä" * 250_000))
+
+    assert text is not None
+    assert len(text.encode()) <= CONTEXT_MAX
+    assert text.endswith("[the rest was left out]\n")
 
 
 def test_red_checks_are_shown_with_their_output() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
@@ -23,6 +23,7 @@ from delegate.runner.agents.acp_options import (
 )
 from delegate.runner.agents.acp_updates import Updates
 from delegate.runner.agents.acp_verdict import AUTH_REQUIRED, GOOD_STOP, Failure, Run, verdict
+from delegate.runner.agents.asking import NAMES as ASKING_NAMES
 from delegate.runner.agents.base import Ending, Fact, Turn, exit_code, request
 from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID, STDERR_KEPT, SUMMARY_MAX
 from delegate.runner.agents.lines import JsonLines, as_count, as_object, as_text, one_line
@@ -50,6 +51,7 @@ class AcpReading:
     def __init__(self, turn: Turn, agent: str, cwd: str) -> None:
         assignment = turn.assignment
         self._turn = turn
+        self._asking = turn.asking
         self._agent = agent
         self._cwd = cwd
         self._lines = JsonLines()
@@ -170,9 +172,10 @@ class AcpReading:
         if method != "session/request_permission":
             self._replies += words.not_offered(request_id, one_line(method, METHOD_MAX))
             return
-        option, is_allowed = chosen(params, self._allowed)
+        call = as_object(params.get("toolCall"))
+        is_asking = self._asking is not None and as_text(call.get("title")) in ASKING_NAMES
+        option, is_allowed = chosen(params, None if is_asking else self._allowed)
         if not is_allowed:
-            call = as_object(params.get("toolCall"))
             self._denied[one_line(as_text(call.get("kind")) or "other", METHOD_MAX)] += 1
         self._replies += words.permission(request_id, option)
 
@@ -192,12 +195,14 @@ class AcpReading:
         offered = as_object(answer.get("agentCapabilities"))
         can_resume = as_object(offered.get("sessionCapabilities")).get("resume") is not None
         self._can_continue = can_resume or offered.get("loadSession") is True
+        if as_object(offered.get("mcpCapabilities")).get("http") is not True:
+            self._asking = None
         if self._resumed is None:
-            self._ask(Step.OPEN, words.new_session(self._next(), self._cwd))
+            self._ask(Step.OPEN, words.new_session(self._next(), self._cwd, self._asking))
         elif can_resume:
-            self._ask(Step.OPEN, words.resume_session(self._next(), self._resumed, self._cwd))
+            self._ask(Step.OPEN, words.resume_session(self._next(), self._resumed, self._cwd, self._asking))
         elif self._can_continue:
-            self._ask(Step.OPEN, words.load_session(self._next(), self._resumed, self._cwd))
+            self._ask(Step.OPEN, words.load_session(self._next(), self._resumed, self._cwd, self._asking))
         else:
             self._lose_session()
 
@@ -231,13 +236,17 @@ class AcpReading:
                 self._wish = category
                 self._ask(Step.SETTLE, words.set_option(self._next(), self._session, option.id, value or wanted))
                 return warnings
-        self._ask(Step.PROMPT, words.prompt(self._next(), self._session, request(self._turn)))
+        self._ask(Step.PROMPT, words.prompt(self._next(), self._session, self._request()))
         if self._turn.assignment.max_turns is not None or self._turn.assignment.budget_usd is not None:
             told = f"{self._agent} has no limit of turns or money; the task's limit is not in force"
             warnings.append(_warning(told))
         model = option_for(self._options, MODEL)
         name = one_line(model.current if model else "", SUMMARY_MAX)
         return [*warnings, Fact(kind=EventKind.SESSION, data={"sessionId": self._session, "model": name})]
+
+    def _request(self) -> str:
+        """An agent is not told of a tool that it could not be given."""
+        return request(replace(self._turn, asking=self._asking))
 
     def _ended(self, answer: dict[str, object]) -> list[Fact]:
         self._stop = one_line(as_text(answer.get("stopReason")), METHOD_MAX) or "nothing"

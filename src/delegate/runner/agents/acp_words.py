@@ -9,24 +9,30 @@ import json
 
 from acp.meta import AGENT_METHODS, PROTOCOL_VERSION
 from acp.schema import (
+    AcpMcpServer,
     AllowedOutcome,
     ClientCapabilities,
     DeniedOutcome,
     FileSystemCapabilities,
+    HttpHeader,
+    HttpMcpServer,
     Implementation,
     InitializeRequest,
     LoadSessionRequest,
+    McpServerStdio,
     NewSessionRequest,
     PromptRequest,
     RequestPermissionResponse,
     ResumeSessionRequest,
     SetSessionConfigOptionSelectRequest,
     SetSessionModeRequest,
+    SseMcpServer,
     TextContentBlock,
 )
 from pydantic import BaseModel
 
 from delegate import __version__
+from delegate.runner.agents.asking import SERVER, Asking
 
 METHOD_NOT_FOUND = -32601
 
@@ -43,18 +49,27 @@ def initialize(number: int) -> bytes:
     return _request(number, "initialize", request)
 
 
-def new_session(number: int, cwd: str) -> bytes:
-    return _request(number, "session_new", NewSessionRequest(cwd=cwd, mcp_servers=[]))
+def new_session(number: int, cwd: str, asking: Asking | None) -> bytes:
+    return _request(number, "session_new", NewSessionRequest(cwd=cwd, mcp_servers=_servers(asking)))
 
 
-def load_session(number: int, session: str, cwd: str) -> bytes:
+def load_session(number: int, session: str, cwd: str, asking: Asking | None) -> bytes:
     """Continue a session; the agent first tells all of it again."""
-    return _request(number, "session_load", LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=[]))
+    request = LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(asking))
+    return _request(number, "session_load", request)
 
 
-def resume_session(number: int, session: str, cwd: str) -> bytes:
+def resume_session(number: int, session: str, cwd: str, asking: Asking | None) -> bytes:
     """Continue a session without hearing it again; not every agent can."""
-    return _request(number, "session_resume", ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=[]))
+    request = ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(asking))
+    return _request(number, "session_resume", request)
+
+
+def _servers(asking: Asking | None) -> list[HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio]:
+    if asking is None:
+        return []
+    headers = [HttpHeader(name="Authorization", value=f"Bearer {asking.token}")]
+    return [HttpMcpServer(type="http", name=SERVER, url=asking.url, headers=headers)]
 
 
 def set_mode(number: int, session: str, mode: str) -> bytes:

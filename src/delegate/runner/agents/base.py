@@ -6,13 +6,14 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
+from delegate.runner.agents.asking import WORDS, Asking
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
@@ -33,6 +34,8 @@ OUTER_SESSION = frozenset(
         "CLAUDE_EFFORT",
     }
 )
+# Told by a task to its command, which may have started a relay: it is of no concern to the tasks of that one.
+OUTER_TASK = frozenset({"DELEGATE_CONTEXT"})
 SIGNALLED = 128  # a shell's exit code for a program that a signal ended is this plus the signal
 INTERRUPTED = (
     "An earlier attempt at this request was interrupted before it had ended. Look at the state of the working "
@@ -50,6 +53,7 @@ class Ending(StrEnum):
     NO_START = "no_start"
     LINGERED = "lingered"
     DISK_FULL = "disk_full"
+    ASKED = "asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class Turn:
     session: str | None = None  # to be continued
     workspace: Roots | None = None  # None: in place
     spent: Usage = Usage()  # by this session, before this turn
+    asking: Asking | None = None  # None: nobody can be asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,7 @@ class Invocation:
     env: dict[str, str]  # the whole environment
     opening: bytes  # written to its stdin first
     keep_input_open: bool  # so that messages can reach it; otherwise stdin is closed after the opening
+    files: Mapping[Path, str] = field(default_factory=dict)  # to be there before it starts, for no other user to read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,32 @@ class Verdict:
     reason: Reason
     message: str
     not_before: datetime | None = None
+
+
+# Of the others, TIMEOUT tells the task's own time; what exited or lingered is judged by what it said.
+STOPS = {
+    Ending.CANCELLED: Verdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled"),
+    Ending.STALLED: Verdict(
+        state=AttemptState.FAILED,
+        reason=Reason.STALLED,
+        message="it was stopped because the agent had been silent for too long",
+    ),
+    Ending.NO_START: Verdict(
+        state=AttemptState.FAILED,
+        reason=Reason.NO_START,
+        message="it was stopped because the agent had printed nothing since its start",
+    ),
+    Ending.DISK_FULL: Verdict(
+        state=AttemptState.FAILED,
+        reason=Reason.DISK_FULL,
+        message="it was stopped because the runner's disk was nearly full",
+    ),
+    Ending.ASKED: Verdict(
+        state=AttemptState.RELEASED,
+        reason=Reason.QUESTION,
+        message="it was stopped because the agent had asked a question and worked on",
+    ),
+}
 
 
 class Reading(Protocol):
@@ -163,7 +195,7 @@ class Agent(Protocol):
 
 def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The user's own environment and logins, without what belongs to Delegate or to a session around it."""
-    return {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION}
+    return {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION | OUTER_TASK}
 
 
 def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
@@ -180,8 +212,10 @@ def found_program(command: str, environ: Mapping[str, str]) -> str | None:
 
 def request(turn: Turn) -> str:
     """What to say. In place, a later attempt is told about the one before, whose traces it meets in the directory; in
-    a workspace the words of the turn tell that by themselves."""
+    a workspace the words of the turn tell that by themselves, and a new session hears whom it can ask."""
     assignment = turn.assignment
+    if turn.asking is not None and turn.workspace is not None and turn.session is None:
+        return turn.text + WORDS
     is_first = turn.session is None and assignment.number <= 1
     if is_first or assignment.mode is not Mode.IN_PLACE or turn.text != assignment.prompt:
         return turn.text
@@ -204,23 +238,10 @@ def how_it_ended(exit: Exit) -> str:
 
 def stopped_by_runner(ending: Ending, timeout: timedelta) -> Verdict | None:
     """The verdict when the runner ended the agent for a reason that no result can outweigh."""
-    match ending:
-        case Ending.TIMEOUT:
-            message = f"it was stopped because its time of {_spoken(timeout)} was over"
-            return Verdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
-        case Ending.CANCELLED:
-            return Verdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled")
-        case Ending.STALLED:
-            message = "it was stopped because the agent had been silent for too long"
-            return Verdict(state=AttemptState.FAILED, reason=Reason.STALLED, message=message)
-        case Ending.NO_START:
-            message = "it was stopped because the agent had printed nothing since its start"
-            return Verdict(state=AttemptState.FAILED, reason=Reason.NO_START, message=message)
-        case Ending.DISK_FULL:
-            message = "it was stopped because the runner's disk was nearly full"
-            return Verdict(state=AttemptState.FAILED, reason=Reason.DISK_FULL, message=message)
-        case Ending.EXITED | Ending.LINGERED:
-            return None
+    if ending is Ending.TIMEOUT:
+        message = f"it was stopped because its time of {_spoken(timeout)} was over"
+        return Verdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
+    return STOPS.get(ending)
 
 
 def _spoken(duration: timedelta) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delegate.model import AgentName
+from delegate.runner.agents.asking import SERVER, TOOL, Asking
 from delegate.runner.agents.base import Invocation, Turn, agent_environment, found_program, request
 from delegate.runner.agents.claude_reading import SESSION_ID, ClaudeReading, user_message
 from delegate.thinking import Thinking, thinking_of
@@ -39,6 +41,7 @@ class Claude:
             env=env,
             opening=user_message(request(turn)),
             keep_input_open=True,
+            files={} if turn.asking is None else {turn.asking.file: _servers(turn.asking)},
         )
 
     def reading(self, turn: Turn) -> ClaudeReading:
@@ -57,7 +60,11 @@ def allow_root(env: dict[str, str]) -> None:
 
 def _options(turn: Turn, mode: str, thinking: Thinking) -> list[str]:
     assignment = turn.assignment
-    options = ["--dangerously-skip-permissions"] if mode == BYPASS else ["--permission-mode", mode]
+    # Before the others: these take every word up to the next option.
+    options = ["--mcp-config", str(turn.asking.file)] if turn.asking else []
+    if turn.asking and mode != BYPASS:
+        options += ["--allowedTools", f"mcp__{SERVER}__{TOOL}"]
+    options += ["--dangerously-skip-permissions"] if mode == BYPASS else ["--permission-mode", mode]
     valued = {
         "--model": assignment.model,
         "--effort": thinking.effort,
@@ -69,6 +76,12 @@ def _options(turn: Turn, mode: str, thinking: Thinking) -> list[str]:
         if value is not None:
             options += [option, str(value)]
     return options
+
+
+def _servers(asking: Asking) -> str:
+    """One more beside the user's own. When it cannot be reached, claude says so in its first event and works on."""
+    headers = {"Authorization": f"Bearer {asking.token}"}
+    return json.dumps({"mcpServers": {SERVER: {"type": "http", "url": asking.url, "headers": headers}}})
 
 
 def _session(turn: Turn) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from delegate.model import AgentName
+from delegate.runner.agents.asking import SERVER, TOKEN_VARIABLE, TOOL
 from delegate.runner.agents.base import Invocation, Roots, Turn, agent_environment, found_program, request
 from delegate.runner.agents.codex_reading import THREAD_ID, CodexReading
 
@@ -50,6 +51,8 @@ class Codex:
 
     def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
         env = agent_environment(environ, turn.assignment)
+        if turn.asking is not None:
+            env[TOKEN_VARIABLE] = turn.asking.token
         session = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
         verb = ("exec", "resume", session) if session else ("exec",)
         return Invocation(
@@ -91,7 +94,21 @@ def _options(turn: Turn) -> list[str]:
         settings["model"] = assignment.model
     if assignment.effort is not None:
         settings["model_reasoning_effort"] = assignment.effort
+    if turn.asking is not None:
+        settings |= _server(turn.asking.url)
     return [word for name, value in settings.items() for word in ("-c", f"{name}={_toml(value)}")]
+
+
+def _server(url: str) -> dict[str, object]:
+    """One more beside the user's own; codex works on when it cannot be reached. In a sandbox it would refuse the call,
+    because nobody is there to approve of it."""
+    settings: dict[str, object] = {
+        "url": url,
+        "bearer_token_env_var": TOKEN_VARIABLE,
+        "enabled_tools": [TOOL],
+        "default_tools_approval_mode": "approve",
+    }
+    return {f"mcp_servers.{SERVER}.{name}": value for name, value in settings.items()}
 
 
 def _toml(value: object) -> str:

@@ -19,7 +19,9 @@ from delegate.runner.agents.base import (
     stopped_by_runner,
 )
 from delegate.runner.process import Exit
+from delegate.runner.prompts.records import spoken_context
 from delegate.states import AttemptState, Reason
+from delegate.wire.runners import Assignment
 
 SHELL = "/bin/sh"
 # The command line comes through stdin: an argument holds at most 128 KiB, may turn into an option and is seen by every
@@ -46,7 +48,7 @@ class Shell:
     def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
         return Invocation(
             argv=(SHELL, "-c", BOOTSTRAP, "sh"),
-            env=agent_environment(environ, turn.assignment),
+            env={**agent_environment(environ, turn.assignment), **_context(turn.assignment)},
             opening=f"{turn.text}#{turn.assignment.attempt_id}".encode("utf-8", "surrogatepass"),
             keep_input_open=False,
         )
@@ -80,6 +82,12 @@ class ShellReading:
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
         verdict = stopped_by_runner(ending, self.timeout) or _verdict(exit)
         return Outcome(state=verdict.state, reason=verdict.reason, message=verdict.message, exit_code=exit_code(exit))
+
+
+def _context(assignment: Assignment) -> dict[str, str]:
+    """Words before a command line would be run with it, so a command finds them in its environment."""
+    text = spoken_context(assignment)
+    return {} if text is None else {"DELEGATE_CONTEXT": text}
 
 
 def _verdict(exit: Exit) -> Verdict:

@@ -10,8 +10,10 @@ from functools import partial
 import anyio
 
 from delegate.runner.agents import agents
+from delegate.runner.cgroups import Ceilings
 from delegate.runner.doctor.agents import agent_examinations, need_of
 from delegate.runner.doctor.case import PATIENCE, Case, Examination, aside, examined
+from delegate.runner.doctor.ceiling import examine_ceiling
 from delegate.runner.doctor.checkout import Checkout, examine_checkout, find_checkout
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.runner.doctor.gh import examine_gh
@@ -82,7 +84,9 @@ def _examinations(case: Case, around: Surroundings) -> list[Examination]:
     git, checkout = around.git, around.checkout
     data = around.relay.data
     running = {runner["taskId"] for runner in data["runners"] if runner["taskId"]} if data else set()
+    ceilings = Ceilings(limit=case.settings.task_memory_max)
     return [
+        _aside(Part.SETTINGS, "memory ceiling", partial(examine_ceiling, case, ceilings)),
         _aside(Part.HOME, "home", partial(examine_home, case)),
         _aside(Part.HOME, "disk", partial(examine_disk, case)),
         _aside(Part.HOME, "size", partial(examine_size, case)),

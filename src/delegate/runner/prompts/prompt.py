@@ -6,12 +6,11 @@ from delegate.model import AgentName, Mode
 from delegate.repofile import RepoFile
 from delegate.runner.checks import Checks
 from delegate.runner.prompts.quoted import fenced, visible
+from delegate.runner.prompts.records import done_before, left_by, quoted
 from delegate.runner.prompts.rendering import rendered
-from delegate.wire.parts import CheckpointView
 from delegate.wire.runners import Assignment
 
 OUTPUT_MAX = 20_000  # characters of all red checks together
-FILES_TOLD = 50
 
 
 def anew_words(assignment: Assignment, repofile: RepoFile) -> str:
@@ -21,8 +20,9 @@ def anew_words(assignment: Assignment, repofile: RepoFile) -> str:
     return rendered(
         "work.j2",
         request=fenced("request", _request(assignment)),
-        context=_quoted("addition", assignment.context),
-        before=_before(assignment.checkpoint) if assignment.checkpoint else None,
+        context=quoted("addition", assignment.context),
+        before=left_by(assignment.checkpoint, place=False) if assignment.checkpoint else None,
+        forerunner=done_before(assignment.forerunner),
         is_reviewed=assignment.mode is Mode.PULL_REQUEST,
         additions=repofile.prompt.strip(),
         checks=repofile.checks,
@@ -36,32 +36,53 @@ def resumed_words(assignment: Assignment) -> str:
     return rendered(
         "resumed.j2",
         request=fenced("request", _request(assignment)),
-        context=_quoted("addition", assignment.context),
-        error=_quoted("error", checkpoint.error if checkpoint else None),
+        context=quoted("addition", assignment.context),
+        error=quoted("error", checkpoint.error if checkpoint else None),
         is_reviewed=assignment.mode is Mode.PULL_REQUEST,
     )
 
 
 def in_place_words(assignment: Assignment) -> tuple[str, str]:
     """In the user's own directory the prompt goes as it is: to an agent that knows nothing yet, and to one whose
-    session goes on. Only what is left of an earlier task, or added to it, is put around it."""
-    checkpoint = assignment.checkpoint
-    if assignment.agent == AgentName.SHELL or (checkpoint is None and assignment.context is None):
+    session goes on. Only what is left of earlier work, or added to it, is put around it."""
+    if assignment.agent == AgentName.SHELL:
         return assignment.prompt, assignment.prompt
+    if assignment.checkpoint is not None or assignment.context is not None:
+        return _continued_words(assignment)
+    if assignment.forerunner is not None:
+        return _continuing_words(assignment, is_same_session=False), _continuing_words(assignment, is_same_session=True)
+    return assignment.prompt, assignment.prompt
+
+
+def _continued_words(assignment: Assignment) -> tuple[str, str]:
+    """After an earlier attempt, or an earlier task of the same chain."""
+    checkpoint = assignment.checkpoint
     facts = {
         "request": fenced("request", visible(assignment.prompt)),
-        "context": _quoted("addition", assignment.context),
+        "context": quoted("addition", assignment.context),
         "is_unfinished": checkpoint is None or checkpoint.error is not None,
     }
-    anew = rendered("continued.j2", before=_before(checkpoint) if checkpoint else None, **facts)
-    goes_on = rendered("continued.j2", before=None, **facts) if assignment.context else assignment.prompt
-    return anew, goes_on
+    before = left_by(checkpoint) if checkpoint else None
+    anew = rendered("continued.j2", before=before, forerunner=done_before(assignment.forerunner), **facts)
+    if assignment.context is None:
+        return anew, assignment.prompt
+    return anew, rendered("continued.j2", before=None, forerunner=None, **facts)
+
+
+def _continuing_words(assignment: Assignment, *, is_same_session: bool) -> str:
+    """After another task, whose session this may be."""
+    return rendered(
+        "continues.j2",
+        forerunner=done_before(assignment.forerunner),
+        request=fenced("request", visible(assignment.prompt)),
+        is_same_session=is_same_session,
+    )
 
 
 def red_check_words(checks: Checks) -> str:
     share = OUTPUT_MAX // max(len(checks.red), 1)
     red = [
-        {"command": result.command, "how": result.how, "output": _quoted("output", result.tail[-share:])}
+        {"command": result.command, "how": result.how, "output": quoted("output", result.tail[-share:])}
         for result in checks.red
     ]
     return rendered("checks_red.j2", red=red, total=len(checks.results))
@@ -73,18 +94,3 @@ def _request(assignment: Assignment) -> str:
     head = [f"{issue.key} · {issue.title}", issue.url] if issue else [assignment.title]
     about = "\n".join(line for line in head if line)
     return visible(f"{about}\n\n{assignment.prompt}" if about else assignment.prompt)
-
-
-def _before(checkpoint: CheckpointView) -> dict[str, object]:
-    files = checkpoint.dirty_files
-    more = [f"and {len(files) - FILES_TOLD} more"] if len(files) > FILES_TOLD else []
-    return {
-        "error": _quoted("error", checkpoint.error),
-        "files": _quoted("files", "\n".join([*files[:FILES_TOLD], *more])),
-        "summary": _quoted("summary", checkpoint.summary),
-        "output": _quoted("output", "\n".join(checkpoint.output_tail)),
-    }
-
-
-def _quoted(name: str, text: str | None) -> str | None:
-    return fenced(name, visible(text)) if text and text.strip() else None

@@ -75,10 +75,10 @@ def read_head(git_dir: Path, worktree: str) -> str | None:
     text = read_small(git_dir / "worktrees" / worktree / "HEAD").strip()
     if COMMIT.fullmatch(text):
         return text
-    return _read_branch(git_dir, text.removeprefix("ref: ")) if text.startswith("ref: ") else None
+    return read_branch(git_dir, text.removeprefix("ref: ")) if text.startswith("ref: ") else None
 
 
-def _read_branch(git_dir: Path, name: str) -> str | None:
+def read_branch(git_dir: Path, name: str) -> str | None:
     if not BRANCH.fullmatch(name) or {"", ".", ".."} & set(name.split("/")):
         return None
     loose = read_small(git_dir / name).strip()

@@ -1,0 +1,61 @@
+"""Moments as people type them and read them: in a time zone, or so long from now."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from delegate.cli.timeline import span
+from delegate.errors import InvalidSchedule
+
+FROM_NOW = re.compile(r"\+(\d{1,9})([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+HOW = "write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z or +2h"
+
+
+def parse_moment(field: str, text: str, zone: str, now: datetime) -> str:
+    """ISO 8601 with its offset, from ISO 8601 with or without one, or from a time that is counted from now."""
+    if counted := FROM_NOW.fullmatch(text.strip()):
+        try:
+            return (now + timedelta(**{UNITS[counted[2]]: int(counted[1])})).isoformat()
+        except OverflowError:
+            raise InvalidSchedule(field=field, why=f"{text} from now is after the year 9999") from None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidSchedule(field=field, why=f"{text!r} is no moment; {HOW}") from None
+    if len(text.strip()) <= len("2026-02-19"):
+        raise InvalidSchedule(field=field, why=f"{text!r} has no time of day; {HOW}")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=zone_named(zone))).isoformat()
+
+
+def zone_named(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        close = get_close_matches(name, available_timezones(), n=1)
+        advice = f"did you mean {close[0]}?" if close else "write one like Europe/Berlin or UTC"
+        raise InvalidSchedule(field="timezone", why=f"there is no time zone {name!r}; {advice}") from None
+
+
+def shown_moment(text: str, zone: str) -> str:
+    """Thu 2026-02-19 02:00 EST; the seconds only when there are some."""
+    moment = datetime.fromisoformat(text).astimezone(_zone_or_utc(zone))
+    seconds = f":{moment:%S}" if moment.second else ""
+    return f"{moment:%a %Y-%m-%d %H:%M}{seconds} {moment.tzname()}"
+
+
+def _zone_or_utc(name: str) -> tzinfo:
+    """The relay may know zones that this machine does not."""
+    try:
+        return zone_named(name)
+    except InvalidSchedule:
+        return UTC
+
+
+def from_now(text: str, now: datetime) -> str:
+    """in 5h12, or 3m ago"""
+    seconds = (datetime.fromisoformat(text) - now).total_seconds()
+    return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"

@@ -1,0 +1,139 @@
+"""Schedules as people read them: the table of many, the page of one, the steps of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delegate.cli.moments import from_now, shown_moment
+from delegate.cli.output import GAP, Entry, Look, fact_lines, listing
+from delegate.cli.terminal import fit, one_line
+from delegate.cli.timeline import moment, span
+
+if TYPE_CHECKING:
+    from delegate.answers import PipelineData, RunData, ScheduleData, ScheduleDetail
+
+HEADINGS = ("SCHEDULE", "STATUS", "NEXT", "WHEN")
+WHEN_MAX = 16  # columns for a cron expression in the table
+PROMPT_SHOWN = 400
+RUN_HEADINGS = ("DUE", "OUTCOME", "TASK")
+INDENT = "  "
+
+
+def schedule_table(schedules: Sequence[ScheduleData], look: Look) -> list[str]:
+    return listing(HEADINGS, "PROMPT", [_entry(schedule, look) for schedule in schedules], look)
+
+
+def _entry(schedule: ScheduleData, look: Look) -> Entry:
+    next_run = schedule["nextRunAt"]
+    cells = (
+        one_line(schedule["scheduleId"]),
+        schedule["status"],
+        from_now(next_run, look.now) if next_run else "",
+        fit(_when(schedule), WHEN_MAX),
+    )
+    return Entry(cells=cells, words=one_line(schedule["prompt"]), note=_note(schedule))
+
+
+def _when(schedule: ScheduleData) -> str:
+    if schedule["cronExpression"]:
+        return one_line(schedule["cronExpression"])
+    return "after another" if schedule["afterSchedule"] else "once"
+
+
+def _note(schedule: ScheduleData) -> str:
+    if schedule["why"]:
+        return f"why: {one_line(schedule['why'])}"
+    return one_line(schedule["message"] or "")
+
+
+def next_lines(schedule: ScheduleData, look: Look) -> list[str]:
+    """The next runs in the schedule's own zone, or why there is none yet."""
+    lines = [_next(text, schedule["timezone"], look) for text in schedule["nextRuns"]]
+    if not lines and schedule["why"]:
+        lines = [one_line(schedule["why"])]
+    return [fit(f"  {line}", look.width) for line in lines]
+
+
+def _next(text: str, zone: str, look: Look) -> str:
+    return f"{shown_moment(text, zone)}, {from_now(text, look.now)}"
+
+
+def schedule_page(detail: ScheduleDetail, look: Look) -> list[str]:
+    schedule = detail["schedule"]
+    lines = [f"{one_line(schedule['scheduleId'])}{GAP}{look.paint_status(schedule['status'])}", ""]
+    lines += fact_lines(_facts(schedule, look), look)
+    if not detail["history"]:
+        return lines
+    return [*lines, "", *_history(detail["history"], schedule["timezone"], look)]
+
+
+def _facts(schedule: ScheduleData, look: Look) -> dict[str, str | Sequence[str] | None]:
+    task, zone = schedule["task"], schedule["timezone"]
+    prompt, runs = schedule["prompt"], str(schedule["runs"])
+    at, expires = schedule["scheduledAt"], schedule["expiresAt"]
+    return {
+        "prompt": prompt if len(prompt) <= PROMPT_SHOWN else f"{prompt[:PROMPT_SHOWN]}… ({len(prompt):,} characters)",
+        "agent": " ".join(str(task[name]) for name in ("agent", "model", "effort") if task.get(name)),
+        "directory": str(task.get("workingDirectory") or ""),
+        "repository": str(task.get("repository") or ""),
+        "cron": schedule["cronExpression"] and f"{schedule['cronExpression']} in {zone}",
+        "at": at and shown_moment(at, zone),
+        "after": _after(schedule),
+        "next": [_next(text, zone, look) for text in schedule["nextRuns"]],
+        "why": schedule["why"],
+        "message": schedule["message"],
+        "if missed": schedule["missedRunPolicy"],
+        "runs": runs if schedule["maxRuns"] is None else f"{runs} of {schedule['maxRuns']}",
+        "expires": expires and shown_moment(expires, zone),
+        "pipeline": schedule["pipeline"],
+        "created": shown_moment(schedule["createdAt"], zone),
+        "ended": schedule["endedAt"] and shown_moment(schedule["endedAt"], zone),
+    }
+
+
+def _after(schedule: ScheduleData) -> str:
+    if not schedule["afterSchedule"]:
+        return ""
+    delay = f", {_delay(schedule)} after its end" if schedule["delay"] else ""
+    return f"{schedule['afterSchedule']}{delay}"
+
+
+def _history(runs: Sequence[RunData], zone: str, look: Look) -> list[str]:
+    inside = replace(look, width=look.width - len(INDENT))
+    return [f"{INDENT}{line}" for line in listing(RUN_HEADINGS, "", [_run(run, zone) for run in runs], inside)]
+
+
+def _run(run: RunData, zone: str) -> Entry:
+    took = f"took {span((moment(run['finishedAt']) - moment(run['at'])).total_seconds())}" if run["finishedAt"] else ""
+    missed = f"{run['missed']} more missed" if run["missed"] else ""
+    reason = "" if run["reason"] in {None, run["outcome"]} else run["reason"]
+    told = [] if run["outcome"] == "completed" else [reason, run["message"]]
+    return Entry(
+        cells=(shown_moment(run["occurrence"], zone), run["outcome"], one_line(run["taskId"] or "")),
+        words=", ".join(filter(None, (took, missed))),
+        note=": ".join(one_line(words) for words in told if words),
+    )
+
+
+def pipeline_table(made: PipelineData, look: Look) -> list[str]:
+    """The steps in their order; each is a schedule of its own."""
+    entries = [
+        Entry(
+            cells=(one_line(step["scheduleId"]), step["status"], _starts(step)), words=one_line(step["prompt"]), note=""
+        )
+        for step in made["steps"]
+    ]
+    return listing(("STEP", "STATUS", "STARTS"), "PROMPT", entries, look)
+
+
+def _starts(step: ScheduleData) -> str:
+    if not step["afterSchedule"]:
+        return "now"
+    return f"{_delay(step)} later" if step["delay"] else "then"
+
+
+def _delay(schedule: ScheduleData) -> str:
+    seconds = schedule["delay"] / 1000
+    return f"{seconds:g}s" if seconds < 60 else span(seconds)

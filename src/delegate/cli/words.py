@@ -1,0 +1,61 @@
+"""What people type or pipe in to be read by others: prompts, contexts, answers, reasons."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from delegate.errors import InvalidField
+
+PROMPT_MAX = 250_000  # as model.PROMPT_MAX, which is slow to load; a test compares them
+BYTES_PER_CHARACTER = 4
+WANTED = {"answer": "say what the agent is to know"}  # of a field that is empty
+
+
+def read_prompt(words: tuple[str, ...], prompt_file: str | None) -> str:
+    if words and prompt_file:
+        raise InvalidField(field="prompt", why="give it as words or as --prompt-file, not both")
+    if prompt_file:
+        return checked_words("prompt", _read_text_file(Path(prompt_file)))
+    return read_words("prompt", words)
+
+
+def read_words(field: str, words: tuple[str, ...]) -> str:
+    """Several words make one text; a single - is all of standard input."""
+    if words != ("-",):
+        return checked_words(field, " ".join(words))
+    if sys.stdin is None:
+        raise InvalidField(field=field, why="- reads standard input, which is closed")
+    return checked_words(field, _decoded(field, sys.stdin.buffer.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1)))
+
+
+def _read_text_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return _decoded("prompt", file.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1))
+    except OSError as error:
+        raise InvalidField(field="prompt file", why=f"{path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _decoded(field: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig").rstrip("\n")
+    except UnicodeDecodeError as error:
+        # A cut in the middle of a character only happens to text that is too long anyway.
+        if len(data) > PROMPT_MAX * BYTES_PER_CHARACTER:
+            return " " * (PROMPT_MAX + 1)
+        raise InvalidField(field=field, why="is not UTF-8 text") from error
+
+
+def checked_words(field: str, text: str) -> str:
+    if len(text) > PROMPT_MAX:
+        raise InvalidField(field=field, why=f"has more than {PROMPT_MAX:,} characters; put the rest into a file")
+    if not text.strip():
+        raise InvalidField(field=field, why=f"is empty; {WANTED.get(field, 'say what is to be done')}")
+    check_encoding(field, text)
+    return text
+
+
+def check_encoding(field: str, *texts: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise InvalidField(field=field, why="is not UTF-8 text")

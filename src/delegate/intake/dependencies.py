@@ -1,0 +1,47 @@
+"""What a new task waits for: checked, and held until it is written that it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from delegate.errors import DependencyFailed, InvalidField, TooDeep, UnknownDependency
+from delegate.model import DEPENDENCIES_MAX, DEPTH_MAX, Task, TaskId
+from delegate.queue.graph import is_ready, spoiler
+from delegate.states import TaskState
+from delegate.store.database import Connection
+from delegate.store.graph import hold_dependencies
+
+
+def in_all(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[TaskId, ...]:
+    """Pure: every task to wait for, each once."""
+    wanted = tuple(dict.fromkeys([*depends_on, *([continue_from] if continue_from else [])]))
+    if len(wanted) > DEPENDENCIES_MAX:
+        raise InvalidField(
+            field="dependsOn", why=f"has {len(wanted)} tasks with continueFrom; the limit is {DEPENDENCIES_MAX}"
+        )
+    return wanted
+
+
+def joined(connection: Connection, new: Task) -> Task:
+    """The task as those it waits for let it be born, queued or blocked, or the reason why it cannot be.
+
+    None of them can end before the transaction does: each end releases whoever is written down as waiting then.
+    """
+    if not new.depends_on:
+        return new
+    found = hold_dependencies(connection, new.depends_on)
+    for task_id in new.depends_on:
+        if task_id not in found:
+            raise UnknownDependency(field=_field(new, task_id), task_id=task_id)
+    known = list(found.values())
+    if (bad := spoiler(new, known)) is not None:
+        raise DependencyFailed(field=_field(new, bad.id), task_id=bad.id, state=bad.state)
+    depth = 1 + max(one.depth for one in known)
+    if depth > DEPTH_MAX:
+        raise TooDeep(field="dependsOn", depth=depth, limit=DEPTH_MAX)
+    return replace(new, depth=depth, state=TaskState.QUEUED if is_ready(known) else TaskState.BLOCKED)
+
+
+def _field(new: Task, task_id: TaskId) -> str:
+    return "continueFrom" if task_id == new.continue_from else "dependsOn"

@@ -1,0 +1,196 @@
+"""What becomes of a schedule when its time has come. Every time that was due is written down once, with its outcome."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+import anyio
+
+from delegate.config import Settings
+from delegate.cron import times_after
+from delegate.errors import DelegateError, Refused, ScheduleEnded
+from delegate.intake.deciding import Decision, decide, expecting, moved_on, refused
+from delegate.intake.dependencies import joined
+from delegate.intake.submit import Request, accepted, born, preferred
+from delegate.intake.wishes import request_of_template
+from delegate.model import ScheduleId, Task, TaskId
+from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
+from delegate.states import FINAL_TASK_STATES
+from delegate.store.database import Connection, Database
+from delegate.store.schedules import (
+    drop_misses_ahead,
+    due_after,
+    fail_followers,
+    first_in_line,
+    get_schedule,
+    has_run,
+    insert_run,
+    lock_due,
+    move_schedule,
+    reckoned_after,
+    runs_ahead,
+)
+from delegate.store.tasks import get_task
+
+log = logging.getLogger(__name__)
+AT_ONCE = 100  # so that one crowd is committed together, and a longer one in turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    schedule: Schedule
+    run: ScheduleRun
+    task: Task | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    fired: tuple[Fired, ...]
+    next_at: datetime | None  # when to look again at the latest; None: nothing is planned
+    has_failed: bool  # some could not be written: the database is busy, or its disk full
+
+
+async def fire_due(database: Database, settings: Settings, now: datetime) -> Round:
+    """Deal with every schedule whose time has come. Relays that share a database share the work."""
+    line = await database.read(partial(first_in_line, limit=AT_ONCE))
+    fired: list[Fired] = []
+    failed: list[ScheduleId] = []
+
+    async def fire_one(schedule_id: ScheduleId) -> None:
+        try:
+            one = await database.write("fire", partial(fire, schedule_id=schedule_id, settings=settings, now=now))
+        except DelegateError as error:
+            failed.append(schedule_id)
+            log.warning("schedule not fired", extra={"schedule_id": schedule_id, "why": error.message})
+        except Exception:  # one that has a defect must not keep the others waiting
+            log.exception("schedule not fired", extra={"schedule_id": schedule_id})
+        else:
+            fired.extend([] if one is None else [one])
+
+    async with anyio.create_task_group() as group:
+        for schedule_id, time in line:
+            if time <= now:
+                group.start_soon(fire_one, schedule_id)
+    for one in fired:
+        _log_run(one)
+    is_crowd = len(fired) == AT_ONCE  # there may be more of them
+    following = now if is_crowd else next((time for _, time in line if time > now), None)
+    return Round(fired=tuple(fired), next_at=following, has_failed=bool(failed))
+
+
+def fire(connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime) -> Fired | None:
+    schedule = lock_due(connection, schedule_id, now)
+    if schedule is None or schedule.next_run_at is None:
+        return None  # another relay has dealt with it
+    if has_run(connection, schedule.id, schedule.next_run_at):
+        settle(connection, moved_on(schedule, since=now, now=now), was=schedule.state, now=now)
+        return None
+    decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
+    task = None
+    if decision.outcome is RunOutcome.STARTED:
+        try:
+            task = made(connection, schedule, settings, now)
+        except Refused as error:
+            decision = refused(schedule, decision, error, now)
+    return _written(connection, schedule, decision, task, now)
+
+
+def _written(connection: Connection, schedule: Schedule, decision: Decision, task: Task | None, now: datetime) -> Fired:
+    assert schedule.next_run_at is not None
+    run = ScheduleRun(
+        schedule_id=schedule.id,
+        occurrence=schedule.next_run_at,
+        at=now,
+        outcome=decision.outcome,
+        missed=decision.missed,
+        task_id=None if task is None else task.id,
+        message=decision.message,
+        finished_at=now if task is None else None,
+    )
+    after = decision.after if task is None else replace(decision.after, last_task_id=task.id)
+    insert_run(connection, run)
+    settle(connection, after, was=schedule.state, now=now)
+    return Fired(schedule=after, run=run, task=task)
+
+
+def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> None:
+    """Write how a schedule stands. When it has ended and nothing of it runs, nobody needs to wait for it."""
+    if not move_schedule(connection, schedule, was=was):
+        raise ScheduleEnded(schedule_id=schedule.id, state=f"not {was} any more", verb=f"made {schedule.state}")
+    if schedule.state in FINAL_SCHEDULE_STATES and not is_open(connection, schedule.last_task_id):
+        fail_followers(connection, schedule.id, f"that one is {schedule.state}", now)
+
+
+def is_open(connection: Connection, task_id: TaskId | None) -> bool:
+    task = None if task_id is None else get_task(connection, task_id)
+    return task is not None and task.state not in FINAL_TASK_STATES
+
+
+def made(connection: Connection, schedule: Schedule, settings: Settings, now: datetime) -> Task:
+    """The task of a run, checked as if it were asked for just now."""
+    request = continuing(connection, schedule, request_of_template(schedule.request))
+    preferences = preferred(request, settings)
+    task = replace(accepted(request, preferences, settings, now), schedule_id=schedule.id)
+    return born(connection, joined(connection, task), trigger_key=None, notes=preferences.notes).task
+
+
+def continuing(connection: Connection, schedule: Schedule, request: Request) -> Request:
+    """With the task before it: the steps of a pipeline go on from each other, other runs wait for what runs before."""
+    before = None if schedule.timing.after is None else get_schedule(connection, schedule.timing.after)
+    if before is None or before.last_task_id is None:
+        return request
+    if schedule.pipeline is not None:
+        return replace(request, continue_from=before.last_task_id)
+    if schedule.timing.cron is not None and get_task(connection, before.last_task_id) is not None:
+        return replace(request, depends_on=(*request.depends_on, before.last_task_id))
+    return request
+
+
+async def reckon_back(database: Database, now: datetime) -> None:
+    """The clock shows an earlier time than before: what was reckoned in a future that has not come is reckoned anew."""
+
+    def write(connection: Connection) -> int:
+        ahead = reckoned_after(connection, now, limit=AT_ONCE)
+        for schedule in ahead:
+            settle(connection, _reckoned_anew(connection, schedule, now), was=schedule.state, now=now)
+        return len(ahead)
+
+    while count := await database.write("schedule.reckon", write):
+        log.warning("clock went back, schedules reckoned anew", extra={"count": count})
+
+
+def _reckoned_anew(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
+    if schedule.next_run_at is None or schedule.next_run_at <= now:
+        return replace(schedule, reckoned_at=now)
+    if schedule.timing.cron is not None:
+        drop_misses_ahead(connection, schedule.id, now)
+        return expecting(schedule, next_free_time(connection, schedule, now), now)
+    if schedule.timing.after is not None:  # its time was counted from an end that now lies ahead
+        due = due_after(schedule.timing.at, schedule.timing.delay, ended_at=now)
+        return replace(schedule, next_run_at=min(schedule.next_run_at, due), reckoned_at=now)
+    return replace(schedule, reckoned_at=now)
+
+
+def next_free_time(connection: Connection, schedule: Schedule, now: datetime) -> datetime | None:
+    """The next time of a cron schedule that has no run yet."""
+    assert schedule.timing.cron is not None
+    taken = runs_ahead(connection, schedule.id, now)
+    times = times_after(schedule.timing.cron, schedule.timing.timezone, now)
+    return next((time for time in times if time not in taken), None)
+
+
+def _log_run(fired: Fired) -> None:
+    run = fired.run
+    log.info(
+        "schedule fired",
+        extra={
+            "schedule_id": run.schedule_id,
+            "occurrence": run.occurrence.isoformat(),
+            "outcome": run.outcome,
+            "task_id": run.task_id,
+            "state": fired.schedule.state,
+        },
+    )

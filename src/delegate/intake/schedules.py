@@ -1,0 +1,306 @@
+"""Schedules and pipelines: created, looked at, paused, resumed, cancelled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from delegate.config import Settings
+from delegate.cron import check_cron, time_after, zone
+from delegate.errors import InvalidField, InvalidSchedule, NoSuchSchedule, Refused, ScheduleEnded
+from delegate.intake.deciding import ended, expecting
+from delegate.intake.dependencies import joined
+from delegate.intake.firing import is_open, next_free_time, settle
+from delegate.intake.submit import accepted, preferred
+from delegate.intake.wishes import PipelineWish, ScheduleWish, request_of_template
+from delegate.model import ScheduleId, Task, TaskId, new_schedule_id
+from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
+from delegate.store.database import Connection, Database
+from delegate.store.schedules import (
+    due_after,
+    get_schedule,
+    insert_schedule,
+    lock_run_of_task,
+    lock_schedule,
+    page_of_schedules,
+    runs_of_schedule,
+    schedule_of_trigger,
+    steps_of_pipeline,
+)
+
+log = logging.getLogger(__name__)
+KEY_USED = "was used for something else; take another one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    schedule: Schedule
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedPipeline:
+    steps: tuple[Schedule, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    schedule: Schedule
+    open_task: TaskId | None  # of its last run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullSchedule:
+    schedule: Schedule
+    history: list[ScheduleRun]  # the latest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """When a schedule that comes after another is due: at a time, later (neither), or never."""
+
+    at: datetime | None = None
+    never: str | None = None
+
+
+async def create(database: Database, wish: ScheduleWish, settings: Settings, now: datetime) -> Created:
+    """Write the schedule; the same request key again gives the same schedule."""
+    new = new_schedule(wish, now)
+
+    def write(connection: Connection) -> Created:
+        earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
+        if earlier is not None:
+            if earlier.pipeline is not None:
+                raise InvalidField(field="requestKey", why=KEY_USED)
+            return Created(schedule=earlier, is_new=False)
+        joined(connection, _task_of(new.request, settings, now))
+        placed = _placed(connection, new, now)
+        insert_schedule(connection, placed, trigger_key=wish.request_key)
+        return Created(schedule=placed, is_new=True)
+
+    created = await database.write("schedule.create", write)
+    log.info("schedule created", extra={"schedule_id": created.schedule.id, "new": created.is_new})
+    return created
+
+
+async def create_pipeline(database: Database, wish: PipelineWish, settings: Settings, now: datetime) -> CreatedPipeline:
+    """One-time schedules, each after the one before it; the first is due at once. All of them or none."""
+    steps = chained(wish, now)
+
+    def write(connection: Connection) -> CreatedPipeline:
+        earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
+        if earlier is not None:
+            if earlier.pipeline is None:
+                raise InvalidField(field="requestKey", why=KEY_USED)
+            return CreatedPipeline(steps=tuple(steps_of_pipeline(connection, earlier.pipeline)), is_new=False)
+        for number, step in enumerate(steps):
+            with naming(f"steps.{number}"):
+                joined(connection, _task_of(step.request, settings, now))
+            insert_schedule(connection, step, trigger_key=wish.request_key if number == 0 else None)
+        return CreatedPipeline(steps=steps, is_new=True)
+
+    created = await database.write("schedule.pipeline", write)
+    log.info("pipeline created", extra={"schedule_id": created.steps[0].id, "new": created.is_new})
+    return created
+
+
+async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
+    def write(connection: Connection) -> Schedule:
+        schedule = _living(connection, schedule_id, verb="paused")
+        if schedule.state is ScheduleState.PAUSED:
+            return schedule
+        message = f"paused: {reason}" if reason else None
+        paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=None, reckoned_at=now, message=message)
+        settle(connection, paused, was=schedule.state, now=now)
+        return paused
+
+    return await _write(database, "schedule.pause", write)
+
+
+async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
+    """From its next time on. What passed while it was paused was not missed; only a moment of its own can be late."""
+
+    def write(connection: Connection) -> Schedule:
+        schedule = _living(connection, schedule_id, verb="resumed")
+        if schedule.state is ScheduleState.ACTIVE:
+            return schedule
+        message = f"resumed: {reason}" if reason else None
+        resumed = _resumed(connection, replace(schedule, state=ScheduleState.ACTIVE, message=message), now)
+        settle(connection, resumed, was=schedule.state, now=now)
+        return resumed
+
+    return await _write(database, "schedule.resume", write)
+
+
+async def cancel(
+    database: Database, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, now: datetime
+) -> Cancelled:
+    """No further run. `with_tasks`: also tells the task of its last run, if it has not ended, for the caller to cancel;
+    that works for a schedule that has ended, too."""
+
+    def write(connection: Connection) -> Cancelled:
+        schedule = held(connection, schedule_id)
+        has_open = with_tasks and is_open(connection, schedule.last_task_id)
+        if schedule.state in FINAL_SCHEDULE_STATES:
+            if schedule.state is not ScheduleState.CANCELLED and not has_open:
+                raise _over(schedule, verb="cancelled")
+        else:
+            was = schedule.state
+            schedule = ended(schedule, ScheduleState.CANCELLED, reason or None, now)
+            settle(connection, schedule, was=was, now=now)
+        return Cancelled(schedule=schedule, open_task=schedule.last_task_id if has_open else None)
+
+    cancelled = await database.write("schedule.cancel", write)
+    _log_state(cancelled.schedule)
+    return cancelled
+
+
+async def page(
+    database: Database, *, state: ScheduleState | None, before: int | None, limit: int
+) -> list[tuple[int, Schedule]]:
+    return await database.read(lambda c: page_of_schedules(c, state=state, before=before, limit=limit))
+
+
+async def in_full(database: Database, schedule_id: ScheduleId, history_limit: int) -> FullSchedule:
+    def read(connection: Connection) -> FullSchedule:
+        schedule = get_schedule(connection, schedule_id)
+        if schedule is None:
+            raise NoSuchSchedule(schedule_id=schedule_id)
+        return FullSchedule(schedule=schedule, history=runs_of_schedule(connection, schedule_id, limit=history_limit))
+
+    return await database.read(read)
+
+
+def new_schedule(wish: ScheduleWish, now: datetime) -> Schedule:
+    """Pure: the schedule that this wish makes, or the reason why it makes none."""
+    timing = wish.timing
+    first = first_time(timing, now)
+    if timing.expires_at is not None and (first or now) >= timing.expires_at:
+        when = f"its first run would be at {first.isoformat()}" if first else "that is over"
+        raise InvalidSchedule(field="expiresAt", why=f"leaves no time to run: {when}")
+    return Schedule(
+        id=new_schedule_id(),
+        state=ScheduleState.ACTIVE,
+        timing=timing,
+        request=wish.template,
+        created_at=now,
+        reckoned_at=now,
+        next_run_at=first,
+    )
+
+
+def first_time(timing: Timing, now: datetime) -> datetime | None:
+    """Pure: None for one that waits for another."""
+    zone(timing.timezone)
+    if timing.cron is not None:
+        check_cron(timing.cron)
+        first = time_after(timing.cron, timing.timezone, now)
+        if first is None:
+            raise InvalidSchedule(field="cronExpression", why=f"`{timing.cron}` does not come any more")
+        return first
+    if timing.at is not None and timing.at <= now:
+        raise InvalidSchedule(field="scheduledAt", why=f"is over: it is {now.isoformat(timespec='seconds')} now")
+    return timing.at if timing.after is None else None
+
+
+def chained(wish: PipelineWish, now: datetime) -> tuple[Schedule, ...]:
+    """Pure: the steps of a pipeline, the first of them due at once."""
+    steps: list[Schedule] = []
+    for step in wish.steps:
+        after = steps[-1].id if steps else None
+        new = new_schedule(replace(step, timing=replace(step.timing, after=after)), now)
+        steps.append(replace(new, pipeline=steps[0].id if steps else new.id, next_run_at=None if steps else now))
+    return tuple(steps)
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Refusals name the field as it stands in the whole request."""
+    try:
+        yield
+    except Refused as error:
+        if error.field is None:
+            raise
+        raise type(error)(**{**error.data, "field": f"{place}.{error.field}"}) from None
+
+
+def turn(timing: Timing, before: Schedule, run: ScheduleRun | None, now: datetime) -> Turn:
+    """Pure: when a one-time schedule is due that comes after another, whose last run this is."""
+    if run is not None and run.outcome is RunOutcome.COMPLETED:
+        return Turn(at=max(now, due_after(timing.at, timing.delay, ended_at=run.finished_at or now)))
+    is_over = before.state in FINAL_SCHEDULE_STATES and (run is None or run.outcome is not RunOutcome.STARTED)
+    if not is_over:
+        return Turn()
+    outcome = "has not run" if run is None else f"ended its last run as {run.outcome}"
+    return Turn(never=f"{before.id} is {before.state} and {outcome}")
+
+
+def _placed(connection: Connection, new: Schedule, now: datetime) -> Schedule:
+    """With its time, if it comes after another one; held, so that no end of that is missed."""
+    if new.timing.after is None:
+        return new
+    before = lock_schedule(connection, new.timing.after)
+    if before is None:
+        advice = "`delegate schedule list` shows those there are"
+        raise InvalidSchedule(field="afterSchedule", why=f"there is no schedule {new.timing.after}; {advice}")
+    if new.timing.cron is not None:
+        return new
+    due = turn(new.timing, before, _last_run(connection, before), now)
+    if due.never is not None:
+        raise InvalidSchedule(field="afterSchedule", why=f"{due.never}: nothing comes after it")
+    return replace(new, next_run_at=due.at)
+
+
+def _resumed(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
+    timing = schedule.timing
+    if timing.cron is not None:
+        return expecting(schedule, next_free_time(connection, schedule, now), now)
+    before = None if timing.after is None else lock_schedule(connection, timing.after)
+    if before is None:
+        return replace(schedule, next_run_at=timing.at or now, reckoned_at=now)
+    due = turn(timing, before, _last_run(connection, before), now)
+    if due.never is not None:
+        return ended(schedule, ScheduleState.FAILED, due.never, now)
+    return replace(schedule, next_run_at=due.at, reckoned_at=now)
+
+
+def _last_run(connection: Connection, schedule: Schedule) -> ScheduleRun | None:
+    return None if schedule.last_task_id is None else lock_run_of_task(connection, schedule.last_task_id)
+
+
+def _task_of(template: dict[str, object], settings: Settings, now: datetime) -> Task:
+    """The task that it would make now, so that what can never be made is refused at once."""
+    request = request_of_template(template)
+    return accepted(request, preferred(request, settings), settings, now)
+
+
+def held(connection: Connection, schedule_id: ScheduleId) -> Schedule:
+    schedule = lock_schedule(connection, schedule_id)
+    if schedule is None:
+        raise NoSuchSchedule(schedule_id=schedule_id)
+    return schedule
+
+
+def _living(connection: Connection, schedule_id: ScheduleId, *, verb: str) -> Schedule:
+    schedule = held(connection, schedule_id)
+    if schedule.state in FINAL_SCHEDULE_STATES:
+        raise _over(schedule, verb=verb)
+    return schedule
+
+
+def _over(schedule: Schedule, *, verb: str) -> ScheduleEnded:
+    return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb=verb)
+
+
+async def _write(database: Database, name: str, work: Callable[[Connection], Schedule]) -> Schedule:
+    schedule = await database.write(name, work)
+    _log_state(schedule)
+    return schedule
+
+
+def _log_state(schedule: Schedule) -> None:
+    log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})

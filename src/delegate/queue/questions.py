@@ -1,0 +1,157 @@
+"""What an agent asks a person: asked in its turn, answered whenever somebody has the time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from delegate.errors import InvalidField, NoQuestion, NoSuchAttempt, NoSuchTask, StaleFence
+from delegate.model import (
+    OPTION_MAX,
+    OPTIONS_MAX,
+    QUESTION_MAX,
+    QUESTIONS_MAX,
+    Attempt,
+    AttemptId,
+    EventKind,
+    Outcome,
+    Question,
+    Task,
+    TaskId,
+)
+from delegate.queue.held import task_held_by
+from delegate.queue.rescue import must
+from delegate.states import AttemptState, Reason, TaskState, waits_for_answer
+from delegate.store.attempts import lock_attempt
+from delegate.store.database import Connection, Database
+from delegate.store.events import NewEvent, append_events
+from delegate.store.questions import answers_of_task, keep_questions, put_aside, queue_answered
+from delegate.store.runners import get_runner
+from delegate.store.tasks import lock_task
+
+log = logging.getLogger(__name__)
+
+
+async def ask(database: Database, attempt_id: AttemptId, text: str, options: Sequence[str], now: datetime) -> Task:
+    """The agent of a running attempt wants to know something. The same question twice is one question."""
+    question = Question(attempt_id=attempt_id, text=text.strip(), options=tuple(options), asked_at=now)
+    check_words(question)
+    task = await database.write("ask", lambda connection: _ask(connection, question, now))
+    log.info("agent asked", extra={"task_id": task.id, "attempt_id": attempt_id, "state": task.state})
+    return task
+
+
+async def answer(database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime) -> Task:
+    """Answer all that a task has asked. One that waits is queued; one that still runs is when its attempt ends."""
+    if not text.strip():
+        raise InvalidField(field="text", why="is empty; write the answer, or `delegate cancel` the task")
+    task = await database.write("answer", lambda connection: _answer(connection, task_id, text, request_key, now))
+    log.info("question answered", extra={"task_id": task_id, "state": task.state})
+    return task
+
+
+def check_words(question: Question) -> None:
+    if not question.text:
+        raise InvalidField(field="question", why="is empty; say what you want to know")
+    if len(question.text) > QUESTION_MAX:
+        length = len(question.text)
+        raise InvalidField(field="question", why=f"has {length:,} characters; the limit is {QUESTION_MAX:,}")
+    if len(question.options) > OPTIONS_MAX:
+        raise InvalidField(field="options", why=f"are {len(question.options)}; the limit is {OPTIONS_MAX}")
+    if any(not option.strip() or len(option) > OPTION_MAX for option in question.options):
+        raise InvalidField(field="options", why=f"must each have 1 to {OPTION_MAX:,} characters")
+    if any("\x00" in words for words in (question.text, *question.options)):
+        raise InvalidField(field="question", why="holds a NUL character, which no database takes")
+
+
+def _ask(connection: Connection, question: Question, now: datetime) -> Task:
+    attempt = lock_attempt(connection, question.attempt_id)
+    if attempt is None:
+        raise NoSuchAttempt(attempt_id=question.attempt_id)
+    if attempt.state is not AttemptState.RUNNING:
+        raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
+    task = task_held_by(connection, attempt)
+    mine = [asked for asked in task.questions if asked.attempt_id == attempt.id]
+    if any((asked.text, asked.options) == (question.text, question.options) for asked in mine):
+        return task
+    if len(mine) >= QUESTIONS_MAX:
+        why = f"is one too many: an attempt asks at most {QUESTIONS_MAX}; end your turn and wait for the answers"
+        raise InvalidField(field="question", why=why)
+    asked = replace(task, questions=(*mine, question))
+    must(keep_questions(connection, task, asked.questions), attempt)
+    data: dict[str, object] = {"text": question.text, "options": list(question.options)}
+    append_events(connection, [_event(asked, EventKind.QUESTION, data, now, attempt)])
+    return asked
+
+
+def _answer(connection: Connection, task_id: TaskId, text: str, request_key: str | None, now: datetime) -> Task:
+    task = lock_task(connection, task_id)
+    if task is None:
+        raise NoSuchTask(task_id=task_id)
+    if request_key and any(
+        event.data.get("requestKey") == request_key for event in answers_of_task(connection, task_id)
+    ):
+        return task
+    if task.state not in (TaskState.RUNNING, TaskState.WAITING, TaskState.QUEUED) or not open_questions(task):
+        raise NoQuestion(task_id=task_id, state=task.state)
+    answered = tuple(replace(asked, answer=asked.answer or text) for asked in task.questions)
+    keep_questions(connection, task, answered)
+    data: dict[str, object] = {"text": text, "requestKey": request_key}
+    append_events(connection, [_event(task, EventKind.ANSWER, data, now)])
+    known = replace(task, questions=answered)
+    if task.state is not TaskState.WAITING:
+        return known
+    queue_answered(connection, task)
+    return replace(known, state=TaskState.QUEUED)
+
+
+def open_questions(task: Task) -> tuple[Question, ...]:
+    return tuple(asked for asked in task.questions if asked.answer is None)
+
+
+def has_asked(task: Task, attempt: Attempt) -> bool:
+    return any(asked.attempt_id == attempt.id for asked in task.questions)
+
+
+def as_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> Outcome:
+    """Pure: an agent that has asked has not ended its task by ending its turn, however it did."""
+    if attempt.state is AttemptState.RUNNING:
+        is_asked = task is not None and has_asked(task, attempt)
+    else:
+        is_asked = attempt.reason is Reason.QUESTION  # the same end told again
+    if not is_asked and outcome.reason is Reason.QUESTION:
+        raise InvalidField(field="outcome", why="must be another one: its agent has asked nothing")
+    if not is_asked or not waits_for_answer(outcome.state, outcome.reason):
+        return outcome
+    return replace(outcome, state=AttemptState.RELEASED, reason=Reason.QUESTION, not_before=None, result=None)
+
+
+def set_aside(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
+    """The task goes to where its answer is, and stays bound to the machine that has its session and its files."""
+    state = TaskState.WAITING if open_questions(task) else TaskState.QUEUED
+    runner = get_runner(connection, attempt.runner_id)
+    asked = replace(task, state=state, machine=task.machine if runner is None else runner.machine, not_before=None)
+    must(put_aside(connection, asked), attempt)
+    data: dict[str, object] = {
+        "reason": Reason.QUESTION,
+        "message": "it waits for an answer" if state is TaskState.WAITING else "its question is answered already",
+    }
+    append_events(connection, [_event(task, EventKind.RELEASED, data, now, attempt)])
+    return replace(asked, attempts=task.attempts - 1)
+
+
+def answers_for(connection: Connection, task: Task) -> Task:
+    """For the next attempt: what nobody has answered is forgotten, because it asks again if it still has to."""
+    if not open_questions(task):
+        return task
+    answered = tuple(asked for asked in task.questions if asked.answer is not None)
+    keep_questions(connection, task, answered)
+    return replace(task, questions=answered)
+
+
+def _event(
+    task: Task, kind: EventKind, data: dict[str, object], now: datetime, attempt: Attempt | None = None
+) -> NewEvent:
+    return NewEvent(task_id=task.id, attempt_id=attempt.id if attempt else None, kind=kind, at=now, data=data)

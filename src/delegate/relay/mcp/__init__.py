@@ -1,0 +1,1 @@
+"""The door for other agents: tools over MCP, at /mcp."""

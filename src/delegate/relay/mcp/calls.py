@@ -1,0 +1,116 @@
+"""One call of a tool: who makes it, from where, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from delegate.errors import DelegateError, InvalidField
+from delegate.model import AttemptId
+from delegate.relay.problems import fault
+from delegate.relay.state import Relay
+from delegate.wire.basics import Name, Wire
+from delegate.wire.tasks import Directory
+
+DIRECTORY, MACHINE = "delegate-directory", "delegate-machine"  # headers: where the client is
+REQUEST_KEY = "delegate/requestKey"  # in _meta: the same call sent again has the same one
+CONNECT = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
+P = TypeVar("P", bound=Wire)
+Place = dict[str, str]
+directories = TypeAdapter[str](Directory)
+names = TypeAdapter[str](Name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    relay: Relay
+    attempt_id: AttemptId | None  # whose agent calls; None: the relay's owner
+    headers: Mapping[str, str]
+    request_key: str | None = None
+    progress: Callable[[int, str], Awaitable[None]] | None = None  # when the client wants to hear of it
+
+    @property
+    def machine(self) -> str | None:
+        return header(self.headers, MACHINE, names)
+
+    def place(self, directory: str | None, repository: str | None) -> Place:
+        """Where a task works that names these: in a directory of the client's machine, or wherever git can fetch."""
+        if repository is not None:
+            return self._place_of_repository(directory, repository)
+        machine = self.machine
+        if directory is None:
+            directory = header(self.headers, DIRECTORY, directories)
+            if directory is None or machine is None:
+                why = f"is missing, and the client has not said where it is: {CONNECT}, or name a repository"
+                raise InvalidField(field="workingDirectory", why=why)
+        elif machine is None:
+            raise InvalidField(
+                field="workingDirectory", why=f"is on a machine that the client has not named: {CONNECT}"
+            )
+        return {"working_directory": directory, "machine": machine}
+
+    def _place_of_repository(self, directory: str | None, repository: str) -> Place:
+        place = {"repository": repository}
+        if directory is not None:
+            place["working_directory"] = directory  # intake knows what is wrong with that
+        if (machine := self.machine) is not None and repository.startswith("/"):
+            place["machine"] = machine
+        return place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a tool answers: for programs, and in a few words for everybody else."""
+
+    answer: Wire
+    text: str
+
+
+def header(headers: Mapping[str, str], name: str, kind: TypeAdapter[str]) -> str | None:
+    """Text that need not be ASCII, percent-encoded."""
+    given = headers.get(name)
+    if given is None:
+        return None
+    try:
+        return kind.validate_python(unquote_to_bytes(given.encode("latin-1")).decode())
+    except ValidationError as error:
+        raise InvalidField(field=name, why=error.errors()[0]["msg"]) from None
+    except UnicodeDecodeError:
+        raise InvalidField(field=name, why="is not UTF-8; send it percent-encoded") from None
+
+
+def request_key(meta: Mapping[str, Any] | None) -> str | None:
+    given = (meta or {}).get(REQUEST_KEY)
+    if given is None:
+        return None
+    try:
+        return names.validate_python(given, strict=True)
+    except ValidationError as error:
+        raise InvalidField(field=f"_meta.{REQUEST_KEY}", why=error.errors()[0]["msg"]) from None
+
+
+def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
+    """As strictly as the other door takes a body: what JSON says about types counts, and no other name is known."""
+    try:
+        return model.model_validate_json(to_json(arguments), strict=True, by_alias=True, by_name=False)
+    except (PydanticSerializationError, UnicodeEncodeError):
+        raise InvalidField(field="arguments", why="hold half of a character (a lone surrogate)") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise argument_fault(model, first["type"], first["loc"], first["msg"]) from None
+
+
+def argument_fault(model: type[Wire], kind: str, place: tuple[int | str, ...], why: str) -> DelegateError:
+    if kind != "extra_forbidden":
+        return fault(kind, place, why)
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    near = get_close_matches(str(place[-1]), known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+    field = ".".join(str(part) for part in place)
+    return InvalidField(field=field, why=f"is no parameter of {model.__name__}; {advice}")

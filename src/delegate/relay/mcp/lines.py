@@ -1,0 +1,120 @@
+"""From chunks of output to lines, and a place in them to go on from.
+
+Chunks end anywhere, and those of the two streams come mixed. The place is, for each stream, the first byte that has
+not been told: a chunk and a byte of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from delegate.errors import InvalidField
+from delegate.model import AttemptId, OutputChunk, Stream
+from delegate.relay.feeds import LINE_MAX, marker
+from delegate.wire.tasks import OutputLine
+
+PLACE = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})-([0-9]{1,18})\.([0-9]{1,9})")
+
+
+@dataclass(slots=True)
+class Strand:
+    """One stream: where its first untold byte is, and the beginning of a line that has not ended yet."""
+
+    chunk: int = 1
+    byte: int = 0
+    rest: bytes = b""
+    at: datetime | None = None  # when the rest came
+
+    def moved(self, chunk: int, byte: int = 0) -> None:
+        self.chunk, self.byte, self.rest = chunk, byte, b""
+
+
+class Reading:
+    def __init__(self, stdout: Strand | None = None, stderr: Strand | None = None) -> None:
+        self._strands = {Stream.STDOUT: stdout or Strand(), Stream.STDERR: stderr or Strand()}
+        self._attempt: AttemptId | None = None
+        self._offset: int | None = None if stdout else 0  # of the attempt, where the next chunk should begin
+        self._seen = 0
+
+    @classmethod
+    def at(cls, place: str) -> Self:
+        found = PLACE.fullmatch(place)
+        if found is None:
+            raise InvalidField(field="since", why="is no `next` of TaskLogs; leave it out to get the last lines")
+        chunk_out, byte_out, chunk_err, byte_err = map(int, found.groups())
+        return cls(Strand(chunk_out, byte_out), Strand(chunk_err, byte_err))
+
+    def __str__(self) -> str:
+        return "-".join(f"{strand.chunk}.{strand.byte}" for strand in self._strands.values())
+
+    @property
+    def after(self) -> int:
+        """The last chunk that need not be read again."""
+        unread = min(strand.chunk for strand in self._strands.values())
+        return max(self._seen, unread - 1)
+
+    def lines(self, chunks: Sequence[OutputChunk], *, is_over: bool) -> Iterator[OutputLine]:
+        """Who stops in the middle can go on from the place after the last line; `is_over`: no more will come."""
+        for chunk in chunks:
+            yield from self._before(chunk)
+            yield from self._lines_of(chunk)
+            self._seen = chunk.id
+            for strand in self._strands.values():
+                if not strand.rest and strand.chunk <= chunk.id:
+                    strand.moved(chunk.id + 1)
+        if is_over:
+            yield from self._unended()
+
+    def _before(self, chunk: OutputChunk) -> Iterator[OutputLine]:
+        """What an attempt left without an end when the next one begins, and a word about bytes that were not kept."""
+        if self._attempt not in (None, chunk.attempt_id):
+            yield from self._unended()
+            self._offset = 0
+        missing = 0 if self._offset is None else chunk.offset - self._offset
+        self._attempt = chunk.attempt_id
+        self._offset = chunk.offset + len(chunk.data)
+        if missing > 0:
+            yield _line(chunk.at, chunk.stream, marker(missing).strip())
+
+    def _lines_of(self, chunk: OutputChunk) -> Iterator[OutputLine]:
+        strand = self._strands[chunk.stream]
+        if chunk.id < strand.chunk:
+            return
+        told = strand.byte if chunk.id == strand.chunk else 0
+        text = strand.rest + chunk.data[told:]
+        first = told - len(strand.rest)  # of the text, as a byte of this chunk; below zero when it began before
+        if not strand.rest:
+            strand.moved(chunk.id, told)
+        start = 0
+        for end in _ends(text):
+            strand.moved(chunk.id, first + end)
+            yield _line(chunk.at, chunk.stream, text[start:end])
+            start = end
+        strand.rest, strand.at = text[start:], chunk.at
+
+    def _unended(self) -> Iterator[OutputLine]:
+        for stream, strand in self._strands.items():
+            if strand.rest and strand.at is not None:
+                rest = strand.rest
+                strand.moved(self._seen + 1)
+                yield _line(strand.at, stream, rest)
+
+
+def _ends(text: bytes) -> Iterator[int]:
+    """Where lines end: behind a newline, or where a line has become too long."""
+    start = 0
+    while start < len(text):
+        newline = text.find(b"\n", start, start + LINE_MAX)
+        if newline < 0 and len(text) - start <= LINE_MAX:
+            return
+        start = newline + 1 if newline >= 0 else start + LINE_MAX
+        yield start
+
+
+def _line(at: datetime, stream: Stream, line: bytes) -> OutputLine:
+    text = line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
+    return OutputLine(at=at, stream=stream, text=text)

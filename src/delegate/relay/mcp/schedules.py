@@ -1,0 +1,112 @@
+"""Schedules and pipelines, as other agents make, see and steer them."""
+
+from __future__ import annotations
+
+from delegate.intake import schedules as intake
+from delegate.model import ScheduleId
+from delegate.relay import scheduling
+from delegate.relay.mcp.calls import Call, Told
+from delegate.relay.mcp.tasks import beginning, wishes_of
+from delegate.relay.schedule_views import STATUSES, detail_view, schedule_view
+from delegate.schedule import Schedule
+from delegate.wire import tools as wire
+from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
+
+WHEN = set(wire.ScheduleTask.model_fields) - set(wire.TaskWishes.model_fields)
+
+
+async def schedule_task(call: Call, wanted: wire.ScheduleTask) -> Told:
+    when = wanted.model_dump(include=WHEN, exclude_unset=True)
+    body = {**wishes_of(call, wanted), **when, "request_key": call.request_key}
+    created = await scheduling.create(call.relay, ScheduleRequest.model_validate(body))
+    return _told(created.schedule)
+
+
+async def create_pipeline(call: Call, wanted: wire.CreatePipeline) -> Told:
+    steps = [_step(call, number, step) for number, step in enumerate(wanted.steps)]
+    created = await scheduling.create_pipeline(call.relay, PipelineRequest(steps=steps, request_key=call.request_key))
+    answer = wire.PipelineAnswer(
+        pipeline_id=created.steps[0].id, steps=[scheduled(schedule_view(step)) for step in created.steps]
+    )
+    return Told(answer=answer, text="\n".join([headline(schedule_view(step)) for step in created.steps]))
+
+
+def _step(call: Call, number: int, step: wire.Step) -> PipelineStep:
+    with intake.naming(f"steps.{number}"):
+        return PipelineStep.model_validate({**wishes_of(call, step), "delay": step.delay})
+
+
+async def list_schedules(call: Call, asked: wire.ListSchedules) -> Told:
+    page = await scheduling.page(call.relay, asked.status, asked.limit, asked.cursor)
+    text = "\n".join(headline(view) for view in page.schedules) or "there are no such schedules"
+    answer = wire.SchedulesAnswer(schedules=[brief(view) for view in page.schedules], next=page.next)
+    return Told(answer=answer, text=text)
+
+
+async def get_schedule(call: Call, asked: wire.GetSchedule) -> Told:
+    full = await intake.in_full(call.relay.database, ScheduleId(asked.schedule_id), asked.history_limit)
+    detail = detail_view(full)
+    history = detail.history if asked.include_history else None
+    runs = [f"{run.occurrence.isoformat()} {run.outcome} {run.task_id or ''}".rstrip() for run in history or []]
+    answer = wire.ScheduleAnswer(schedule=detail.schedule, history=history)
+    return Told(answer=answer, text="\n".join([headline(detail.schedule), *runs]))
+
+
+async def pause_schedule(call: Call, asked: wire.PauseSchedule) -> Told:
+    relay = call.relay
+    return _told(await intake.pause(relay.database, ScheduleId(asked.schedule_id), asked.reason, relay.now()))
+
+
+async def resume_schedule(call: Call, asked: wire.ResumeSchedule) -> Told:
+    return _told(await scheduling.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+
+
+async def cancel_schedule(call: Call, asked: wire.CancelSchedule) -> Told:
+    schedule_id = ScheduleId(asked.schedule_id)
+    done = await scheduling.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
+    tasks: list[str] = [task.id for task in done.tasks]
+    answer = wire.ScheduleCancelled(
+        schedule_id=schedule_id, status=STATUSES[done.schedule.state], cancelled_tasks=tasks
+    )
+    return Told(
+        answer=answer, text=", ".join([f"{schedule_id} is {answer.status}", *(f"{task} too" for task in tasks)])
+    )
+
+
+def _told(schedule: Schedule) -> Told:
+    view = schedule_view(schedule)
+    return Told(answer=scheduled(view), text=headline(view))
+
+
+def scheduled(view: ScheduleView) -> wire.Scheduled:
+    return wire.Scheduled(
+        schedule_id=view.schedule_id,
+        status=view.status,
+        next_run_at=view.next_run_at,
+        next_runs=view.next_runs,
+        why=view.why,
+    )
+
+
+def brief(view: ScheduleView) -> wire.ScheduleBrief:
+    return wire.ScheduleBrief(
+        schedule_id=view.schedule_id,
+        status=view.status,
+        schedule_type=view.schedule_type,
+        cron_expression=view.cron_expression,
+        scheduled_at=view.scheduled_at,
+        timezone=view.timezone,
+        prompt=beginning(view.prompt),
+        pipeline=view.pipeline,
+        runs=view.runs,
+        next_run_at=view.next_run_at,
+        last_task_id=view.last_task_id,
+        message=view.message,
+        why=view.why,
+    )
+
+
+def headline(view: ScheduleView) -> str:
+    moment = None if view.next_run_at is None else f"next run at {view.next_run_at.isoformat()}"
+    parts = (f"{view.schedule_id} is {view.status}", moment or view.why or view.message)
+    return ": ".join(part for part in parts if part)

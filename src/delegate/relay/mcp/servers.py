@@ -1,0 +1,141 @@
+"""Our tools on the official SDK. Importing this module imports the SDK: see `door`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as Advertised
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from delegate import __version__
+from delegate.errors import DelegateError, shown
+from delegate.relay.mcp.calls import Call, parsed, request_key
+from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
+from delegate.relay.mcp.schemas import schema_of
+from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
+from delegate.relay.problems import Defect
+from delegate.relay.state import Relay
+from delegate.wire.basics import BODY_MAX
+
+log = logging.getLogger(__name__)
+Context = ServerRequestContext[Any, Any]  # Any: no state of the SDK's own, and requests of any kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    for_delegating: StreamableHTTPSessionManager
+    for_asking: StreamableHTTPSessionManager
+
+
+def make_servers(relay: Relay) -> Servers:
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of every session
+    return Servers(
+        for_delegating=_manager(Toolbox(relay, FOR_OWNER), FOR_DELEGATING),
+        for_asking=_manager(Toolbox(relay, FOR_AGENTS), FOR_ASKING),
+    )
+
+
+def _manager(toolbox: Toolbox, instructions: str) -> StreamableHTTPSessionManager:
+    server: Server[Any] = Server(
+        "delegate",
+        version=__version__,
+        title="Delegate",
+        instructions=instructions,
+        on_list_tools=toolbox.list,
+        on_call_tool=toolbox.call,
+        get_tool_input_schema=lambda _tool: None,  # no parameter travels as a header; else it looks at every call
+    )
+    server.middleware[:] = [told_by_name]  # the SDK's own looks for a tracer at every message
+    # The relay's own guard has looked at Host, Origin and size; the SDK's limit is never met.
+    return StreamableHTTPSessionManager(server, max_request_body_size=BODY_MAX + 1)
+
+
+async def told_by_name(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """The SDK says only that parameters are invalid; we say which."""
+    try:
+        return await call_next(ctx)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(shown(part) for part in ("params", *first["loc"]))
+        raise MCPError(INVALID_PARAMS, f"{place}: {first['msg']}") from None
+
+
+class Toolbox:
+    """The tools that one kind of token opens."""
+
+    def __init__(self, relay: Relay, tools: Mapping[str, Tool[Any]]) -> None:
+        self._relay = relay
+        self._tools = tools
+        self._advertised = [_advertised(tool) for tool in tools.values()]
+
+    async def list(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=self._advertised)
+
+    async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, f"there is no tool {shown(params.name)}; there are {', '.join(self._tools)}")
+        try:
+            told = await tool.run(self._call(context), parsed(tool.parameters, params.arguments or {}))
+        except DelegateError as error:
+            return refusal(error)
+        except Exception:
+            request_id = _request(context).state.request_id
+            log.exception("tool failed", extra={"tool": tool.name, "request_id": request_id})
+            return refusal(Defect(request_id=request_id))
+        answer = told.answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return CallToolResult(content=[TextContent(text=told.text)], structured_content=answer)
+
+    def _call(self, context: Context) -> Call:
+        request = _request(context)
+        attempt = request.state.attempt
+        wants_progress = "progress_token" in (context.meta or {})
+
+        async def progress(count: int, message: str) -> None:
+            await context.session.report_progress(count, message=message)
+
+        return Call(
+            relay=self._relay,
+            attempt_id=None if attempt is None else attempt.id,
+            headers=request.headers,
+            request_key=request_key(context.meta),
+            progress=progress if wants_progress else None,
+        )
+
+
+def _request(context: Context) -> Request:
+    assert isinstance(context.request, Request)  # the SDK leaves open what carries a message; here it is HTTP
+    return context.request
+
+
+def _advertised(tool: Tool[Any]) -> Advertised:
+    return Advertised(
+        name=tool.name,
+        description=tool.description,
+        input_schema=schema_of(tool.parameters),
+        output_schema=schema_of(tool.answer),
+        annotations=ToolAnnotations(read_only_hint=tool.reads_only, open_world_hint=False),
+    )
+
+
+def refusal(error: DelegateError) -> CallToolResult:
+    """As text only: clients hold structured content against the tool's output schema, errors included."""
+    lines = [error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"]
+    return CallToolResult(content=[TextContent(text="\n".join(lines))], is_error=True)

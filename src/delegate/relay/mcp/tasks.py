@@ -1,0 +1,134 @@
+"""Tasks, as other agents start, see and steer them."""
+
+from __future__ import annotations
+
+from delegate.errors import InvalidField
+from delegate.intake import again
+from delegate.intake import submit as intake
+from delegate.intake.wishes import request_of
+from delegate.model import TaskId
+from delegate.queue import finish
+from delegate.queue.ending import Moved
+from delegate.relay import pages
+from delegate.relay.mcp.calls import Call, Told
+from delegate.relay.news import tell
+from delegate.relay.views import SHOWN, task_view
+from delegate.report import follow
+from delegate.wire import tools as wire
+from delegate.wire.tasks import SubmitRequest, TaskView
+
+PROMPT_SHOWN = 200  # characters of a prompt in a page
+
+
+async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
+    relay = call.relay
+    wishes = wishes_of(call, wanted)
+    request = request_of(SubmitRequest.model_validate({**wishes, "request_key": call.request_key}))
+    submitted = await intake.submit(relay.database, request, relay.settings, relay.now())
+    tell(relay, Moved(task=submitted.task))
+    around = await follow.surroundings(relay.database, relay.rules, relay.now(), [submitted.task])
+    view = task_view(submitted.task, around)
+    answer = wire.Delegated(task_id=view.task_id, status=view.status, why=view.why)
+    return Told(answer=answer, text=headline(view))
+
+
+def wishes_of(call: Call, wanted: wire.TaskWishes) -> dict[str, object]:
+    """What was said, by the names of its fields, and where it is to be done."""
+    said = wanted.model_dump(include=set(wire.TaskWishes.model_fields), exclude_unset=True)
+    return {**said, **call.place(wanted.working_directory, wanted.repository)}
+
+
+async def task_status(call: Call, asked: wire.TaskStatus) -> Told:
+    if asked.task_id is None:
+        return await _page(call, asked)
+    if asked.model_fields_set & {"status", "limit", "cursor"}:
+        raise InvalidField(field="taskId", why="is for one task; leave it out to list tasks by status, limit or cursor")
+    detail = await pages.task_detail(call.relay, TaskId(asked.task_id))
+    answer = wire.StatusAnswer(task=detail.task, attempts=detail.attempts, checkpoint=detail.checkpoint)
+    return Told(answer=answer, text=description(detail.task))
+
+
+async def _page(call: Call, asked: wire.TaskStatus) -> Told:
+    page = await pages.task_page(call.relay, asked.status, asked.limit, asked.cursor)
+    text = "\n".join(headline(view) for view in page.tasks) or "there are no such tasks"
+    return Told(answer=wire.StatusAnswer(tasks=[brief(view) for view in page.tasks], next=page.next), text=text)
+
+
+async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
+    relay = call.relay
+    moved = await finish.cancel(relay.database, TaskId(asked.task_id), asked.reason, relay.now())
+    tell(relay, moved)
+    task, others = moved.task, [task.id for task in moved.others]
+    status = SHOWN[task.state]
+    text = f"{task.id} is {status}" + ("; its runner has been told to stop it" if status == "running" else "")
+    return Told(answer=wire.Cancelled(task_id=task.id, status=status, also_cancelled=[*others]), text=text)
+
+
+async def retry_task(call: Call, asked: wire.RetryTask) -> Told:
+    relay = call.relay
+    submitted = await again.retry(relay.database, TaskId(asked.task_id), call.request_key, relay.now())
+    return _again(call, submitted)
+
+
+async def resume_task(call: Call, asked: wire.ResumeTask) -> Told:
+    relay = call.relay
+    submitted = await again.resume(
+        relay.database,
+        TaskId(asked.task_id),
+        asked.additional_context,
+        request_key=call.request_key,
+        now=relay.now(),
+    )
+    return _again(call, submitted)
+
+
+def _again(call: Call, submitted: intake.Submitted) -> Told:
+    task = submitted.task
+    tell(call.relay, Moved(task=task))
+    answer = wire.Again(
+        task_id=task.id,
+        status=SHOWN[task.state],
+        retry_of=task.retry_of or "",
+        parent_task_id=task.parent_task_id or "",
+        retry_count=task.retry_count,
+    )
+    return Told(answer=answer, text=f"{task.id} goes on from {task.retry_of}; it is {answer.status}")
+
+
+def brief(view: TaskView) -> wire.TaskBrief:
+    return wire.TaskBrief(
+        task_id=view.task_id,
+        status=view.status,
+        priority=view.priority,
+        agent=view.agent,
+        prompt=beginning(view.prompt),
+        why=view.why,
+        message=view.message,
+        depends_on=view.depends_on,
+        questions=view.questions,
+        pull_request=view.result.pull_request if view.result else None,
+        schedule_id=view.schedule_id,
+        created_at=view.created_at,
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+    )
+
+
+def beginning(prompt: str) -> str:
+    return prompt if len(prompt) <= PROMPT_SHOWN else f"{prompt[:PROMPT_SHOWN]}…"
+
+
+def headline(view: TaskView) -> str:
+    return ": ".join(part for part in (f"{view.task_id} is {view.status}", view.why or view.message) if part)
+
+
+def description(view: TaskView) -> str:
+    lines = [headline(view)]
+    lines += [f"asks: {asked.text}" for asked in view.questions if asked.answer is None]
+    if view.result and view.result.summary:
+        lines.append(view.result.summary)
+    if view.result and view.result.pull_request:
+        lines.append(view.result.pull_request)
+    if view.advice:
+        lines.append(view.advice)
+    return "\n".join(lines)

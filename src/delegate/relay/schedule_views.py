@@ -1,0 +1,66 @@
+"""Schedules as they look over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+
+from delegate.intake.deciding import upcoming
+from delegate.intake.schedules import FullSchedule
+from delegate.schedule import Schedule, ScheduleRun, ScheduleState
+from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleStatus, ScheduleView
+
+STATUSES: dict[ScheduleState, ScheduleStatus] = {
+    ScheduleState.ACTIVE: "active",
+    ScheduleState.PAUSED: "paused",
+    ScheduleState.COMPLETED: "completed",
+    ScheduleState.EXPIRED: "expired",
+    ScheduleState.FAILED: "failed",
+    ScheduleState.CANCELLED: "cancelled",
+}
+
+
+def schedule_view(schedule: Schedule) -> ScheduleView:
+    timing = schedule.timing
+    return ScheduleView(
+        schedule_id=schedule.id,
+        status=STATUSES[schedule.state],
+        schedule_type="one_time" if timing.cron is None else "cron",
+        cron_expression=timing.cron,
+        scheduled_at=timing.at,
+        timezone=timing.timezone,
+        missed_run_policy=timing.missed_run_policy,
+        max_runs=timing.max_runs,
+        expires_at=timing.expires_at,
+        after_schedule=timing.after,
+        delay=timing.delay // timedelta(milliseconds=1),
+        pipeline=schedule.pipeline,
+        prompt=str(schedule.request["prompt"]),
+        task=schedule.request,
+        runs=schedule.runs,
+        next_run_at=schedule.next_run_at,
+        next_runs=upcoming(schedule),
+        last_run_at=schedule.last_run_at,
+        last_task_id=schedule.last_task_id,
+        created_at=schedule.created_at,
+        ended_at=schedule.ended_at,
+        message=schedule.message,
+        why=why(schedule),
+    )
+
+
+def why(schedule: Schedule) -> str | None:
+    """Why an active schedule has no next run yet."""
+    if schedule.state is not ScheduleState.ACTIVE or schedule.next_run_at is not None:
+        return None
+    return f"waits until a run of {schedule.timing.after} has ended well"
+
+
+def run_view(run: ScheduleRun) -> RunView:
+    shown = asdict(run)
+    del shown["schedule_id"]
+    return RunView(**shown)
+
+
+def detail_view(full: FullSchedule) -> ScheduleDetail:
+    return ScheduleDetail(schedule=schedule_view(full.schedule), history=[run_view(run) for run in full.history])

@@ -1,0 +1,63 @@
+"""What every door of the relay does with schedules and pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delegate.errors import IllegalMove
+from delegate.intake import schedules as intake
+from delegate.intake.wishes import pipeline_wish, schedule_wish
+from delegate.model import ScheduleId, Task
+from delegate.queue import finish
+from delegate.relay.live import CLOCK
+from delegate.relay.news import tell
+from delegate.relay.schedule_views import schedule_view
+from delegate.relay.state import Relay
+from delegate.schedule import Schedule, ScheduleState
+from delegate.wire.schedules import PipelineRequest, SchedulePage, ScheduleRequest, ScheduleStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation:
+    schedule: Schedule
+    tasks: tuple[Task, ...]  # those that were cancelled with it
+
+
+async def create(relay: Relay, wanted: ScheduleRequest) -> intake.Created:
+    created = await intake.create(relay.database, schedule_wish(wanted), relay.settings, relay.now())
+    relay.hub.call(CLOCK)
+    return created
+
+
+async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.CreatedPipeline:
+    created = await intake.create_pipeline(relay.database, pipeline_wish(wanted), relay.settings, relay.now())
+    relay.hub.call(CLOCK)
+    return created
+
+
+async def page(relay: Relay, status: ScheduleStatus | None, limit: int, cursor: str | None) -> SchedulePage:
+    state = None if status is None else ScheduleState(status)
+    before = None if cursor is None else int(cursor[1:])
+    rows = await intake.page(relay.database, state=state, before=before, limit=limit)
+    following = f"s{rows[-1][0]}" if len(rows) == limit else None
+    return SchedulePage(schedules=[schedule_view(schedule) for _, schedule in rows], next=following)
+
+
+async def resume(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
+    resumed = await intake.resume(relay.database, schedule_id, reason, relay.now())
+    relay.hub.call(CLOCK)
+    return resumed
+
+
+async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tasks: bool) -> Cancellation:
+    """The schedule, and if wanted its task that has not ended. Asked for again, it does what was left."""
+    now = relay.now()
+    cancelled = await intake.cancel(relay.database, schedule_id, reason, with_tasks=with_tasks, now=now)
+    if cancelled.open_task is None:
+        return Cancellation(schedule=cancelled.schedule, tasks=())
+    try:
+        moved = await finish.cancel(relay.database, cancelled.open_task, reason, now)
+    except IllegalMove:  # it has just ended by itself
+        return Cancellation(schedule=cancelled.schedule, tasks=())
+    tell(relay, moved)
+    return Cancellation(schedule=cancelled.schedule, tasks=(moved.task,))

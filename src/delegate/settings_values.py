@@ -1,0 +1,131 @@
+"""What the text of a setting may be, wherever it comes from, and how it is read. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+MINUTE_MS = 60_000
+MIB = 1024 * 1024
+TIMEOUT_RANGE_MS = (1_000, 86_400_000)
+OUTPUT_RANGE = (1_024, 1_073_741_824)
+# What may follow `acp:` in the name of an agent: a program and up to nine arguments, none of which needs a shell.
+AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
+RUNNERS_MAX = 256
+COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
+UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How a setting is read: its variables (the first one set wins), its parser, and a line of help."""
+
+    variables: tuple[str, ...]
+    parse: Callable[[str], Any]  # Any: each setting has its own type, checked by the field it fills
+    help: str
+
+    @property
+    def range(self) -> str:
+        """What it may be, in words that follow "must be"."""
+        return self.parse.range if isinstance(self.parse, Bounded) else RANGES[self.parse]
+
+    @property
+    def takes_numbers(self) -> bool:
+        return isinstance(self.parse, Bounded) or self.parse in {parse_seconds, parse_runners}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A number within a range."""
+
+    parse: Callable[[str], float]
+    low: float
+    high: float
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = self.parse(text)
+        except ValueError as error:
+            raise error if "duration" in str(error) else ValueError(f"must be {self.range}") from error
+        if not self.low <= value <= self.high:
+            raise ValueError(f"must be {self.range}")
+        return value
+
+    @property
+    def range(self) -> str:
+        return f"from {self.low:,} to {int(self.high):,}"
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds from `1500`, `90s`, `30m` or `2h`."""
+    cleaned = text.strip().lower()
+    number = cleaned.rstrip("hmsin")
+    unit = cleaned[len(number) :] or "ms"
+    if unit not in UNITS_MS or not number.isascii() or not number.isdigit():
+        raise ValueError("a duration is milliseconds, or a number with s, m or h, as in 90s or 30m")
+    return int(number) * UNITS_MS[unit]
+
+
+def bounded(parse: Callable[[str], float], low: float, high: float) -> Callable[[str], Any]:
+    return Bounded(parse, low, high)
+
+
+def parse_seconds(text: str) -> timedelta:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= timedelta(days=3650).total_seconds():
+        raise ValueError(f"must be {RANGES[parse_seconds]}")
+    return timedelta(seconds=seconds)
+
+
+def parse_database_url(text: str) -> str:
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError(f"must be {RANGES[parse_database_url]}")
+    return text
+
+
+def parse_commands(text: str) -> tuple[str, ...]:
+    commands = tuple(" ".join(part.split()) for part in text.split(",") if part.strip())
+    if not all(re.fullmatch(AGENT_COMMAND, command) for command in commands):
+        raise ValueError(f"must be {RANGES[parse_commands]}")
+    if len(commands) > COMMANDS_MAX:
+        raise ValueError(f"must be {RANGES[parse_commands]}")
+    return commands
+
+
+def parse_agent(text: str) -> str:
+    if text not in {"claude", "codex", "shell"} and not re.fullmatch(f"acp:{AGENT_COMMAND}", text):
+        raise ValueError(f"must be {RANGES[parse_agent]}")
+    return text
+
+
+def parse_runners(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > RUNNERS_MAX:
+        raise ValueError(f"must be {RANGES[parse_runners]}")
+    return int(text)
+
+
+def parse_level(text: str) -> str:
+    if text.lower() not in {"debug", "info", "warn", "error"}:
+        raise ValueError(f"must be {RANGES[parse_level]}")
+    return text.lower()
+
+
+RANGES: dict[Callable[[str], Any], str] = {
+    parse_seconds: "a positive number of seconds",
+    parse_database_url: "an address that begins with postgresql://",
+    parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, parted by commas",
+    parse_agent: "claude, codex, shell or acp:<command>",
+    parse_runners: f"auto or a number from 0 to {RUNNERS_MAX}",
+    parse_level: "debug, info, warn or error",
+    str: "text",
+    Path: "a directory",
+}

@@ -1,0 +1,69 @@
+"""Verbs on what agents ask, and on the tokens that let them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sqlalchemy import Connection, select, update
+
+from delegate.model import Attempt, Event, EventKind, Question, Task, TaskId
+from delegate.states import AttemptState, TaskState
+from delegate.store.attempts import to_attempt
+from delegate.store.events import to_event
+from delegate.store.tables import attempt, event_table, task
+from delegate.store.tasks import question_data
+
+
+def asking_attempt(connection: Connection, ask_hash: str) -> Attempt | None:
+    """The attempt that this token opens, while it runs."""
+    mine = select(attempt).where(attempt.c.ask_hash == ask_hash, attempt.c.state == AttemptState.RUNNING)
+    row = connection.execute(mine.limit(1)).first()
+    return None if row is None else to_attempt(row)
+
+
+def keep_ask_hash(connection: Connection, held: Attempt, ask_hash: str | None) -> None:
+    mine = (attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+    connection.execute(update(attempt).where(*mine).values(ask_hash=ask_hash))
+
+
+def keep_questions(connection: Connection, known: Task, questions: Sequence[Question]) -> bool:
+    """Only of a task that still stands as it was read."""
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == known.id, task.c.state == known.state, task.c.fence == known.fence)
+        .values(questions=[question_data(question) for question in questions])
+    )
+    return result.rowcount == 1
+
+
+def put_aside(connection: Connection, asked: Task) -> bool:
+    """From a runner to where its answer is: waiting for one, or queued with it. The attempt is not counted."""
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == asked.id, task.c.state == TaskState.RUNNING, task.c.fence == asked.fence)
+        .values(
+            state=asked.state,
+            attempts=task.c.attempts - 1,
+            not_before=None,
+            session_id=asked.session_id,
+            usage=asdict(asked.usage),
+            machine=asked.machine,
+            lane=asked.lane,
+        )
+    )
+    return result.rowcount == 1
+
+
+def queue_answered(connection: Connection, waiting: Task) -> bool:
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == waiting.id, task.c.state == TaskState.WAITING, task.c.fence == waiting.fence)
+        .values(state=TaskState.QUEUED)
+    )
+    return result.rowcount == 1
+
+
+def answers_of_task(connection: Connection, task_id: TaskId) -> list[Event]:
+    query = select(event_table).where(event_table.c.task_id == task_id, event_table.c.kind == EventKind.ANSWER)
+    return [to_event(row) for row in connection.execute(query.order_by(event_table.c.id))]

@@ -1,0 +1,281 @@
+"""Verbs on schedules and their runs. Each takes an open connection; the caller owns the transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+
+from delegate.model import ScheduleId, Task, TaskId
+from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
+from delegate.states import TaskState
+from delegate.store.tables import schedule, schedule_run
+
+LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
+OUTCOMES = {
+    TaskState.COMPLETED: RunOutcome.COMPLETED,
+    TaskState.FAILED: RunOutcome.FAILED,
+    TaskState.CANCELLED: RunOutcome.CANCELLED,
+}
+
+
+def insert_schedule(connection: Connection, new: Schedule, *, trigger_key: str | None) -> None:
+    timing = new.timing
+    connection.execute(
+        insert(schedule).values(
+            id=new.id,
+            trigger_key=trigger_key,
+            state=new.state,
+            cron=timing.cron,
+            at=timing.at,
+            timezone=timing.timezone,
+            missed_run_policy=timing.missed_run_policy,
+            max_runs=timing.max_runs,
+            expires_at=timing.expires_at,
+            after_id=timing.after,
+            delay_ms=timing.delay // timedelta(milliseconds=1),
+            pipeline=new.pipeline,
+            request=new.request,
+            next_run_at=new.next_run_at,
+            reckoned_at=new.reckoned_at,
+            created_at=new.created_at,
+        )
+    )
+
+
+def get_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | None:
+    row = connection.execute(select(schedule).where(schedule.c.id == schedule_id)).one_or_none()
+    return None if row is None else to_schedule(row)
+
+
+def lock_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | None:
+    """The schedule, held until the transaction ends, so that what is decided from it is still true when written."""
+    row = connection.execute(select(schedule).where(schedule.c.id == schedule_id).with_for_update()).one_or_none()
+    return None if row is None else to_schedule(row)
+
+
+def lock_due(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
+    """The schedule if it is still due and no other relay is at it."""
+    is_due = (schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at <= now)
+    query = select(schedule).where(schedule.c.id == schedule_id, *is_due)
+    row = connection.execute(query.with_for_update(skip_locked=True)).one_or_none()
+    return None if row is None else to_schedule(row)
+
+
+def schedule_of_trigger(connection: Connection, trigger_key: str) -> Schedule | None:
+    row = connection.execute(select(schedule).where(schedule.c.trigger_key == trigger_key)).one_or_none()
+    return None if row is None else to_schedule(row)
+
+
+def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, datetime]]:
+    """Those that are due next, or already, with their times."""
+    query = select(schedule.c.id, schedule.c.next_run_at).where(
+        schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at.isnot(None)
+    )
+    rows = connection.execute(query.order_by(schedule.c.next_run_at).limit(limit))
+    return [(ScheduleId(row.id), row.next_run_at) for row in rows]
+
+
+def reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
+    """Active ones whose next run was worked out at a time that the clock has not reached again."""
+    query = select(schedule).where(schedule.c.state == ScheduleState.ACTIVE, schedule.c.reckoned_at > now)
+    rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
+    return [to_schedule(row) for row in rows]
+
+
+def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState) -> bool:
+    """Write what has become of a schedule that is still in state `was`."""
+    result = connection.execute(
+        update(schedule)
+        .where(schedule.c.id == moved.id, schedule.c.state == was)
+        .values(
+            state=moved.state,
+            runs=moved.runs,
+            next_run_at=moved.next_run_at,
+            reckoned_at=moved.reckoned_at,
+            last_run_at=moved.last_run_at,
+            last_task_id=moved.last_task_id,
+            ended_at=moved.ended_at,
+            message=moved.message,
+        )
+    )
+    return result.rowcount == 1
+
+
+def page_of_schedules(
+    connection: Connection, *, state: ScheduleState | None, before: int | None, limit: int
+) -> list[tuple[int, Schedule]]:
+    """Newest first, each with its place in the order, which is the cursor of the next page."""
+    query = select(schedule).order_by(schedule.c.seq.desc()).limit(limit)
+    if state is not None:
+        query = query.where(schedule.c.state == state)
+    if before is not None:
+        query = query.where(schedule.c.seq < before)
+    return [(row.seq, to_schedule(row)) for row in connection.execute(query)]
+
+
+def steps_of_pipeline(connection: Connection, pipeline: ScheduleId) -> list[Schedule]:
+    """The first step first. Each is found from the one before it: there is no other index."""
+    first = get_schedule(connection, pipeline)
+    steps = [] if first is None else [first]
+    while steps:
+        query = select(schedule).where(schedule.c.after_id == steps[-1].id, schedule.c.pipeline == pipeline)
+        following = connection.execute(query).one_or_none()
+        if following is None:
+            break
+        steps.append(to_schedule(following))
+    return steps
+
+
+def insert_run(connection: Connection, run: ScheduleRun) -> None:
+    connection.execute(
+        insert(schedule_run).values(
+            schedule_id=run.schedule_id,
+            occurrence=run.occurrence,
+            at=run.at,
+            outcome=run.outcome,
+            missed=run.missed,
+            task_id=run.task_id,
+            reason=run.reason,
+            message=run.message,
+            finished_at=run.finished_at,
+        )
+    )
+
+
+def has_run(connection: Connection, schedule_id: ScheduleId, occurrence: datetime) -> bool:
+    query = select(schedule_run.c.id).where(
+        schedule_run.c.schedule_id == schedule_id, schedule_run.c.occurrence == occurrence
+    )
+    return connection.scalar(query) is not None
+
+
+def runs_ahead(connection: Connection, schedule_id: ScheduleId, now: datetime) -> set[datetime]:
+    """Times still to come that have a run already, made while the clock was ahead."""
+    query = select(schedule_run.c.occurrence).where(
+        schedule_run.c.schedule_id == schedule_id, schedule_run.c.occurrence > now
+    )
+    return set(connection.scalars(query))
+
+
+def drop_misses_ahead(connection: Connection, schedule_id: ScheduleId, now: datetime) -> None:
+    """Times still to come were not missed: the clock was only ahead."""
+    connection.execute(
+        delete(schedule_run).where(
+            schedule_run.c.schedule_id == schedule_id,
+            schedule_run.c.occurrence > now,
+            schedule_run.c.outcome == RunOutcome.MISSED,
+        )
+    )
+
+
+def runs_of_schedule(connection: Connection, schedule_id: ScheduleId, *, limit: int) -> list[ScheduleRun]:
+    """The latest first."""
+    query = select(schedule_run).where(schedule_run.c.schedule_id == schedule_id)
+    rows = connection.execute(query.order_by(schedule_run.c.occurrence.desc()).limit(limit))
+    return [to_run(row) for row in rows]
+
+
+def lock_run_of_task(connection: Connection, task_id: TaskId) -> ScheduleRun | None:
+    """The run that made a task. Until the transaction ends nobody settles it."""
+    row = connection.execute(
+        select(schedule_run).where(schedule_run.c.task_id == task_id).with_for_update()
+    ).one_or_none()
+    return None if row is None else to_run(row)
+
+
+def settle_run(connection: Connection, task: Task, now: datetime) -> None:
+    """A task that a schedule has made has ended: its run gets the outcome, and schedules that come after it are
+    released or, if it did not end well, stopped. A task that somebody retried by hand is no run any more."""
+    settled = connection.execute(
+        update(schedule_run)
+        .where(schedule_run.c.task_id == task.id, schedule_run.c.outcome == RunOutcome.STARTED)
+        .values(outcome=OUTCOMES[task.state], reason=task.reason, message=task.message, finished_at=now)
+        .returning(schedule_run.c.schedule_id)
+    ).one_or_none()
+    if settled is None:
+        return
+    schedule_id = ScheduleId(settled.schedule_id)
+    if task.state is TaskState.COMPLETED:
+        release_followers(connection, schedule_id, now)
+    else:
+        fail_followers(connection, schedule_id, f"its task {task.id} has ended as {task.state}", now)
+
+
+def release_followers(connection: Connection, schedule_id: ScheduleId, now: datetime) -> None:
+    """The run of a schedule has ended well: those that waited for it have a time from now on."""
+    waiting = select(schedule.c.id, schedule.c.at, schedule.c.delay_ms).where(
+        schedule.c.state == ScheduleState.ACTIVE, *_waits_for(schedule_id)
+    )
+    for row in connection.execute(waiting.with_for_update()).all():
+        connection.execute(
+            update(schedule)
+            .where(schedule.c.id == row.id, schedule.c.state == ScheduleState.ACTIVE)
+            .values(next_run_at=due_after(row.at, timedelta(milliseconds=row.delay_ms), ended_at=now), reckoned_at=now)
+        )
+
+
+def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> datetime:
+    """Pure: when one is due that comes after a run that ended then."""
+    return ended_at + delay if at is None else max(at, ended_at + delay)
+
+
+def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> None:
+    """A schedule will have no good run: those that waited for it never run, and so on down the chain."""
+    pending = [(schedule_id, why)]
+    while pending:
+        before, why = pending.pop()
+        failed = connection.execute(
+            update(schedule)
+            .where(schedule.c.state.in_(LIVING), *_waits_for(before))
+            .values(state=ScheduleState.FAILED, ended_at=now, message=f"it comes after {before}, and {why}")
+            .returning(schedule.c.id)
+        )
+        pending += [(ScheduleId(row.id), "that one has failed") for row in failed.all()]
+
+
+def _waits_for(schedule_id: ScheduleId) -> Sequence[ColumnElement[bool]]:
+    return (schedule.c.after_id == schedule_id, schedule.c.cron.is_(None), schedule.c.next_run_at.is_(None))
+
+
+def to_schedule(row: Row[Any]) -> Schedule:
+    return Schedule(
+        id=ScheduleId(row.id),
+        state=ScheduleState(row.state),
+        timing=Timing(
+            cron=row.cron,
+            at=row.at,
+            timezone=row.timezone,
+            missed_run_policy=MissedRunPolicy(row.missed_run_policy),
+            max_runs=row.max_runs,
+            expires_at=row.expires_at,
+            after=row.after_id,
+            delay=timedelta(milliseconds=row.delay_ms),
+        ),
+        request=row.request,
+        created_at=row.created_at,
+        reckoned_at=row.reckoned_at,
+        pipeline=row.pipeline,
+        runs=row.runs,
+        next_run_at=row.next_run_at,
+        last_run_at=row.last_run_at,
+        last_task_id=row.last_task_id,
+        ended_at=row.ended_at,
+        message=row.message,
+    )
+
+
+def to_run(row: Row[Any]) -> ScheduleRun:
+    return ScheduleRun(
+        schedule_id=ScheduleId(row.schedule_id),
+        occurrence=row.occurrence,
+        at=row.at,
+        outcome=RunOutcome(row.outcome),
+        missed=row.missed,
+        task_id=row.task_id,
+        reason=row.reason,
+        message=row.message,
+        finished_at=row.finished_at,
+    )

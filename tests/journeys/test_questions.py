@@ -1,0 +1,99 @@
+"""Real agents with scripted models ask a person, wait, and finish in the same session with the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from tests.journeys.shop import MENDED, Market, Shop, contents, needed, open_market, open_shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mille"]}
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    needed("git", "claude", "codex")
+    with open_market(tmp_path_factory.mktemp("market"), runners=1) as made:
+        with suppress(HTTPError):  # refused, but the server is loaded then: a scripted model calls its tool at once
+            made.world.post("/mcp", {})
+        yield made
+        made.world.down()
+        made.world.audit()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, market: Market) -> Shop:
+    return open_shop(market, tmp_path)
+
+
+def asked(shop: Shop, task_id: str) -> dict[str, Any]:
+    """The task, when its agent has asked and the only runner is free for another one."""
+    waiting = shop.world.wait_for(task_id, "waiting", "failed", "completed")
+    other = shop.world.wait_for(shop.world.submit("echo something else"))
+    assert (waiting["status"], other["status"]) == ("waiting", "completed"), waiting["message"]
+    return waiting
+
+
+def answered(shop: Shop, task_id: str) -> dict[str, Any]:
+    shop.world.post(f"/api/tasks/{task_id}/answer", {"text": "Percent, as the test has it."})
+    return shop.world.wait_for(task_id)
+
+
+def sessions(task: dict[str, Any]) -> set[str]:
+    return {event["data"]["sessionId"] for event in task["timeline"] if event["kind"] == "session"}
+
+
+def no_token_is_left(shop: Shop) -> bool:
+    return not any(b"dat_" in data for _, data in contents(shop.world.home).values())
+
+
+def test_claude_asks_from_its_worktree_and_publishes_nothing_before_it_has_the_answer(shop: Shop) -> None:
+    mend = f"cat > shop.py <<'EOF'\n{MENDED}EOF\n"
+    steps = [
+        {"tool": "Bash", "input": {"command": "echo begun > NOTES.md", "description": "work"}},
+        {"tool": "mcp__delegate_ask__ask_user", "input": QUESTION},
+        {"text": "I have asked, and wait."},
+        {"tool": "Bash", "input": {"command": mend, "description": "work"}, "expect": "Percent, as the test has it"},
+        {"text": "The discount is a percentage."},
+    ]
+    shop.market.claude.define("default", {"steps": steps})
+
+    task_id = shop.submit("Mend the discount", agent="claude", model="claude-sonnet-4-5")
+    waiting = asked(shop, task_id)
+    pulls_before, branches_before = list(shop.pulls), shop.branches
+    task = answered(shop, task_id)
+
+    (question,) = waiting["questions"]
+    assert (question["text"], question["options"]) == (QUESTION["question"], QUESTION["options"])
+    assert (pulls_before, branches_before, waiting["result"]) == ([], ["main"], None)
+    assert "check" not in {event["kind"] for event in waiting["timeline"]}
+    assert (task["status"], task["attempt"]) == ("completed", 1), task["message"]
+    assert len(sessions(task)) == 1
+    (pull,) = shop.pulls
+    assert shop.on_remote(pull.head, "NOTES.md") == "begun"
+    assert no_token_is_left(shop)
+
+
+def test_codex_asks_from_its_sandbox_and_goes_on_in_the_same_thread(shop: Shop) -> None:
+    steps = [
+        {"tool": "ask_user", "namespace": "mcp__delegate_ask", "input": QUESTION},
+        {"text": "I have asked, and wait."},
+        {"text": "It is a percentage.", "expect": "Percent, as the test has it"},
+    ]
+    shop.market.codex.define("default", {"steps": steps})
+
+    task_id = shop.submit("Mend the discount", agent="codex", model="gpt-5.5", permissionMode="acceptEdits", pr=False)
+    waiting = asked(shop, task_id)
+    task = answered(shop, task_id)
+
+    assert [question["text"] for question in waiting["questions"]] == [QUESTION["question"]]
+    assert (task["status"], task["attempt"]) == ("completed", 1), task["message"]
+    assert len(sessions(task)) == 1
+    kinds = [event["kind"] for event in task["timeline"] if event["kind"] in ("question", "released", "answer")]
+    assert kinds == ["question", "released", "answer"]
+    assert no_token_is_left(shop)
