@@ -1,0 +1,84 @@
+"""One connection to the relay that never waits: `poll` says when it can go on, `work` goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from delegate.bridge.place import Place
+
+PIECE = 64 * 1024
+
+
+class Connection:
+    __slots__ = ("_is_open", "_unsent", "place", "socket")
+
+    def __init__(self, place: Place) -> None:
+        self._is_open = False
+        self._unsent = b""
+        self.place = place
+        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.settimeout(0)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not place.is_local:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        problem = self.socket.connect_ex((place.address, place.port))
+        if problem not in {0, errno.EINPROGRESS}:
+            self.close()
+            raise OSError(problem, os.strerror(problem))
+
+    @property
+    def number(self) -> int:
+        return self.socket.fileno()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether the other side may have the whole request."""
+        return self._is_open and not self._unsent
+
+    @property
+    def mask(self) -> int:
+        """What to wait for."""
+        if not self._is_open:
+            return select.POLLOUT
+        return select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    def send(self, request: bytes) -> None:
+        self._unsent += request
+        if self._is_open:
+            self._flush()
+
+    def work(self) -> bytes | None:
+        """What has come by now; None when the other side has closed."""
+        if not self._is_open and not self._opened():
+            return b""
+        self._flush()
+        return self._receive()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _opened(self) -> bool:
+        problem = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem:
+            raise OSError(problem, os.strerror(problem))
+        self._is_open = True
+        return True
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+
+    def _receive(self) -> bytes | None:
+        try:
+            return self.socket.recv(PIECE) or None
+        except BlockingIOError:
+            return b""

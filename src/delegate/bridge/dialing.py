@@ -1,0 +1,17 @@
+"""Which kind of connection a relay wants."""
+
+from __future__ import annotations
+
+from delegate.bridge.connection import Connection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from delegate.bridge.place import Place
+
+
+def connect(place: Place) -> Connection:
+    if not place.is_secure:
+        return Connection(place)
+    from delegate.bridge.secure import SecureConnection  # noqa: PLC0415  ssl takes more room than all the rest
+
+    return SecureConnection(place)

@@ -1,0 +1,145 @@
+"""One JSON-RPC message: what the client wrote, understood as far as the bridge must, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+UNREACHABLE = -32000  # the relay cannot be asked; clients know this one as a closed connection
+CALL, NOTE, REPLY = "call", "note", "reply"
+INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
+PROGRESS = "notifications/progress"
+# A message that names its protocol in itself belongs to no session: the protocols since 2026.
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+REQUEST_KEY = "delegate/requestKey"
+NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{0,200}")'
+ID_AT_THE_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + ID + rb"\s*,")
+ID_AT_THE_END = re.compile(rb"[,{]\s*" + ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+class Refusal(Exception):
+    """A line that goes nowhere, and the answer to it."""
+
+    def __init__(self, code: int, message: str, id: str | int | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.id = code, message, id
+
+    @property
+    def line(self) -> bytes:
+        return error_line(self.id, self.code, self.message)
+
+
+class Message:
+    """A message of the client that the relay is to have."""
+
+    __slots__ = ("body", "cancels", "id", "kind", "method", "name", "version")
+
+    def __init__(self, kind: str, value: dict[str, Any], body: bytes) -> None:  # Any: JSON
+        params = value.get("params")
+        given = params if isinstance(params, dict) else {}
+        meta = given.get("_meta")
+        name = given.get(NAMED.get(value.get("method", ""), ""))
+        version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+        self.kind, self.body = kind, body
+        self.id: str | int = value.get("id", "")
+        self.method: str = value.get("method", "")
+        self.name = name if isinstance(name, str) else None
+        self.version = version if isinstance(version, str) else None
+        cancelled = given.get("requestId") if self.method == CANCELLED else None
+        self.cancels: str | int | None = cancelled if is_id(cancelled) else None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def read(line: bytes, new_key: Callable[[], str]) -> Message:
+    """What a line of the client says; a call of a tool gets a key, so that sending it again does nothing twice."""
+    try:
+        value = DECODER.decode(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise Refusal(PARSE_ERROR, f"this line is not JSON ({error}); send one JSON-RPC message a line") from None
+    kind = _kind(value)
+    keyed = kind == CALL and value["method"] == "tools/call" and _add_key(value, new_key)
+    return Message(kind, value, dumped(value) if keyed else line)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        raise Refusal(INVALID_REQUEST, "batches are not taken; send one JSON-RPC message a line")
+    if not isinstance(value, dict):
+        raise Refusal(INVALID_REQUEST, "a message is a JSON object")
+    known = value.get("id") if is_id(value.get("id")) else None
+    if value.get("jsonrpc") != "2.0":
+        raise Refusal(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', known)
+    if "id" in value and known is None:
+        raise Refusal(INVALID_REQUEST, "an id is a string or a whole number")
+    if "method" not in value:
+        if known is None or not ("result" in value or "error" in value):
+            raise Refusal(INVALID_REQUEST, "this is no request, no notification and no response", known)
+        return REPLY
+    method = value["method"]
+    if not isinstance(method, str) or not method:
+        raise Refusal(INVALID_REQUEST, "a method is a name", known)
+    if known is None and not method.startswith("notifications/"):
+        raise Refusal(INVALID_REQUEST, f"{method[:80]} is a request, and a request needs an id")
+    return NOTE if known is None else CALL
+
+
+def is_id(value: object) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _add_key(value: dict[str, Any], new_key: Callable[[], str]) -> bool:
+    params = value.get("params")
+    if not isinstance(params, dict):
+        return False
+    meta = params.get("_meta", {})
+    if not isinstance(meta, dict) or REQUEST_KEY in meta:
+        return False
+    params["_meta"] = {**meta, REQUEST_KEY: new_key()}
+    return True
+
+
+def dumped(value: object) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a pair, which only an escape can say
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def id_of_ends(start: bytes, end: bytes) -> str | int | None:
+    """The id of a message of which only the first and the last bytes were kept; it stands at one of the two ends."""
+    found = ID_AT_THE_START.match(start) or ID_AT_THE_END.search(end)
+    known: str | int | None = json.loads(found[1].decode("utf-8", "replace")) if found else None
+    return known
+
+
+def heard(text: bytes) -> dict[str, Any] | None:
+    """A message of the relay; None when it is none."""
+    try:
+        value = DECODER.decode(text.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
+
+
+def is_answer(value: dict[str, Any]) -> bool:
+    return "method" not in value and ("result" in value or "error" in value)
+
+
+def error_line(id: str | int | None, code: int, message: str, data: dict[str, str] | None = None) -> bytes:
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data:
+        error["data"] = data
+    return dumped({"jsonrpc": "2.0", "id": id, "error": error})

@@ -1,0 +1,142 @@
+"""The bridge itself: one `poll` over the client, the relay and the clock."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import time
+
+from delegate.bridge import rpc
+from delegate.bridge.client import LINE_MAX, PIECE, Input, Output, TooLong
+from delegate.bridge.courier import Courier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+LAST_WORDS = 0.4  # seconds for calls to be answered after the client has closed its side
+GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+def run(*, verbose: bool) -> int:
+    """Be the bridge until the client has gone."""
+    for descriptor in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # no connection may take the place of a closed standard stream
+    level = os.environ.get("DELEGATE_LOG_LEVEL") or os.environ.get("LOG_LEVEL") or ""
+    Bridge(os.environ, verbose=verbose or level.lower() == "debug").run()
+    gc.freeze()  # looking for garbage once more would only delay the end
+    return 0
+
+
+class Bridge:
+    def __init__(self, environ: Mapping[str, str], *, verbose: bool) -> None:
+        self._verbose = verbose
+        self._input, self._output = Input(), Output(STDOUT)
+        self._courier = Courier(environ, self._output, self._log)
+        self._poll = select.poll()
+        self._masks: dict[int, int] = {}
+        self._wake = -1  # where signals are told
+        self._key, self._keys = os.urandom(8).hex(), 0
+        self._is_open = True  # whether the client may still say something
+        self._end_at = float("inf")
+        self._is_over = False
+
+    def run(self) -> None:
+        self._wake = _hear_signals()
+        while True:
+            now = time.monotonic()
+            self._courier.advance(now, may_start=self._is_open)
+            done = not self._is_open and self._courier.owes_nothing and not self._output.waiting
+            if self._is_over or done or now >= self._end_at:
+                break
+            self._watch()
+            for descriptor, mask in self._poll.poll(self._timeout(now)):
+                self._react(descriptor, mask)
+        self._courier.bid_farewell()
+
+    def _watch(self) -> None:
+        """Tell `poll` what to wait for; a client that does not read makes the relay wait too."""
+        is_full = self._output.is_full
+        wanted = {} if is_full else self._courier.masks()
+        wanted |= {self._wake: select.POLLIN, STDOUT: self._output.mask}
+        if self._is_open:
+            wanted[STDIN] = 0 if is_full or self._courier.is_full else select.POLLIN
+        for number in self._masks.keys() - wanted.keys():
+            self._poll.unregister(number)
+        for number, mask in wanted.items():
+            if self._masks.get(number) != mask:
+                self._poll.register(number, mask)
+        self._masks = wanted
+
+    def _timeout(self, now: float) -> float | None:
+        """Milliseconds until something is due."""
+        soonest = min(self._end_at, self._courier.due)
+        return None if soonest == float("inf") else max(0.0, soonest - now) * 1000 + 1
+
+    def _react(self, descriptor: int, mask: int) -> None:
+        if descriptor == self._wake:
+            self._is_over = True
+        elif descriptor == STDIN:
+            self._read()
+        elif descriptor == STDOUT:
+            self._write(mask)
+        else:
+            self._courier.react(descriptor)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(STDIN, PIECE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._is_open = False
+            self._end_at = time.monotonic() + LAST_WORDS
+        for line in self._input.feed(data) if data else self._input.last():
+            try:
+                self._take(line)
+            except rpc.Refusal as refusal:
+                self._output.say(refusal.line)
+
+    def _take(self, line: bytes | TooLong) -> None:
+        if isinstance(line, TooLong):
+            said = f"this message is longer than {LINE_MAX:,} bytes; send a shorter one"
+            raise rpc.Refusal(rpc.INVALID_REQUEST, said, line.id)
+        self._courier.take(rpc.read(line, self._new_key))
+
+    def _new_key(self) -> str:
+        """Another one for every call of every bridge there ever was."""
+        self._keys += 1
+        return f"mcp-{self._key}-{self._keys}"
+
+    def _write(self, mask: int) -> None:
+        try:
+            if mask & GONE:
+                raise BrokenPipeError("nobody reads")
+            self._output.write()
+        except OSError:
+            self._is_over = True
+
+    def _log(self, event: str, **fields: object) -> None:
+        if self._verbose:
+            told = "".join(f" {name}={value!s}" for name, value in fields.items())
+            line = "".join(c if c.isprintable() else "?" for c in f"delegate mcp: {event}{told}")
+            try:
+                os.write(STDERR, f"{line}\n".encode())
+            except OSError:
+                self._verbose = False
+
+
+def _hear_signals() -> int:
+    """A descriptor on which signals are told, so that they end a `poll`."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reading

@@ -1,0 +1,68 @@
+"""A connection to a relay elsewhere: the same, under TLS."""
+
+from __future__ import annotations
+
+import select
+import ssl
+
+from delegate.bridge.connection import PIECE, Connection
+from delegate.bridge.place import Unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from delegate.bridge.place import Place
+
+
+class SecureConnection(Connection):
+    __slots__ = ("_host", "_wants")
+
+    def __init__(self, place: Place) -> None:
+        self._host = place.host
+        self._wants = 0  # what TLS itself waits for
+        super().__init__(place)
+
+    @property
+    def mask(self) -> int:
+        return self._wants or super().mask
+
+    def _opened(self) -> bool:
+        if not isinstance(self.socket, ssl.SSLSocket):
+            super()._opened()
+            self._is_open = False
+            context = ssl.create_default_context()
+            self.socket = context.wrap_socket(self.socket, server_hostname=self._host, do_handshake_on_connect=False)
+        try:
+            self.socket.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            self._wants = _wanted(error)
+            return False
+        except ssl.SSLCertVerificationError as error:
+            said = f"the certificate of {self._host} is not trusted ({error.verify_message})"
+            raise Unreachable("relay_unreachable", said, "SSL_CERT_FILE may name its authority") from error
+        self._wants = 0
+        self._is_open = True
+        return True
+
+    def _flush(self) -> None:
+        try:
+            super()._flush()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            self._wants = _wanted(error) | select.POLLIN
+        else:
+            self._wants = 0
+
+    def _receive(self) -> bytes | None:
+        """All that TLS has undone: what stays inside it wakes no `poll`."""
+        pieces = []
+        try:
+            while piece := self.socket.recv(PIECE):
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            return b"".join(pieces)
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            pass
+        return b"".join(pieces) or None
+
+
+def _wanted(error: ssl.SSLError) -> int:
+    return select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT

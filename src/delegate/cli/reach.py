@@ -1,0 +1,57 @@
+"""Where the relay is, on one line of JSON, for the bridge: it reads no settings and starts nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from delegate import config, home
+from delegate.bridge.place import on_this_machine
+from delegate.cli.start import start
+from delegate.client import remote_target
+from delegate.config import Home, Settings
+from delegate.errors import DelegateError, RelayUnreachable
+
+CONNECT_PATIENCE = 15.0  # seconds
+
+
+def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The relay of these settings; the local one is started if it does not run."""
+    machine = home.machine_id(Home(settings.home))
+    if not settings.is_local:
+        return {**_elsewhere(settings), "local": False, "machine": machine}
+    start(settings, runners=None, environ=environ)
+    address = home.live_address(Home(settings.home))
+    if address is None:
+        raise RelayUnreachable(url=settings.home, why="it ended right after its start", advice="try again")
+    return on_this_machine(address.port, home.token_for(settings, host=None), machine)
+
+
+def _elsewhere(settings: Settings) -> dict[str, Any]:
+    """With the address that answered: a name may have several, and looking one up may take long."""
+    target, path, token = remote_target(settings)
+    try:
+        with socket.create_connection((target.host, target.port), CONNECT_PATIENCE) as trial:
+            address = trial.getpeername()[0]
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise RelayUnreachable(url=settings.relay_url, why=why, advice="check DELEGATE_RELAY_URL") from error
+    where = {"address": address, "host": target.host, "authority": target.authority, "port": target.port}
+    return {**where, "path": path, "secure": target.secure, "token": token}
+
+
+def main() -> int:
+    try:
+        found = reach(config.load(os.environ), os.environ)
+    except DelegateError as error:
+        found = error.report()
+    sys.stdout.write(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

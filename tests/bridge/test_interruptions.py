@@ -1,0 +1,170 @@
+"""The relay goes away, comes back, forgets: the client notices nothing but the time."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.bridge.scripted_mcp import Json, ScriptedMcp, kept_home
+from tests.bridge.spoken import META, bridge
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
+def test_a_call_that_breaks_off_is_sent_again_with_the_same_key(tmp_path: Path, streams: bool) -> None:
+    seen: list[Json] = []
+
+    def tool(params: Json) -> Json | None:
+        seen.append(params)
+        return {"tries": len(seen)} if len(seen) > 2 else None
+
+    script = ScriptedMcp(tool=tool, streams=streams)
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+
+        assert client.tool("Delegate")["result"] == {"tries": 3}
+
+    assert seen[0]["_meta"]["delegate/requestKey"]
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_call_that_always_breaks_off_is_refused_in_the_end(tmp_path: Path) -> None:
+    script = ScriptedMcp(tool=lambda _: None)
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+
+        assert "broke off" in client.tool("Deadly")["error"]["message"]
+        assert client.call("ping")["result"] == {"method": "ping"}
+
+
+def test_calls_made_while_the_relay_is_down_wait_for_it(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    with kept_home(tmp_path / "home", 1) as home, bridge(home, "-v") as client:
+        with script.serving(), kept_home(tmp_path / "other", script.port) as other:
+            (other / "relay.json").replace(home / "relay.json")
+            client.handshake()
+            script.wait_for(lambda: script.listeners)
+        asked = [client.ask("tools/call", {"name": name}) for name in ("One", "Two")]
+        assert client.process.stderr is not None
+        while b"relay not reached" not in client.process.stderr.readline():
+            pass
+        script.forget_sessions()
+        with script.serving():
+            answers = {answer["id"]: answer["result"]["called"] for answer in (client.read(), client.read())}
+
+    assert answers == {asked[0]: "One", asked[1]: "Two"}
+
+
+def test_a_forgotten_session_is_opened_again_with_the_clients_own_words(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        script.wait_for(lambda: script.listeners)
+        script.forget_sessions()
+
+        assert client.tool("One")["result"]["called"] == "One"
+        assert client.tool("Two")["result"]["called"] == "Two"
+        script.wait_for(lambda: len([one for one in script.asked if one.method == "GET"]) == 2)
+
+    first, second = script.of("initialize")
+    assert first.message == second.message
+    assert len(script.of("notifications/initialized")) == 2
+    assert script.of("tools/call")[-1].session == script.of("tools/call")[-2].session != second.session
+
+
+def test_an_idle_client_gets_a_new_session_when_its_ear_was_cut(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        script.wait_for(lambda: script.listeners)
+        script.forget_sessions()
+        script.listeners.pop().put(None)
+        script.wait_for(lambda: len(script.of("initialize")) == 2 and script.listeners)
+        script.listeners[0].put(changed)
+
+        assert client.read() == changed
+
+
+def test_progress_is_not_told_twice_when_a_call_is_sent_again(tmp_path: Path) -> None:
+    script = ScriptedMcp(streams=True, progress=3, break_after_progress=1)
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        client.ask("tools/call", {"name": "Logs"})
+        heard = [client.read() for _ in range(4)]
+
+    assert [one["params"]["progress"] for one in heard[:3]] == [0, 1, 2]
+    assert heard[3]["result"]["called"] == "Logs"
+    assert len(script.of("tools/call")) == 2
+
+
+def test_a_busy_relay_is_asked_again(tmp_path: Path) -> None:
+    script = ScriptedMcp(refusal=(503, b"{}"))
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.ask("ping", {"_meta": META})
+        script.wait_for(lambda: len(script.asked) > 1)
+        script.refusal = None
+
+        assert client.read()["result"] == {"method": "ping"}
+
+
+def test_a_cancelled_call_that_waits_for_the_relay_never_leaves(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home:
+        pass
+    with kept_home(tmp_path / "home", script.port) as home, bridge(home, "-v") as client:
+        asked = client.ask("tools/call", {"name": "Regretted", "_meta": META})
+        assert client.process.stderr is not None
+        client.process.stderr.readline()
+        client.send({"method": "notifications/cancelled", "params": {"requestId": asked}})
+        other = client.ask("tools/call", {"name": "Wanted", "_meta": META})
+        with script.serving():
+            assert client.read()["id"] == other
+
+    assert [one.message["params"]["name"] for one in script.of("tools/call")] == ["Wanted"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_session_and_the_bridge(tmp_path: Path, number: signal.Signals) -> None:
+    script = ScriptedMcp()
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        client.call("ping")
+
+        client.process.send_signal(number)
+        assert client.process.wait(20) == 0
+
+    assert "DELETE" in {one.method for one in script.asked}
+
+
+def test_a_client_that_stops_reading_has_gone(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        assert client.process.stdout is not None
+        client.process.stdout.close()
+
+        assert client.process.wait(20) == 0
+
+    assert "DELETE" in {one.method for one in script.asked}
+
+
+def test_a_client_that_is_slow_to_read_gets_everything(tmp_path: Path) -> None:
+    text = "long " * 20_000
+    script = ScriptedMcp(tool=lambda _: {"text": text})
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        asked = [client.ask("tools/call", {"name": "Logs"}) for _ in range(60)]  # more than pipe and backlog hold
+        script.wait_for(lambda: len(script.of("tools/call")) > 20)
+        answers = [client.read() for _ in asked]
+
+    assert {answer["id"] for answer in answers} == set(asked)
+    assert {answer["result"]["text"] for answer in answers} == {text}
+
+
+def test_a_dead_relay_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    with kept_home(tmp_path / "home", 1) as home, bridge(home) as client:
+        client.ask("initialize", {})
+
+        assert client.close() == 0
+        assert client.read_line() == b""
