@@ -12,7 +12,23 @@ from importlib import import_module
 from bench import peer
 from bench.measure import Row, progress, table
 
-BENCHES = ("status", "start", "submits", "claim", "memory", "output", "parser", "workspace", "publish", "delivery")
+BENCHES = (
+    "status",
+    "start",
+    "submits",
+    "mcp",
+    "claim",
+    "memory",
+    "output",
+    "parser",
+    "workspace",
+    "publish",
+    "delivery",
+    "pages",
+    "firing",
+    "graph",
+    "pool",
+)
 
 
 def main() -> int:

@@ -134,7 +134,7 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
             now = datetime.now(UTC)
             wish = Wish(claim_id=secrets.token_hex(8), runner=bench_runner(now), agents=(AgentName.SHELL,), parked={})
             began = time.perf_counter()
-            held = await claim(database, wish, RULES, now)
+            held = (await claim(database, wish, RULES, now)).held
             taken.append(time.perf_counter() - began)
             assert held is not None
     return samples

@@ -90,7 +90,9 @@ class Product:
         self.home = place / "home"
         self.work = place / "work"
         self.work.mkdir(parents=True, exist_ok=True)
-        self.environment = {**clean_environment(), "DELEGATE_HOME": str(self.home), **settings}
+        # Whoever asks for a number of runners measures those, however busy the machine is; `pool` measures the rest.
+        unheld = {"DELEGATE_CPU_THRESHOLD": "100", "DELEGATE_MEMORY_RESERVE": "0"}
+        self.environment = {**clean_environment(), **unheld, "DELEGATE_HOME": str(self.home), **settings}
 
     def command(self, *words: str) -> str:
         done = subprocess.run(
