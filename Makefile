@@ -8,6 +8,8 @@ python := .venv/bin/python
 uv := .tools/uv/bin/uv
 stamp := .venv/.installed
 pytest := $(python) -m pytest
+# Most tests wait for other processes: three workers keep two cores busy. A file's tests share what they have set up.
+parallel := -n 3 --dist loadfile
 
 # The tests find the programs that `make tools` brings before the machine's own.
 test check soak coverage test-%: export PATH := $(CURDIR)/.tools/bin:$(PATH)
@@ -35,11 +37,11 @@ tools: install ## bring the real programs the tests use into .tools/
 
 .PHONY: test
 test: install tools ## run every test, those against real programs too
-	@PYTHONPATH=scripts $(pytest) -p no_silent_skips -m "not soak"
+	@PYTHONPATH=scripts $(pytest) -p no_silent_skips $(parallel) -m "not soak"
 
 .PHONY: check
 check: static ## the gate before a commit: format, lint, types, imports, quick tests
-	@$(pytest) -m "not slow and not real and not soak"
+	@$(pytest) $(parallel) -m "not slow and not real and not soak"
 
 .PHONY: static
 static: install lint typecheck ## format, lint, types and imports, without tests
