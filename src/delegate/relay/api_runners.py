@@ -8,7 +8,7 @@ import anyio
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from delegate.model import AttemptId, Runner, RunnerId, new_runner_id
+from delegate.model import AgentName, AttemptId, Runner, RunnerId, new_runner_id
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.ending import Moved
@@ -18,7 +18,7 @@ from delegate.queue.runners import register as register_runner
 from delegate.relay.api_tasks import PROBLEMS, TaskInPath
 from delegate.relay.auth import hash_of, new_runner_token, owner, runner
 from delegate.relay.bodies import JsonBody
-from delegate.relay.live import holder_of
+from delegate.relay.live import AGENTS, holder_of
 from delegate.relay.news import tell
 from delegate.relay.paths import attempt_in_path
 from delegate.relay.reports import item_of, outcome_of, release_of
@@ -103,6 +103,8 @@ async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Re
         ask_hash=body.ask_hash,
     )
     held = await _claim_or_wait(request, relay, wish, body.wait)
+    if held is not None and held.task.agent != AgentName.SHELL:
+        relay.hub.call(AGENTS)
     return answer(ClaimAnswer(assignment=assignment(held) if held else None))
 
 

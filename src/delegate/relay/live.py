@@ -11,6 +11,7 @@ import anyio
 
 ALL_TASKS = "*"
 CLOCK = "clock"  # where the relay's own clock listens
+AGENTS = "agents"  # where the door for agents listens for the first that is at work
 
 
 @dataclass(eq=False, slots=True)

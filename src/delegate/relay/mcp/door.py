@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ from starlette.types import Receive, Scope, Send
 from delegate.errors import Stopping, Unauthenticated
 from delegate.model import Attempt
 from delegate.relay.auth import AGENT_PREFIX, agent_attempt, bearer, owner
+from delegate.relay.live import AGENTS
 from delegate.relay.state import Relay
 
 if TYPE_CHECKING:
     from delegate.relay.mcp.servers import Servers
 
+LISTENING = 3600.0  # seconds; any number will do
 CALLS_PATIENCE = 2.0  # seconds for calls under way when the relay stops; less than it has for itself
 
 
@@ -38,6 +40,7 @@ class Door:
     def open(self, group: TaskGroup) -> None:
         """The servers, once they are needed, live in this group."""
         self._group = group
+        group.start_soon(self._load_for_agents)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":  # the stream that a client holds open, or the end of its session
@@ -52,6 +55,14 @@ class Door:
         scope["state"]["attempt"] = attempt
         manager = servers.for_delegating if attempt is None else servers.for_asking
         await manager.handle_request(scope, receive, send)
+
+    async def _load_for_agents(self) -> None:
+        """With the first agent at work: when it wants to ask it must not have to wait, some would go on without."""
+        with self._relay.hub.listening(AGENTS) as bell:
+            while not await bell.heard(LISTENING):
+                pass
+        with suppress(Stopping):
+            await self._load()
 
     async def _load(self) -> Servers:
         async with self._loading:
