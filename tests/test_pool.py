@@ -158,13 +158,14 @@ def test_a_base_is_kept_and_more_is_started_when_nobody_waits_any_more() -> None
     assert plan([Waiting(slot=3, is_ready=False, is_open=True, since=0)], 2, Room(count=7), SHAPE, 0).start == SURGE - 1
 
 
-def test_where_there_is_room_some_more_are_started_ahead_one_after_the_other() -> None:
+def test_while_there_is_work_and_room_some_more_are_started_ahead_one_after_the_other() -> None:
     starting = Waiting(slot=2, is_ready=False, is_open=True, since=0)
 
-    assert plan([waits(1), waits(2)], 0, Room(count=9), SHAPE, 0).start == 1
-    assert plan([waits(1), starting], 0, Room(count=9), SHAPE, 0).start == 0
-    assert plan([waits(1), waits(2)], 0, Room(count=2), SHAPE, 0).start == 0
+    assert plan([waits(2)], 1, Room(count=9), SHAPE, 0).start == 1
+    assert plan([waits(1), starting], 1, Room(count=9), SHAPE, 0).start == 0
+    assert plan([waits(2)], 1, Room(count=1), SHAPE, 0).start == 0
     assert plan([waits(1), waits(2)], 1, Room(count=9), SHAPE, 0).start == 0
+    assert plan([waits(1), waits(2)], 0, Room(count=9), SHAPE, 0).start == 0
 
 
 def test_one_waits_even_without_room_so_that_it_can_say_why() -> None:
@@ -194,7 +195,8 @@ def test_what_is_beyond_the_base_goes_home_after_a_while_and_one_stays_beside_th
     waiting = [waits(slot) for slot in (1, 2, 3, 4)]
 
     assert plan(waiting, 0, Room(count=9), SHAPE, RETIRE_AFTER - 1).retire == frozenset()
-    assert plan(waiting, 0, Room(count=9), SHAPE, RETIRE_AFTER).retire == {4}
+    assert plan(waiting, 0, Room(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
+    assert plan(waiting, 1, Room(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
     assert plan(waiting, 6, Room(count=9), SHAPE, RETIRE_AFTER).retire == {2, 3, 4}
     assert plan(waiting, 6, Room(count=9), SHAPE, RETIRE_AFTER).open == {1}
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from delegate.pool import Room
 
 BASE_MOST = 8  # processes that are always there, however many cores the machine has: each holds some 50 MB
-WARM_LEAST = 5  # processes in all where there is room for so many tasks: starting one takes half a second of CPU
+WARM_LEAST = 5  # processes in all while there is work and room for more: starting one takes half a second of CPU
 SURGE = 3  # processes started together when none is left that waits: work seldom comes alone
-RETIRE_AFTER = 60.0  # seconds without work after which a process beyond the base is sent home
+RETIRE_AFTER = 300.0  # seconds without work after which a process beyond the base is sent home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     base: int  # processes that are kept, whatever happens
-    warm: int  # processes that are kept if there is room for them
+    warm: int  # processes that are kept while some of them work, if there is room for them
     most: int
 
     @classmethod
@@ -69,11 +69,12 @@ def _to_start(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape) -
         wanted = max(1, min(room.count, max(SURGE, shape.base)))
         return max(0, min(wanted - starting, shape.most - there))
     # One after the other: nobody waits for these, and what works just now must not feel them.
-    return int(starting == 0 and there < shape.warm and len(waiting) < room.count)
+    return int(busy > 0 and starting == 0 and there < shape.warm and len(waiting) < room.count)
 
 
 def _to_retire(waiting: Sequence[Waiting], busy: int, shape: Shape, now: float) -> frozenset[int]:
-    kept = max(shape.warm - busy, min(1, shape.most - busy))
+    wanted = shape.warm if busy else shape.base
+    kept = max(wanted - busy, min(1, shape.most - busy))
     rested = [one.slot for one in waiting if now - one.since >= RETIRE_AFTER]
     surplus = max(0, len(waiting) - kept)
     return frozenset(sorted(rested, reverse=True)[:surplus])

@@ -237,6 +237,7 @@ def test_when_the_keeper_is_killed_everything_stops_and_the_next_command_starts_
 
 def test_when_the_home_is_removed_everything_stops(world: World) -> None:
     world.ok("up", "--runners", "1")
+    wait_until(lambda: runner_pids(world))  # one that starts makes files while they are removed
     everything = tree_of(world.keeper_pid())
 
     shutil.rmtree(world.home)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     place = tmp_path_factory.mktemp("others")
-    with living(place / "home", DELEGATE_DEFAULT_AGENT="shell") as world:
+    with living(place / "home", DELEGATE_DEFAULT_AGENT="shell", DELEGATE_MAX_RUNNERS="auto") as world:
         yield world
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from delegate.config import Settings
 from delegate.runner.attempt import carry_out
 from delegate.runner.cgroups import Ceilings, Groups, cpu_quota, cpu_seconds, memory_left, own_groups
+from delegate.runner.doctor.case import Case
+from delegate.runner.doctor.ceiling import examine_ceiling
+from delegate.runner.doctor.findings import Level
 from delegate.states import Reason
 from delegate.wire.runners import FinishRequest
 
@@ -164,3 +169,22 @@ async def test_an_agent_that_ended_well_is_not_blamed_for_what_it_left_behind(st
 
     assert isinstance(end, FinishRequest)
     assert end.outcome == "completed"
+
+
+def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None:
+    case = Case(
+        settings=Settings(task_memory_max=64 * MIB),
+        environ={},
+        directory=tmp_path,
+        scratch=tmp_path,
+        now=datetime.now(UTC),
+        is_root=False,
+    )
+
+    (good,) = examine_ceiling(case, Ceilings(limit=64 * MIB, groups=delegated(tmp_path)))
+    (bad,) = examine_ceiling(case, Ceilings(limit=64 * MIB, groups=Groups()))
+
+    assert (good.level, good.message) == (Level.OK, "a task may take 64.0 MiB of memory")
+    assert bad.level is Level.WARNING
+    assert bad.message == "DELEGATE_TASK_MEMORY_MAX is not enforced: this system has no cgroup v2"
+    assert examine_ceiling(replace(case, settings=Settings()), Ceilings(limit=None)) == []
