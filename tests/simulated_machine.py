@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from delegate.fleet import Shape, Waiting, plan
-from delegate.pool import Limits, Pool, Sample, Usage
+from delegate.pool import CPU_WINDOW, Limits, Pool, Sample, Usage
 
 GIB = 1024**3
 MIB = 1024**2
 TICK = 0.25  # seconds
 LOOK_EVERY = 1.0
 START = 0.75  # seconds until a new process can claim
-CPU_WINDOW = 3.0
+PROCESS = 50 * MIB  # of a runner itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,8 @@ class Machine:
         return Usage(memory=running.job.memory(self.now - running.began), cpu_seconds=running.done)
 
     def used(self, processes: Sequence[Process]) -> int:
-        return self.taken + sum(self._usage(one.running).memory for one in processes if one.running)
+        agents = sum(self._usage(one.running).memory for one in processes if one.running)
+        return self.taken + len(processes) * PROCESS + agents
 
     def _sample(self, processes: Sequence[Process]) -> Sample:
         window = self.load[-int(CPU_WINDOW / TICK) :]
@@ -110,14 +111,14 @@ class Machine:
             if one.running is None
         ]
         room = pool.room(self.now)
-        orders = plan(waiting, pool.busy, room, shape, self.now)
-        assert len(orders.open) <= room.count
-        processes[:] = [one for one in processes if one.slot not in orders.retire]
+        made = plan(waiting, pool.busy, room, shape, self.now)
+        assert len(made.open) <= room.count
+        processes[:] = [one for one in processes if one.slot not in made.retire]
         for one in processes:
             if one.running is None:
-                self.switches += one.is_open != (one.slot in orders.open)
-                one.is_open = one.slot in orders.open
-        for _ in range(orders.start):
+                self.switches += one.is_open != (one.slot in made.open)
+                one.is_open = one.slot in made.open
+        for _ in range(made.start):
             free = min(set(range(1, 300)) - {one.slot for one in processes})
             processes.append(Process(slot=free, since=self.now))
 

@@ -8,11 +8,12 @@ from itertools import islice
 
 import pytest
 
-from delegate.cron import check_cron, time_after, times_after, zone
+from delegate.cron import check_cron, time_after, times_after
 from delegate.errors import InvalidSchedule
 from delegate.intake.deciding import COUNTED_MAX, decide, upcoming
 from delegate.model import ScheduleId, TaskId
 from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleState, Timing
+from delegate.zones import zone_named
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -53,8 +54,11 @@ def due_at(occurrence: datetime = NOON, **timing: object) -> Schedule:
         ("@every 0s", "write five fields"),
         ("@daily", "write `0 0 * * *`"),
         ("", "has 0 fields"),
-        ("*/0 * * * *", "minute must be"),
-        ("5-1 * * * *", "minute must be"),
+        ("*/0 * * * *", "the step `/0` of its minute must be a number from 1"),
+        ("*/61 * * * *", "the step `/61` of its minute is larger than the field"),
+        ("0 0 1 */13 *", "the step `/13` of its month is larger than the field"),
+        ("5-1 * * * *", "the range `5-1` of its minute ends before it begins"),
+        ("0 9,17-12 * * *", "the range `17-12` of its hour ends before it begins"),
         ("9" * 150 + " * * * *", "minute must be"),
     ],
 )
@@ -83,7 +87,7 @@ def test_a_cron_expression_that_comes_at_some_time_is_taken(expression: str) -> 
 )
 def test_an_unknown_zone_is_refused_with_the_nearest(name: str, advice: str) -> None:
     with pytest.raises(InvalidSchedule, match="timezone: there is no time zone") as refused:
-        zone(name)
+        zone_named(name)
 
     assert advice in refused.value.message
 

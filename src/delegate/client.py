@@ -13,7 +13,6 @@ from urllib.parse import urlencode, urlsplit
 from delegate import __version__, home
 from delegate.config import Home, Settings
 from delegate.errors import (
-    BadSetting,
     DelegateError,
     NoSuchSchedule,
     NoSuchTask,
@@ -22,6 +21,7 @@ from delegate.errors import (
     Unauthenticated,
 )
 from delegate.exchange import Exchange, NotHttp, Target, request_bytes
+from delegate.settings_values import without_login
 from delegate.stream import StreamItem, StreamParser, parsed
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Busy(Exception):
 
 def nobody_starts(settings: Settings) -> None:
     """What a client does about a missing relay that it must not start."""
+    if home.mended_address(Home(settings.home), home.MENDING_PATIENCE) is not None:
+        return
     raise RelayUnreachable(
         url=settings.home, why="none is running for this DELEGATE_HOME", advice="`delegate up` starts it"
     )
@@ -85,7 +87,7 @@ class Client:
         self._home = Home(settings.home)
         self._start = start
         self._notice = notice
-        self.url = settings.relay_url
+        self.url = without_login(settings.relay_url)
 
     def submit(self, request: Mapping[str, object]) -> TaskData:
         answer: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
@@ -314,27 +316,15 @@ class Client:
 
 
 def remote_target(settings: Settings) -> tuple[Target, str, str]:
+    """Its address was checked when the settings were read."""
     parts = urlsplit(settings.relay_url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or not settings.relay_url.isascii():
-        raise _bad_url(settings, "must look like https://relay.example or http://127.0.0.1:4000")
-    if parts.scheme == "http" and parts.hostname not in home.LOOPBACK:
-        raise _bad_url(settings, "must be https: plain http would show the token to everybody on the way")
-    token = home.token_for(settings, parts.hostname)
+    host = parts.hostname or ""
+    token = home.token_for(settings, host)
     if not token.isascii() or not token.isprintable() or not token:
         raise Unauthenticated()
     secure = parts.scheme == "https"
-    target = Target(host=parts.hostname, port=port or (443 if secure else 80), secure=secure)
+    target = Target(host=host, port=parts.port or (443 if secure else 80), secure=secure)
     return target, parts.path.rstrip("/"), token
-
-
-def _bad_url(settings: Settings, why: str) -> BadSetting:
-    return BadSetting(
-        name="DELEGATE_RELAY_URL", value=settings.relay_url, why=why, advice="unset it to use the relay of this machine"
-    )
 
 
 def new_request_key() -> str:

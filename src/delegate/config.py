@@ -6,7 +6,6 @@ A flag of a command wins over a variable, a variable over the file, the file ove
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
@@ -26,11 +25,14 @@ from delegate.settings_values import (
     parse_database_url,
     parse_duration_ms,
     parse_level,
+    parse_relay_url,
     parse_runners,
     parse_seconds,
+    without_login,
 )
 
 DEFAULT_HOME = "~/.delegate"
+ADDRESSES = frozenset({"relay_url", "database_url"})
 
 
 def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: str) -> Any:
@@ -40,7 +42,9 @@ def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: st
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where everything on disk lives")
-    relay_url: str = setting("", "DELEGATE_RELAY_URL", parse=str, help="a relay elsewhere; empty: the local one")
+    relay_url: str = setting(
+        "", "DELEGATE_RELAY_URL", parse=parse_relay_url, help="a relay elsewhere; empty: the local one"
+    )
     token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
     database_url: str = setting(
         "",
@@ -232,17 +236,18 @@ def _settled(entry: Field[Any], environ: Mapping[str, str], written: Mapping[str
     is_in_file = entry.name in written
     for variable in source.variables:
         if environ.get(variable):
-            value = _parsed(source, variable, environ[variable])
+            value = _parsed(entry.name, variable, environ[variable])
             return Settled(name=entry.name, value=value, variable=variable, is_in_file=is_in_file)
     return Settled(name=entry.name, value=written.get(entry.name, entry.default), is_in_file=is_in_file)
 
 
-def _parsed(source: Source, variable: str, text: str) -> Any:
+def _parsed(key: str, variable: str, text: str) -> Any:
+    source = source_of(key)
     try:
         return source.parse(text)
     except ValueError as error:
         advice = f"{variable}: {source.help}"
-        raise BadSetting(name=variable, value=without_login(text), why=str(error), advice=advice) from error
+        raise BadSetting(name=variable, value=masked(key, text), why=str(error), advice=advice) from error
 
 
 def _written(path: Path) -> dict[str, Any]:
@@ -271,12 +276,11 @@ def is_secret(key: str, value: str) -> bool:
 
 
 def masked(key: str, value: str) -> str:
-    return "…" if key == "token" and value else without_login(value)
-
-
-def without_login(address: str) -> str:
-    """An address may hold a password, a message may not."""
-    return re.sub(r"//[^/]*@", "//…@", address)
+    if key == "token" and value:
+        return "…"
+    if key in ADDRESSES and "@" in value and "//" not in value:
+        return "…@" + value.rpartition("@")[2]
+    return without_login(value)
 
 
 def _check(settings: Settings) -> None:
@@ -285,7 +289,7 @@ def _check(settings: Settings) -> None:
             name="DELEGATE_LEASE",
             value=settings.lease.total_seconds(),
             why="must be longer than DELEGATE_HEARTBEAT and no longer than DELEGATE_RECLAIM_AFTER",
-            advice="set all three, or none",
+            advice="to shorten, heartbeat first, then lease; to lengthen, reclaim_after first, then lease",
         )
 
 
@@ -299,6 +303,11 @@ class Home:
     def config(self) -> Path:
         """Settings that people keep, as TOML."""
         return self.root / "config.toml"
+
+    @property
+    def config_lock(self) -> Path:
+        """Held while a command reads the settings, changes one and writes them."""
+        return self.root / "config.lock"
 
     @property
     def token(self) -> Path:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import zoneinfo
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from delegate.errors import InvalidSchedule
+from delegate.zones import moment_of, moments_of, zone_named
 
-MINUTE = timedelta(minutes=1)
 CHANGE_MAX = timedelta(hours=3)  # no clocks are changed by more
 FIELDS = {
     "minute": "0 to 59",
@@ -22,6 +19,7 @@ FIELDS = {
     "month": "1 to 12 or JAN to DEC",
     "day-of-week": "0 to 7 or SUN to SAT",
 }
+SIZES = {"minute": 60, "hour": 24, "day-of-month": 31, "month": 12, "day-of-week": 7}
 EXAMPLE = "for example `0 2 * * *`, every day at 02:00"
 SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
@@ -53,34 +51,50 @@ def _problem(parts: list[str]) -> str | None:
         field = str(error).removeprefix("Bad ")
         if field == "day-of-month" and parts[3] != "*" and _problem([*parts[:3], "*", parts[4]]) is None:
             return "that day never comes in that month"
-        return f"its {field} must be of {FIELDS[field]}"
-    return "that day never comes" if first is None else None
+        return _fault(field, parts[list(FIELDS).index(field)])
+    return "that day never comes" if first is None else _long_step(parts)
+
+
+def _fault(field: str, written: str) -> str:
+    """Why cronsim takes the field not: a step, a range, or a value that is none of its own."""
+    for part in written.split(","):
+        span, slash, step = part.partition("/")
+        if slash and not (step.isdecimal() and int(step)):
+            return f"the step `/{step}` of its {field} must be a number from 1"
+        first, dash, last = span.partition("-")
+        if dash and first.isdecimal() and last.isdecimal() and int(first) > int(last):
+            return f"the range `{span}` of its {field} ends before it begins"
+    return f"its {field} must be of {FIELDS[field]}"
+
+
+def _long_step(parts: list[str]) -> str | None:
+    """A step that leads out of its field at once; cronsim takes it for the field's first value alone."""
+    for (field, size), written in zip(SIZES.items(), parts, strict=True):
+        for part in written.split(","):
+            step = part.partition("/")[2]
+            if step.isdecimal() and int(step) > size:
+                return f"the step `/{step}` of its {field} is larger than the field, which has {size} values"
+    return None
 
 
 def _bad_cron(expression: str, why: str) -> InvalidSchedule:
     return InvalidSchedule(field="cronExpression", why=f"`{expression[:100]}` is no time: {why}")
 
 
-@lru_cache(maxsize=64)
-def zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        near = difflib.get_close_matches(name, zoneinfo.available_timezones(), n=1)
-        advice = f"did you mean {near[0]}?" if near else "write one like Europe/Berlin or UTC"
-        raise InvalidSchedule(field="timezone", why=f"there is no time zone {name}; {advice}") from None
-
-
 def times_after(expression: str, timezone: str, after: datetime) -> Iterator[datetime]:
     """The times of a cron expression, in UTC. Where the clocks change it does as Debian's cron: a time of day that they
     skip comes in the first minute after the gap, one that they show twice comes once, the first time; what comes every
     so many minutes or hours (a field that begins with `*`) goes by real time."""
-    place = zone(timezone)
+    place = zone_named(timezone)
     has_star = any(part.startswith("*") for part in expression.split()[:2])
     moments = _by_real_time if has_star else _by_time_of_day
     last = after
-    # Without a zone: with one, cronsim loses times where clocks change by half an hour, or at midnight.
-    for moment in moments(CronSim(expression, _start(after, place)), place):
+    try:
+        # Without a zone: with one, cronsim loses times where clocks change by half an hour, or at midnight.
+        shown = CronSim(expression, _start(after, place))
+    except CronSimError:
+        raise _bad_cron(expression, f"write {EXAMPLE}") from None
+    for moment in moments(shown, place):
         if moment > last:  # times that share the end of a gap come once
             yield moment
             last = moment
@@ -100,23 +114,15 @@ def _start(after: datetime, place: ZoneInfo) -> datetime:
 
 def _by_time_of_day(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
     for time in shown:
-        while not (moments := _moments(time, place)):
-            time += MINUTE  # noqa: PLW2901  # it is skipped: on to the end of the gap
-        yield moments[0]
+        yield moment_of(time, place)
 
 
 def _by_real_time(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
     again: list[datetime] = []  # all that is shown twice comes first once and then once more
     for time in shown:
-        moments = _moments(time, place)
+        moments = moments_of(time, place)
         if len(moments) == 1:
             yield from again
             again.clear()
         yield from moments[:1]
         again += moments[1:]
-
-
-def _moments(time: datetime, place: ZoneInfo) -> list[datetime]:
-    """When the clocks show this: once, twice, or never."""
-    readings = (time.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1))
-    return sorted({moment for moment in readings if moment.astimezone(place).replace(tzinfo=None, fold=0) == time})

@@ -205,7 +205,7 @@ class NotAllowed(DelegateError):
 
 class Unauthenticated(NotAllowed):
     """the relay does not accept this token
-    set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay"""
+    set DELEGATE_TOKEN, or `token` in config.toml; or use the DELEGATE_HOME of the relay"""
 
     code, status = "unauthenticated", 401
 
@@ -290,9 +290,12 @@ class IllegalMove(Conflict):
 
 class ScheduleEnded(Conflict):
     """schedule {schedule_id} is {state}: it cannot be {verb}
-    create a new one; `delegate schedule get {schedule_id}` shows what this one was"""
+    {advice}; `delegate schedule get {schedule_id}` shows what this one was"""
 
     code = "schedule_ended"
+
+    def __init__(self, *, advice: str = "create a new one", **data: Any) -> None:  # Any: as above
+        super().__init__(advice=advice, **data)
 
 
 class NoQuestion(Conflict):

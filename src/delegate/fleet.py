@@ -10,6 +10,7 @@ from delegate.pool import Room
 BASE_MOST = 8  # processes that are always there, however many cores the machine has: each holds some 50 MB
 WARM_LEAST = 5  # processes in all while there is work and room for more: starting one takes half a second of CPU
 SURGE = 3  # processes started together when none is left that waits: work seldom comes alone
+REPLACED_MOST = 2  # runners in trouble in whose place others are started; more of them, and others would fare no better
 RETIRE_AFTER = 300.0  # seconds without work after which a process beyond the base is sent home
 
 
@@ -35,28 +36,39 @@ class Waiting:
     slot: int
     is_ready: bool  # it could claim at once
     is_open: bool
+    is_in_trouble: bool = False
     since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class Plan:
     open: frozenset[int]
     hold: frozenset[int]
     retire: frozenset[int]
     start: int
 
 
-def plan(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape, now: float) -> Orders:
-    # Those that are open stay it first: breaking off a claim only to let another one ask helps nobody.
-    ordered = [one.slot for one in sorted(waiting, key=lambda one: (not one.is_ready, not one.is_open, one.slot))]
+def plan(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape, now: float) -> Plan:
+    ordered = [one.slot for one in sorted(waiting, key=_turn)]
     retire = _to_retire(waiting, busy, shape, now)
     staying = [slot for slot in ordered if slot not in retire]
-    return Orders(
+    return Plan(
         open=frozenset(staying[: room.count]),
         hold=frozenset(staying[room.count :]),
         retire=retire,
-        start=_to_start(waiting, busy, room, shape),
+        start=min(_to_start(_relied_on(waiting), busy, room, shape), max(0, shape.most - len(waiting) - busy)),
     )
+
+
+def _turn(one: Waiting) -> tuple[bool, bool, bool, int]:
+    """Those that are open stay it first: breaking off a claim only to let another one ask helps nobody. But one in
+    trouble must not keep a place for which others wait."""
+    return one.is_in_trouble, not one.is_ready, not one.is_open, one.slot
+
+
+def _relied_on(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+    ill = [one for one in waiting if one.is_in_trouble]
+    return [one for one in waiting if one not in ill[:REPLACED_MOST]]
 
 
 def _to_start(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape) -> int:
@@ -67,7 +79,7 @@ def _to_start(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape) -
     if busy and starting == len(waiting):
         # One is wanted even without room: it is quick when there is some, and until then it says what is lacking.
         wanted = max(1, min(room.count, max(SURGE, shape.base)))
-        return max(0, min(wanted - starting, shape.most - there))
+        return max(0, wanted - starting)
     # One after the other: nobody waits for these, and what works just now must not feel them.
     return int(busy > 0 and starting == 0 and there < shape.warm and len(waiting) < room.count)
 
@@ -75,6 +87,8 @@ def _to_start(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape) -
 def _to_retire(waiting: Sequence[Waiting], busy: int, shape: Shape, now: float) -> frozenset[int]:
     wanted = shape.warm if busy else shape.base
     kept = max(wanted - busy, min(1, shape.most - busy))
-    rested = [one.slot for one in waiting if now - one.since >= RETIRE_AFTER]
+    # Not while it starts: it may be settling what an earlier life left.
+    rested = [one for one in waiting if (one.is_ready or one.is_in_trouble) and now - one.since >= RETIRE_AFTER]
     surplus = max(0, len(waiting) - kept)
-    return frozenset(sorted(rested, reverse=True)[:surplus])
+    first = sorted(rested, key=lambda one: (one.is_in_trouble, one.slot), reverse=True)
+    return frozenset(one.slot for one in first[:surplus])

@@ -14,15 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from delegate import __version__
+from delegate import __version__, settings_values
 from delegate.config import Home, Settings
 from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
+MENDING_PATIENCE = 8.0  # seconds; a keeper looks at its address every five
 TOKEN_BYTES = 32
-LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+LOOPBACK = settings_values.LOOPBACK
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -148,12 +150,14 @@ def read_token(home: Home) -> str:
 def token_for(settings: Settings, host: str | None) -> str:
     """The token for the relay on this host; None means the relay of this home, which nothing but its own token opens.
 
-    DELEGATE_TOKEN goes with a relay that is named by its address. The token in the home is sent nowhere else than to
-    this machine.
+    DELEGATE_TOKEN, or `token` in config.toml, goes with a relay that is named by its address. The token in the home is
+    sent nowhere else than to this machine.
     """
+    own = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
     if host is None:
-        return read_token(Home(settings.home))
-    return settings.token or (read_token(Home(settings.home)) if host in LOOPBACK else "")
+        return own
+    is_named = host not in LOOPBACK or host == urlsplit(settings.relay_url).hostname
+    return settings.token or own if is_named else own or settings.token
 
 
 def read_address(home: Home) -> Address | None:
@@ -178,6 +182,17 @@ def live_address(home: Home) -> Address | None:
     the address counts only while the keeper's lock is held.
     """
     return read_address(home) if is_held(home.keeper_lock) else None
+
+
+def mended_address(home: Home, patience: float) -> Address | None:
+    """The same, but while the keeper lives it is given time to write an address that was lost or damaged."""
+    deadline = time.monotonic() + patience
+    while (address := live_address(home)) is None and time.monotonic() < deadline:
+        keeper = holder(home.keeper_lock)
+        if keeper is None or not keeper.is_alive:
+            return None
+        time.sleep(LOCK_POLL)
+    return address
 
 
 def is_held(lock: Path) -> bool:

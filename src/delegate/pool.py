@@ -11,9 +11,11 @@ from enum import StrEnum
 from delegate.disk import spoken
 
 GUESS_MARGIN = 1.5  # an agent of a kind that nobody has seen may need this many times what the setting says
-SEEN_MARGIN = 1.2  # and one of a known kind this many times the largest of them
+SEEN_MARGIN = 1.2  # and one of a known kind this many times what most of them needed
+SEEN_SHARE = 0.9  # what so many of a kind got by with is expected of the next; with fewer than ten it is the largest
 SEEN_ENOUGH = 3  # agents of a kind after which they are known; with each of them the guess counts less
-SEEN_KEPT = 32  # the last ones count; what was long ago says little about what comes
+SEEN_KEPT = 32  # the last ones of a kind count; what was long ago says little about what comes
+LATELY = 4  # the next one is taken to be of a kind of which one of so many was that began last
 YOUNG = 6.0  # seconds in which an agent counts with all that the setting says: after small ones may come a large one
 START_UP = 3.0  # seconds in which a program loads itself; how fast it grows then says nothing about later
 GROWTH_WINDOW = 10.0  # seconds over which growth is measured
@@ -32,6 +34,7 @@ UNMETERED = 1.0  # with this threshold CPU does not count
 class Resource(StrEnum):
     CPU = "CPU"
     MEMORY = "memory"
+    NUMBER = "number"  # of agents at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Agent:
     age: float
     used: int = 0
     growth: float = 0.0  # bytes a second
+    is_settled: bool = False  # what it needs has shown, and belongs to the experience
 
     @property
     def foreseen(self) -> int:
@@ -75,16 +79,28 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What agents needed: the last ones of all kinds, the latest at the end."""
+    """What agents needed: the last ones of each kind, the latest at the end."""
 
     peaks: tuple[tuple[str, int], ...] = ()
     cpu: float = CPU_GUESS
+    lately: tuple[str, ...] = ()  # the kinds of those that began last
 
     def grown_by(self, kind: str, peak: int, cpu: float | None) -> Experience:
         """With one more; `cpu`, in cores, is None when its life was too short to tell."""
         now = self.cpu if cpu is None else self.cpu + CPU_LEARNS * (cpu - self.cpu)
-        peaks = (*self.peaks, (kind, peak))[-SEEN_KEPT:]
-        return Experience(peaks=peaks, cpu=min(max(now, CPU_LEAST), CPU_MOST))
+        others = [one for one in self.peaks if one[0] != kind]
+        alike = [*(one for one in self.peaks if one[0] == kind), (kind, peak)][-SEEN_KEPT:]
+        return replace(self, peaks=(*others, *alike), cpu=min(max(now, CPU_LEAST), CPU_MOST))
+
+    def corrected(self, kind: str, before: int, peak: int) -> Experience:
+        """One that was learned with `before` has needed more since."""
+        if (kind, before) not in self.peaks:
+            return self
+        at = self.peaks.index((kind, before))
+        return replace(self, peaks=(*self.peaks[:at], (kind, peak), *self.peaks[at + 1 :]))
+
+    def begun(self, kind: str) -> Experience:
+        return replace(self, lately=(*self.lately, kind)[-LATELY:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +158,11 @@ def _cpu_room(
     used = max(0.0, sample.cpu * sample.cores - sample.faded) + unseen * experience.cpu
     threshold = limits.cpu_threshold - (CPU_SLACK if was_short else 0)
     count = math.ceil((threshold * sample.cores - used) / experience.cpu)
+    again = f"they must fall below {threshold:.0%} before the next one starts, " if was_short else ""
     why = (
         f"{min(used / sample.cores, 1.0):.0%} of {sample.cores:g} cores are in use, or promised to agents that have "
-        f"just begun, and the threshold is {limits.cpu_threshold:.0%}"
+        f"just begun, one more is expected to take {experience.cpu / sample.cores:.0%}, {again}"
+        f"and the threshold is {limits.cpu_threshold:.0%}"
     )
     is_metered = limits.cpu_threshold < UNMETERED
     return count if is_metered else math.inf, Lack(resource=Resource.CPU, why=why)
@@ -152,16 +170,16 @@ def _cpu_room(
 
 def expected_of(kind: str, agents: Iterable[Agent], limits: Limits, experience: Experience) -> int:
     """Bytes that an agent of this kind comes to need, as far as anybody can tell."""
-    seen = [peak for name, peak in experience.peaks if name == kind]
+    seen = sorted(peak for name, peak in experience.peaks if name == kind)
     guess = GUESS_MARGIN * limits.agent_memory * max(0.0, 1 - len(seen) / SEEN_ENOUGH)
-    foreseen = (agent.foreseen for agent in agents if agent.kind == kind)
-    return int(max([guess, *(SEEN_MARGIN * peak for peak in seen), *foreseen]))
+    usual = SEEN_MARGIN * seen[math.ceil(SEEN_SHARE * len(seen)) - 1] if seen else 0
+    foreseen = (agent.foreseen for agent in agents if agent.kind == kind and not agent.is_settled)
+    return int(max([guess, usual, *foreseen]))
 
 
 def expected_of_new(agents: Sequence[Agent], limits: Limits, experience: Experience) -> int:
     """Of the next one, whose kind is not known: as much as the largest kind of late."""
-    kinds = {*(agent.kind for agent in agents), *(kind for kind, _ in experience.peaks)}
-    expected = [expected_of(kind, agents, limits, experience) for kind in kinds or {""}]
+    expected = [expected_of(kind, agents, limits, experience) for kind in set(experience.lately) or {""}]
     return _capped(max(limits.agent_memory, *expected), limits)
 
 
@@ -186,7 +204,7 @@ class Watched:
     peak: int = 0
     cpu_seconds: float = 0.0
     is_seen: bool = False
-    is_learned: bool = False
+    learned: int | None = None  # the peak that the experience has
 
     def seen(self, usage: Usage, now: float) -> None:
         self.is_seen = True
@@ -198,7 +216,8 @@ class Watched:
             self.looks.popleft()
 
     def agent(self, now: float) -> Agent:
-        return Agent(kind=self.kind, age=now - self.began, used=self.used, growth=self._growth())
+        is_settled = self.learned is not None and self.is_settled(now)
+        return Agent(kind=self.kind, age=now - self.began, used=self.used, growth=self._growth(), is_settled=is_settled)
 
     def cores(self, now: float) -> float | None:
         return self.cpu_seconds / (now - self.began) if now - self.began >= 1 else None
@@ -230,6 +249,7 @@ class Pool:
 
     def begins(self, name: str, kind: str, now: float) -> None:
         self._agents[name] = Watched(kind=kind, began=now)
+        self._experience = self._experience.begun(kind)
 
     def ends(self, name: str, now: float) -> None:
         watched = self._agents.pop(name, None)
@@ -242,12 +262,16 @@ class Pool:
         for name, usage in usages.items():
             if (watched := self._agents.get(name)) is not None:
                 watched.seen(usage, now)
-                if watched.is_settled(now) and not watched.is_learned:
-                    watched.is_learned = True
+                if watched.is_settled(now):
                     self._learn(watched, now)
 
     def _learn(self, watched: Watched, now: float) -> None:
-        self._experience = self._experience.grown_by(watched.kind, watched.peak, watched.cores(now))
+        """Each one once, whenever it has shown what it needs; later it can only correct that."""
+        if watched.learned is None:
+            self._experience = self._experience.grown_by(watched.kind, watched.peak, watched.cores(now))
+        elif watched.peak > watched.learned:
+            self._experience = self._experience.corrected(watched.kind, watched.learned, watched.peak)
+        watched.learned = watched.peak
 
     def room(self, now: float) -> Room:
         """As of the last look; who began since then counts with all that is expected of him."""

@@ -18,6 +18,7 @@ from delegate.errors import BadSettingsFile
 from delegate.settings_values import Source, parse_commands
 
 SIZE_MAX = 64 * 1024  # bytes; every setting with a page of comment takes less
+HOME_WHY = "the file lies in the home and cannot name it; that is for DELEGATE_HOME"
 ADVICE = "mend or remove the file; docs/configuration.md shows what may stand in it"
 
 
@@ -40,7 +41,7 @@ def text_of(key: str, value: object, sources: Mapping[str, Source]) -> str:
     if key not in sources:
         raise ValueError("there is no such setting")
     if key == "home":
-        raise ValueError("the file lies in the home and cannot name it; that is for DELEGATE_HOME")
+        raise ValueError(HOME_WHY)
     source = sources[key]
     if isinstance(value, list) and source.parse is parse_commands:
         return ", ".join(str(command) for command in value)

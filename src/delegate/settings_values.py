@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 MINUTE_MS = 60_000
 MIB = 1024 * 1024
@@ -16,7 +17,11 @@ OUTPUT_RANGE = (1_024, 1_073_741_824)
 # What may follow `acp:` in the name of an agent: a program and up to nine arguments, none of which needs a shell.
 AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
 RUNNERS_MAX = 256
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
+# Up to the last @: a password may have one in it, or a slash.
+LOGIN = re.compile(r"//(?:\S*|[^/]*)@")
+SECRET_FIELD = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
 
 
@@ -84,6 +89,30 @@ def parse_seconds(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def without_login(text: str) -> str:
+    """An address may hold a password, a message may not."""
+    return SECRET_FIELD.sub(r"\1…", LOGIN.sub("//…@", text))
+
+
+def parse_relay_url(text: str) -> str:
+    if "@" in text or without_login(text) != text:
+        raise ValueError("must have no login in it: the token of that relay belongs in DELEGATE_TOKEN")
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts) or not text.isascii():
+        raise ValueError("must look like https://relay.example or http://127.0.0.1:4000")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise ValueError("must be https: plain http would show the token to everybody on the way")
+    return text
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """One that can be, or none."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
 def parse_database_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError(f"must be {RANGES[parse_database_url]}")
@@ -121,6 +150,7 @@ def parse_level(text: str) -> str:
 
 RANGES: dict[Callable[[str], Any], str] = {
     parse_seconds: "a positive number of seconds",
+    parse_relay_url: "an https address without a login, or http on this machine",
     parse_database_url: "an address that begins with postgresql://",
     parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, parted by commas",
     parse_agent: "claude, codex, shell or acp:<command>",

@@ -14,7 +14,7 @@ from delegate.cli import serve
 from delegate.cli.door import Door
 from delegate.cli.follow import waits_after
 from delegate.client import Client
-from delegate.config import Home, Settings
+from delegate.config import Home, Settings, load
 from delegate.errors import (
     BadSetting,
     DelegateError,
@@ -167,7 +167,7 @@ def test_a_relay_that_is_away_is_waited_for_and_the_user_is_told() -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused(url: str, why: str) -> None:
     with pytest.raises(BadSetting, match=why):
-        Client(Settings(relay_url=url, token="secret")).relay()
+        load({"DELEGATE_RELAY_URL": url, "DELEGATE_HOME": "/nonexistent"})
 
 
 @pytest.mark.parametrize("token", ["", "with\nnewline", "nicht-ascii-ü"])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,10 @@ class Desk:
         code = main(["config", *words])
         said = self._capsys.readouterr()
         return code, said.out, said.err
+
+    def said(self) -> str:
+        """Since somebody asked."""
+        return "".join(self._capsys.readouterr())
 
     def ok(self, *words: str) -> str:
         code, out, err = self.run(*words)
@@ -101,6 +108,125 @@ def test_secrets_are_not_shown(desk: Desk) -> None:
 
     assert "hunter2" not in shown
     assert "postgresql://…@host/db" in shown
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://host/db?user=me&password=hunter2", "postgresql://host/db?user=me&password=…"),
+        ("postgresql://host/db?sslPassword=hunter2&user=me", "postgresql://host/db?sslPassword=…&user=me"),
+        ("postgresql://me:hun/hunter2@host/db", "postgresql://…@host/db"),
+    ],
+)
+def test_a_password_is_not_shown_wherever_it_stands_in_an_address(desk: Desk, address: str, shown: str) -> None:
+    write(desk, f'database_url = "{address}"\n')
+
+    assert desk.shown("database_url")["value"] == shown
+
+    desk.file.chmod(0o644)
+    code, out, err = desk.run("show")
+    assert (code, out) == (3, "")
+    assert "can be read by other users" in err
+
+
+def test_a_login_is_refused_in_the_address_of_a_relay_and_not_repeated(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = "must have no login in it: the token of that relay belongs in DELEGATE_TOKEN"
+
+    for address in (
+        "https://me:hunter2@relay.example",
+        "me:hunter2@relay.example",
+        "https://relay.example?token=hunter2",
+    ):
+        code, out, err = desk.run("set", "relay_url", address)
+        assert (code, out, desk.file.exists()) == (3, "", False)
+        assert advice in err
+        assert "hunter2" not in err
+    monkeypatch.setenv("DELEGATE_RELAY_URL", "https://me:hun/hunter2@relay.example")
+    for command in (["status"], ["mcp", "config"]):
+        assert main(command) == 3
+        said = desk.said()
+        assert advice in said
+        assert "hunter2" not in said
+
+
+def test_an_address_that_no_client_would_use_is_refused_when_it_is_set_and_where_it_is_found(desk: Desk) -> None:
+    code, out, err = desk.run("set", "relay_url", "http://relay.example")
+    assert (code, out, desk.file.exists()) == (3, "", False)
+    assert err.startswith("delegate: relay_url=http://relay.example: must be https")
+
+    write(desk, 'relay_url = "http://relay.example"\n')
+    assert main(["status"]) == 3
+    assert desk.said().startswith(f"delegate: {desk.file}, line 1: relay_url: must be https")
+    desk.ok("set", "relay_url", "--unset")
+
+
+def test_settings_that_belong_together_are_set_in_the_order_that_is_told(desk: Desk) -> None:
+    code, _, err = desk.run("set", "lease", "10")
+    assert (code, "to shorten, heartbeat first, then lease" in err) == (3, True)
+    desk.ok("set", "heartbeat", "3")
+    desk.ok("set", "lease", "10")
+
+    code, _, err = desk.run("set", "lease", "100000")
+    assert (code, "to lengthen, reclaim_after first, then lease" in err) == (3, True)
+    desk.ok("set", "reclaim_after", "100000")
+    desk.ok("set", "lease", "100000")
+
+
+def test_the_home_cannot_be_set_in_the_file(desk: Desk) -> None:
+    code, out, err = desk.run("set", "home", "elsewhere")
+
+    assert (code, out, desk.file.exists()) == (3, "", False)
+    assert err == (
+        "delegate: home=elsewhere: the file lies in the home and cannot name it; that is for DELEGATE_HOME\n"
+        "hint: set DELEGATE_HOME in your environment\n"
+    )
+
+
+def test_a_value_can_come_from_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, typed, kept in (("token", "hunter2\n", "hunter2"), ("claude_command", " my claude \r\n", " my claude ")):
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(typed.encode())))
+        desk.ok("set", key, "-")
+        assert getattr(load({"DELEGATE_HOME": str(desk.home)}), key) == kept
+
+
+@pytest.mark.parametrize(("typed", "said"), [(b"\n", "token: is empty"), (b"\xff", "token: is not UTF-8 text")])
+def test_standard_input_that_is_no_value_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: bytes, said: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(typed)))
+
+    code, out, err = desk.run("set", "token", "-")
+
+    assert (code, out, desk.file.exists()) == (2, "", False)
+    assert said in err
+
+
+def test_settings_that_are_made_at_the_same_time_are_all_kept(desk: Desk) -> None:
+    wanted = {"cpu_threshold": 50, "memory_reserve": 5, "retention_days": 7, "salvage_days": 3, "grace": 4}
+    command = [sys.executable, "-m", "delegate", "config", "set"]
+
+    started = [
+        subprocess.Popen([*command, key, str(value)], stdout=subprocess.DEVNULL) for key, value in wanted.items()
+    ]
+
+    assert [process.wait(30) for process in started] == [0] * len(wanted)
+    assert {line.split(" = ")[0] for line in desk.file.read_text().splitlines()} == set(wanted)
+
+
+def test_a_file_that_somebody_else_keeps_locked_is_not_waited_for_without_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delegate.cli.config.PATIENCE", 0.0)
+    lock = homes.hold(Home(desk.home).config_lock, patience=1.0)
+    assert lock is not None
+
+    code, _, err = desk.run("set", "cpu_threshold", "50")
+
+    os.close(lock)
+    assert code == 2
+    assert f"another command is writing {desk.file}" in err
 
 
 def test_a_setting_is_written_among_the_comments_for_this_user_alone(desk: Desk) -> None:

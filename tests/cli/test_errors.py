@@ -74,11 +74,11 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["schedule", "create", "x", "--at", "soon"],
-            "delegate: at: 'soon' is no moment; write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z or +2h\n",
+            "delegate: at: 'soon' is no moment; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h\n",
         ),
         (
             ["schedule", "create", "x", "--at", "2026-02-19"],
-            "delegate: at: '2026-02-19' has no time of day; write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z "
+            "delegate: at: '2026-02-19' has no time of day; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z "
             "or +2h\n",
         ),
         (
@@ -101,6 +101,15 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             ["pipeline", "only one"],
             "delegate: a pipeline has 2 to 20 steps, not 1\n"
             'hint: put quotes around each prompt: delegate pipeline "build it" "test it"\n',
+        ),
+        (
+            ["pipeline", "one", "two", "--depends-on", "task-1"],
+            "delegate: no such option '--depends-on'\n"
+            "hint: the steps of a pipeline wait for each other; `delegate run` takes --depends-on\n",
+        ),
+        (
+            ["run", "--at", "+1h", "x"],
+            "delegate: no such option '--at'\nhint: `delegate schedule create` runs a task later, and takes --at\n",
         ),
         (
             ["pipeline", "one", " "],
@@ -191,6 +200,28 @@ def test_what_is_typed_wrong_gets_a_line_a_hint_and_exit_code_2(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == said
+
+
+@pytest.mark.parametrize("group", ["schedule", "config", "mcp"])
+def test_a_group_of_commands_alone_shows_its_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([group]) == 0
+
+    alone = capsys.readouterr()
+    main(["help", group])
+    assert (alone.out, alone.err) == (capsys.readouterr().out, "")
+
+
+def test_in_a_directory_that_was_removed_no_entry_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert main(["mcp", "config", "--write"]) == 2
+
+    assert capsys.readouterr().err == ("delegate: working directory: the present directory does not exist any more\n")
 
 
 def test_errors_are_json_when_the_output_is(capsys: pytest.CaptureFixture[str]) -> None:

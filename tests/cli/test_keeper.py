@@ -73,6 +73,18 @@ def test_a_relay_that_dies_comes_back_at_the_same_address(world: World) -> None:
     world.ok("delegate", "-a", "shell", "-f", "true")
 
 
+@pytest.mark.parametrize("damage", ["{", None])
+def test_an_address_that_was_damaged_or_lost_is_written_anew(busy_world: World, damage: str | None) -> None:
+    before = busy_world.info()
+    address = busy_world.home / "relay.json"
+    whole = address.read_text()
+    address.unlink() if damage is None else address.write_text(damage)
+
+    shown, after = busy_world.run("status"), busy_world.info()
+
+    assert (shown.returncode, after["pid"], address.read_text()) == (0, before["pid"], whole)
+
+
 def test_a_runner_that_dies_is_replaced(world: World) -> None:
     world.ok("up", "--runners", "1")
     (before,) = wait_until(lambda: runner_pids(world))
@@ -296,7 +308,7 @@ def test_a_relay_can_be_named_by_its_address(world: World) -> None:
     assert (refused.returncode, refused.stderr) == (
         4,
         "delegate: the relay does not accept this token\n"
-        "hint: set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay\n",
+        "hint: set DELEGATE_TOKEN, or `token` in config.toml; or use the DELEGATE_HOME of the relay\n",
     )
 
 
@@ -310,6 +322,17 @@ def test_a_relay_alone_has_the_token_of_its_home_whatever_is_set(world: World) -
     serving.communicate(timeout=30)
 
     assert task["status"] == "queued"
+
+
+def test_a_token_in_the_file_does_not_lock_its_user_out(world: World) -> None:
+    world.ok("config", "set", "token", "of-another-relay")
+
+    first = world.run("run", "-a", "shell", "-f", "echo one")
+    world.ok("config", "set", "token", "--unset")
+    second = world.run("run", "-a", "shell", "-f", "echo two")
+
+    assert (first.returncode, first.stdout) == (0, "one\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, "two\n")
 
 
 def test_serve_says_that_its_port_is_taken(world: World) -> None:

@@ -12,11 +12,16 @@ from delegate.runner.cgroups import Groups
 
 MIB = 1024 * 1024
 TICK = os.sysconf("SC_CLK_TCK")
+ELSEWHERE = 7  # times as much as on our own CPU
 
 
 def write_proc(proc: Path, *, busy: int, idle: int, available_kib: int = 1024) -> None:
-    proc.mkdir(exist_ok=True)
-    (proc / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 0 7 7\ncpu0 1 1 1 1\n")
+    """All that is counted is on one of our CPUs, and another, that we may not use, is busy."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    lines = [f"cpu{first} {busy} 0 0 {idle} 0 0 0 0 7 7", *(f"cpu{other} 0 0 0 0 0 0 0 0 0 0" for other in others)]
+    elsewhere = f"cpu{max(first, *others, 1) + 1} {ELSEWHERE * (busy + idle)} 0 0 0 0 0 0 0 0 0"
+    total = f"cpu  {ELSEWHERE * (busy + idle) + busy} 0 0 {idle} 0 0 0 0 7 7"
+    (proc / "stat").write_text("\n".join([total, *lines, elsewhere, "intr 1 2 3", "ctxt 5"]))
     (proc / "meminfo").write_text(f"MemTotal: 9 kB\nMemFree: 5 kB\nMemAvailable: {available_kib} kB\n")
 
 

@@ -103,6 +103,41 @@ def test_an_agent_that_does_not_take_the_entry_is_quoted(world: World, tmp_path:
     assert "did not take the entry: config.toml is broken" in done.stderr
 
 
+CLAUDE = """#!/usr/bin/env python3
+import json, pathlib, sys
+file = pathlib.Path.home() / ".claude.json"
+known = json.loads(file.read_text())
+match sys.argv[2:]:
+    case ["add-json", "--scope", "user", name, entry]:
+        if name in known["mcpServers"]:
+            sys.exit(f"MCP server {name} already exists in user config")
+        if json.loads(entry)["command"] != "old":
+            sys.exit("no such transport")
+        known["mcpServers"][name] = json.loads(entry)
+    case ["remove", "--scope", "user", name]:
+        del known["mcpServers"][name]
+file.write_text(json.dumps(known))
+"""
+
+
+@pytest.mark.parametrize("place", [".claude.json", "elsewhere.json"])
+def test_what_claude_knew_is_there_again_when_it_does_not_take_the_new_entry(
+    world: World, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "claude").write_text(CLAUDE.replace(".claude.json", place))
+    (tmp_path / "claude").chmod(0o755)
+    world.environment |= {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    world.environment.pop("CLAUDE_CONFIG_DIR", None)
+    before = {"mcpServers": {"delegate": {"type": "stdio", "command": "old", "args": [], "env": {"A": "b"}}}}
+    (tmp_path / place).write_text(json.dumps(before))
+
+    done = world.run("mcp", "install", "--agent", "claude")
+
+    assert done.returncode == 2
+    assert ("no such transport" if place == ".claude.json" else "mcp remove --scope user delegate") in done.stderr
+    assert json.loads((tmp_path / place).read_text()) == before
+
+
 @REAL
 @pytest.mark.real
 def test_the_real_programs_take_the_entry_and_take_it_again(world: World, tmp_path: Path) -> None:

@@ -129,6 +129,32 @@ def test_a_narrow_terminal_gets_a_block_for_each_task() -> None:
     ]
 
 
+LACKS = (
+    "no more runners take work just now: the machine lacks memory since 2026-02-19 08:00:12 UTC: 3.1 GiB of memory "
+    "are available, running agents are expected to take 800.0 MiB of it, and one more needs 1.5 GiB"
+)
+
+
+@pytest.mark.parametrize("width", [20, 40, 64, 80, 120])
+def test_on_a_terminal_a_task_says_all_of_why_it_waits(width: int) -> None:
+    waiting = task(status="queued", why=LACKS, prompt="日本語")
+    terminal = Look(width=width, colour=False, now=NOW, folds=True)
+
+    lines = task_table([waiting], terminal)
+
+    assert max(map(cells, lines)) <= width
+    assert f"why: {LACKS}" in " ".join(" ".join(lines).split())
+
+
+def test_a_note_in_wide_letters_or_without_spaces_stays_inside_the_terminal() -> None:
+    asks = [task(status="queued", why=why) for why in ("日本語" * 30, "x" * 90, "")]
+
+    lines = task_table(asks, Look(width=20, colour=False, now=NOW, folds=True))
+
+    assert max(map(cells, lines)) <= 20
+    assert sum(line.count("x") for line in lines if set(line) == {" ", "x"}) == 90
+
+
 def test_colour_paints_the_status_and_the_notes() -> None:
     heading, row = task_table(TASKS[1:2], look(colour=True))
 
@@ -154,7 +180,12 @@ def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
         attempt=1,
         retryOf="task-0000000000",
     )
-    attempt: Any = {"runnerId": "runner-a1", "number": 1}
+    attempt: Any = {
+        "runnerId": "runner-a1",
+        "number": 1,
+        "startedAt": "2026-03-01T11:55:01Z",
+        "finishedAt": "2026-03-01T11:55:03Z",
+    }
     events: list[Any] = [
         {"kind": "submitted", "at": "2026-03-01T11:55:00Z", "data": {}},
         {"kind": "usage", "at": "2026-03-01T11:55:01Z", "data": {}},
@@ -183,6 +214,18 @@ def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
         "  11:55:01  claimed by runner-a1, attempt 1",
         "  11:55:03  failed (command_failed, exit code 7)",
     ]
+
+
+def test_the_time_in_which_nobody_worked_on_a_task_does_not_count() -> None:
+    waiting = task(status="waiting", startedAt="2026-02-22T11:00:00Z", attempt=0)
+    moments = [("2026-02-22T11:00:00Z", "2026-02-22T11:01:00Z"), ("2026-03-01T11:00:00Z", "2026-03-01T11:02:00Z")]
+    attempts: list[Any] = [
+        {"runnerId": "runner-a1", "number": 1, "startedAt": began, "finishedAt": ended} for began, ended in moments
+    ]
+
+    page = task_page({"task": waiting, "checkpoint": None, "attempts": attempts, "events": []}, look())
+
+    assert "  ran        3m on runner-a1, attempt 1" in page
 
 
 def test_the_page_of_a_task_shows_what_came_of_it() -> None:
@@ -403,6 +446,20 @@ def test_the_page_of_the_relay_lists_its_runners() -> None:
         "runners": [runner, idle],
     }
 
+    assert relay_page("http://127.0.0.1:4000", relay, Look(width=40, colour=False, now=NOW, folds=True)) == [
+        "relay     http://127.0.0.1:4000 (process",
+        "          7, version 0.1.0)",
+        "database  sqlite",
+        "tasks     2 queued",
+        "spent     $1.25 of $5.00 today",
+        "",
+        "runner-a1",
+        "  vm-1 42 busy",
+        "  task-1",
+        "runner-b2",
+        "  vm-2 43 idle",
+        "  shell",
+    ]
     assert relay_page("http://127.0.0.1:4000", relay, look()) == [
         "relay     http://127.0.0.1:4000 (process 7, version 0.1.0)",
         "database  sqlite",

@@ -122,10 +122,37 @@ def test_what_the_relay_refuses_is_told(run: Run, capsys: pytest.CaptureFixture[
         ("20260219T080000+0530", "UTC", "2026-02-19T08:00:00+05:30"),
         ("+10m", "Mars/Base", "2026-03-01T12:10:00+00:00"),
         (" +1d ", "UTC", "2026-03-02T12:00:00+00:00"),
+        # As for cron: the first minute after a gap, the first time of two.
+        ("2026-03-08T02:30", "America/New_York", "2026-03-08T03:00:00-04:00"),
+        ("2026-03-08T02:30:15", "America/New_York", "2026-03-08T03:00:00-04:00"),
+        ("2026-03-08T02:30-05:00", "America/New_York", "2026-03-08T02:30:00-05:00"),
+        ("2026-11-01T01:30:15", "America/New_York", "2026-11-01T01:30:15-04:00"),
     ],
 )
 def test_a_moment_is_typed_as_people_do(typed: str, zone: str, meant: str) -> None:
     assert parse_moment("at", typed, zone, NOW) == meant
+
+
+def test_a_time_that_the_clocks_skip_is_told_with_what_it_became(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["x", "--at", "2030-03-10T02:30", "--timezone", "America/New_York"]
+
+    _, asked = run(answer({"schedule": once(nextRuns=[]), "history": []}), "schedule", "create", *words)
+
+    assert body_of(asked)["scheduledAt"] == "2030-03-10T03:00:00-04:00"
+    said = "delegate: the clocks of America/New_York skip 2030-03-10T02:30: 2030-03-10T03:00:00-04:00 is meant\n"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--at", "--expires-at"])
+def test_an_empty_moment_is_refused_before_anybody_is_asked(
+    run: Run, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    also = ["--after", "schedule-2"] if option == "--expires-at" else []
+
+    code, asked = run(answer(DETAIL), "schedule", "create", "x", option, "", *also)
+
+    assert (code, asked) == (2, [])
+    assert f"{option.removeprefix('--')}: '' is no moment; write it as 2030-02-19T08:00" in capsys.readouterr().err
 
 
 def test_the_table_of_schedules_says_when_each_runs_next_and_why_not() -> None:
@@ -192,7 +219,7 @@ RUNS: list[Any] = [
         "taskId": None,
         "reason": None,
         "message": "task-0000000000 had not ended",
-        "finishedAt": None,
+        "finishedAt": "2026-02-27T07:00:00Z",
     },
 ]
 
@@ -218,7 +245,8 @@ def test_the_page_of_a_schedule_has_its_history_with_outcomes() -> None:
         "  DUE                       OUTCOME     TASK",
         "  Sun 2026-03-01 02:00 EST  failed      task-0000000002  took 12s",
         "    command_failed: the command ended with exit code 7",
-        "  Sat 2026-02-28 02:00 EST  completed   task-0000000001  took 1m, 2 more missed",
+        "  Sat 2026-02-28 02:00 EST  completed   task-0000000001  2h00 late, took 1m",
+        "    2 more missed",
         "  Fri 2026-02-27 02:00 EST  overlapped",
         "    task-0000000000 had not ended",
     ]

@@ -190,6 +190,9 @@ class Reference:
         self.seen = self.now
 
     def stay_fair(self) -> None:
+        if self.seen is not None and self.now < self.seen:
+            for one in self.running():
+                one.renewed = min(one.renewed, self.now)
         if self.seen is not None and self.now - self.seen > self.rules.lease:
             self.forgive(self.seen)
         if self.seen is None or not timedelta() <= self.now - self.seen < self.rules.lease / 4:

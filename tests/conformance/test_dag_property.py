@@ -228,7 +228,7 @@ def run(place: Place, **effort: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.promise("P16")
 def test_graphs_and_their_model_agree_whatever_happens(place: Place) -> None:
-    run(place, max_examples=30 if place.url else 60, derandomize=True, database=None)
+    run(place, max_examples=40 if place.url else 100, derandomize=True, database=None)
 
 
 @pytest.mark.soak

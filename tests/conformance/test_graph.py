@@ -195,6 +195,8 @@ async def test_of_a_batch_with_a_fault_nothing_is_born(scene: Scene) -> None:
         await batch(scene, ("a", {"depends_on": ("a",)}))
     with pytest.raises(InvalidField, match=r"tasks\.2\.name: is the name of tasks\.0, too"):
         await batch(scene, ("a", {}), (None, {}), ("a", {}))
+    with pytest.raises(InvalidField, match=r"tasks\.2\.requestKey: is the key of tasks\.0, too; give each a key"):
+        await batch(scene, ("a", {"request_key": "k"}), (None, {}), ("b", {"request_key": "k"}))
     with pytest.raises(UnknownDependency, match=r"tasks\.1\.dependsOn: there is no task b"):
         await batch(scene, ("a", {}), (None, {"depends_on": ("a", "b")}))
     with pytest.raises(UnknownAgent) as caught:

@@ -29,9 +29,9 @@ def overheard() -> Iterator[list[Statement]]:
     """The statements that are sent meanwhile, with their parameters."""
     heard: list[Statement] = []
 
-    def listen(_connection: Any, _cursor: Any, sql: str, parameters: Any, _context: Any, _many: bool) -> None:
+    def listen(_connection: Any, _cursor: Any, sql: str, parameters: Any, _context: Any, many: bool) -> None:
         if sql.startswith(("SELECT", "UPDATE")):
-            heard.append((sql, parameters))
+            heard.append((sql, parameters[0] if many else parameters))
 
     event.listen(Engine, "before_cursor_execute", listen)
     try:

@@ -24,7 +24,7 @@ from delegate.errors import (
     UnknownDependency,
 )
 from delegate.intake import schedules
-from delegate.intake.firing import fire_due
+from delegate.intake.firing import expire, fire_due
 from delegate.model import ScheduleId
 from delegate.report.retention import retain
 from delegate.schedule import RunOutcome, ScheduleState
@@ -287,6 +287,9 @@ async def test_a_cancelled_schedule_never_runs_again(clock: Clockwork) -> None:
 async def test_what_has_ended_cannot_be_paused_resumed_or_cancelled(clock: Clockwork) -> None:
     schedule = await clock.create(scheduledAt=(NOON + HOUR).isoformat())
     await clock.at(NOON + HOUR)
+    with pytest.raises(ScheduleEnded) as refused:
+        await clock.cancel(schedule)
+    assert refused.value.hint.startswith(f"`delegate schedule cancel --cancel-tasks {schedule.id}` cancels its task")
     assert (await clock.cancel(schedule, with_tasks=True)).open_task is not None
     await clock.ends()
 
@@ -468,10 +471,10 @@ async def test_the_same_request_key_gives_the_same_schedule_and_the_same_pipelin
         ({"scheduleType": "one_time"}, "scheduledAt: is missing"),
         ({"cronExpression": HOURLY, "scheduledAt": "2030-01-01T00:00:00Z"}, "scheduledAt: is for one_time"),
         ({"scheduleType": "one_time", "cronExpression": HOURLY}, "cronExpression: is for cron"),
-        ({"scheduledAt": NOON.isoformat()}, "scheduledAt: is over"),
+        ({"scheduledAt": NOON.isoformat()}, f"scheduledAt: {NOON.isoformat()} is over"),
         ({"scheduledAt": "2030-01-01T00:00:00Z", "maxRuns": 2}, "maxRuns: is for cron"),
         ({"cronExpression": "0 0 31 2 *"}, "that day never comes"),
-        ({"cronExpression": HOURLY, "timezone": "Mars/Base"}, "there is no time zone Mars/Base"),
+        ({"cronExpression": HOURLY, "timezone": "Mars/Base"}, "there is no time zone 'Mars/Base'"),
         ({"cronExpression": HOURLY, "expiresAt": (NOON + HOUR).isoformat()}, "expiresAt: leaves no time to run"),
         ({"cronExpression": HOURLY, "afterSchedule": "schedule-0"}, "afterSchedule: there is no schedule schedule-0"),
         ({"afterSchedule": "schedule-0", "expiresAt": NOON.isoformat()}, "expiresAt: leaves no time"),
@@ -542,7 +545,8 @@ def ten_thousand(connection: Connection) -> None:
     connection.exec_driver_sql(
         f"INSERT INTO schedule_run (schedule_id, occurrence, at, outcome, task_id) VALUES {runs}"
     )
-    connection.exec_driver_sql("ANALYZE")
+    if connection.dialect.name == "postgresql":  # which does that by itself, soon
+        connection.exec_driver_sql("ANALYZE")
 
 
 @pytest.mark.promise("P14")
@@ -554,6 +558,7 @@ async def test_a_run_costs_the_same_however_many_schedules_there_are(clock: Cloc
     with overheard() as statements:
         await clock.at(NOON + HOUR)
         await clock.ends()
+        await expire(clock.scene.database, clock.scene.now)
 
     asked = [
         statement for statement in statements if "FROM schedule" in statement[0] or "UPDATE schedule" in statement[0]
@@ -563,6 +568,7 @@ async def test_a_run_costs_the_same_however_many_schedules_there_are(clock: Cloc
         plan = await plan_of(clock.scene.database, (sql, parameters))
         assert not any("SCAN schedule" in step or "Seq Scan schedule" in step for step in plan), (sql, plan)
         assert not any("Sort" in step or "TEMP B-TREE" in step for step in plan), (sql, plan)
+        assert "paused" in str(parameters) or not any("ix_schedule_state" in step for step in plan), (sql, plan)
 
 
 async def test_a_leap_day_comes_every_four_years(clock: Clockwork) -> None:

@@ -121,3 +121,26 @@ def test_a_command_that_continues_another_finds_what_that_one_has_left(project: 
     assert "\nbuilt in 2 s\n" in told
     assert "\nout.js\n" in told
     assert f"branch main, commit {project.commit}." in told
+    assert "exit code" not in told
+
+
+def test_a_worktree_that_continues_another_starts_from_its_branch_while_that_is_there(project: Project) -> None:
+    """And what was pushed is not told as uncommitted."""
+    first = project.submit("echo one > one.txt", "--worktree")
+    left = project.checkpoint(first)
+    pushed = project.world.task(first)["result"]
+    second = project.submit("cp one.txt two.txt", "--worktree", "--continue-from", first)
+    project.world.wait_for(second)
+    project.git("branch", "-D", pushed["branch"])
+    third = project.submit("test ! -e one.txt && touch three.txt", "--worktree", "--continue-from", first)
+    named = project.submit("test ! -e one.txt", "--worktree", "--continue-from", second, "--base", "main")
+
+    assert (left["branch"], left["commit"], left["dirtyFiles"]) == (pushed["branch"], pushed["commit"], [])
+    result = project.world.wait_for(second)["result"]
+    assert (result["base"], result["baseCommit"], result["files"]) == (pushed["branch"], pushed["commit"], 1)
+    fresh = project.world.wait_for(third)
+    assert (fresh["status"], fresh["result"]["base"]) == ("completed", "main")
+    warned = [event["data"]["text"] for event in fresh["timeline"] if event["kind"] == "warning"]
+    gone = f"the branch {pushed['branch']} of {first} is gone, merged perhaps: the work starts from main"
+    assert warned == [gone]
+    assert project.world.wait_for(named)["status"] == "completed"

@@ -281,6 +281,7 @@ def normal(call: Call, shop: Shop, branches: Sequence[str]) -> list[str]:
         plain = word.replace(str(shop.clone), "<clone>").replace(str(shop.world.home), "<home>")
         for branch in branches:
             plain = plain.replace(branch, "<branch>")
+        plain = re.sub(r"<home>/runners/\d+/spool/[\w-]+/", "<spool>/", plain)
         plain = re.sub(r"(<home>[\w./-]*?/)[\w.-]*(?=[\"/,\]]|$)", r"\1<name>", AN_ID.sub("<id>", plain))
         words.append("--title=<title>" if call.program == "gh" and plain.startswith("--title=") else plain)
     return words

@@ -25,16 +25,21 @@ def crowded(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def tight(tmp_path: Path) -> Iterator[World]:
-    """Two agents, as they are expected to be at first, would not fit."""
-    with living(tmp_path / "home", DELEGATE_AGENT_MEMORY=str(available_memory() // 2)) as world:
+    """Two agents, as they are expected to be at first, would not fit; and the first runner cannot write its claim."""
+    memory = str(available_memory() // 2)
+    with living(tmp_path / "home", DELEGATE_AGENT_MEMORY=memory, DELEGATE_MAX_RUNNERS="3") as world:
+        (world.home / "runners" / "1" / "claim").mkdir(parents=True)
         yield world
 
 
 @pytest.mark.promise("P16")
 def test_a_burst_makes_the_pool_grow_up_to_its_ceiling(crowded: World) -> None:
-    left = crowded.home / "runners" / "9" / "claim"
-    left.parent.mkdir(parents=True)
-    left.write_text("claim-0123456789")  # a runner beyond today's number was killed while it asked
+    runners = crowded.home / "runners"
+    for slot in (7, 8, 9):  # the power went out while runners beyond today's number worked
+        (runners / str(slot) / "spool" / "att-1").mkdir(parents=True)
+    for slot in range(10, 30):  # and others waited
+        (runners / str(slot)).mkdir()
+        (runners / str(slot) / "claim").write_text("claim-0123456789")
     gate = crowded.work / "gate"
     crowded.ok("up")
 
@@ -46,7 +51,8 @@ def test_a_burst_makes_the_pool_grow_up_to_its_ceiling(crowded: World) -> None:
 
     assert [task["why"] for task in waiting] == ["all runners are busy"]
     assert ended == ["completed"] * 6
-    wait_until((left.parent / "identity.json").exists)  # somebody has taken its place, to settle what it left
+    wait_until(lambda: list(runners.glob("*/spool/*")) == [])  # somebody has taken their place, and settled it
+    assert {path.parent.name for path in runners.glob("*/identity.json")} <= {str(slot) for slot in range(1, 10)}
 
 
 @pytest.mark.promise("P16")

@@ -68,6 +68,12 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("parked until 2026-03-04 12:05:00 UTC: its limit is used up", {"not_before": SOON}, {"runners": []}),
     ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": []}),
     ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": [unseen(ANNA)]}),
+    (
+        "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here",
+        {},
+        {"runners": [], "max_runners": 0},
+    ),
+    ("next in line for a free runner", {}, {"max_runners": 0}),
     ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
     ("no runner of the machine that has its directory is connected", {}, {"runners": [OTTO]}),
     ("the runners have just started and are still looking for claude", {}, {"runners": [NEW]}),

@@ -20,6 +20,12 @@ from typing import Any
 import anyio
 import httpx2
 
+from delegate.config import Home, Settings
+from delegate.relay.auth import hash_of
+from delegate.relay.state import Relay
+from delegate.store.database import open_database
+from delegate.store.schema import prepare
+
 TOKEN = "owner-token-of-the-tests"
 ADDRESS = "127.0.0.1"
 TIMINGS = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_AFTER": "5"}
@@ -280,3 +286,11 @@ def read_answer(connection: socket.socket) -> bytes:
     while len(body) < length and (piece := connection.recv(65536)):
         body += piece
     return head + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def relay_in_process(home: Path, **settings: Any) -> AsyncIterator[Relay]:
+    prepare(Home(home), url="", now=datetime.now(UTC))
+    async with open_database(path=Home(home).database, url="") as database:
+        chosen = Settings(home=home, **settings)
+        yield Relay(settings=chosen, database=database, token_hash=hash_of(TOKEN), started_at=datetime.now(UTC))

@@ -8,8 +8,9 @@ import httpx2
 import pytest
 from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
 
-from delegate.model import AttemptId, OutputChunk, Stream
+from delegate.model import Stream
 from delegate.relay.feeds import LINES_MAX, Tail
+from delegate.relay.lines import Line
 
 pytestmark = pytest.mark.anyio
 
@@ -239,15 +240,13 @@ async def test_a_line_without_end_is_shown_in_pieces(runner: Runner) -> None:
 
 def test_the_end_of_very_much_output_is_not_more_than_an_answer_should_carry() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    piece = OutputChunk(id=1, attempt_id=AttemptId("a"), seq=1, stream=Stream.STDOUT, at=at, offset=0, data=b"")
-    tail = Tail(10_000)
+    tail = Tail(10_000, LINES_MAX)
 
     for number in range(600):
-        tail.add(piece, [b"%d" % number, b"x" * 64 * 1024])
+        tail.add(Line(at, Stream.STDOUT, data) for data in (b"%d" % number, b"x" * 64 * 1024))
 
-    views = tail.views()
-    assert views[-2].text == "599"
-    assert sum(len(view.text) for view in views) <= LINES_MAX
+    assert tail.lines[-2].text == "599"
+    assert sum(len(line.data) for line in tail.lines) <= LINES_MAX
 
 
 async def test_raw_output_has_the_exact_bytes_of_each_stream(runner: Runner) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -17,18 +16,14 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from tests.relay.peers import TOKEN, WAIT, RelayProcess, Runner, chunk, client, problem_of, runner_of
+from tests.conformance.test_plans import overheard
+from tests.relay.peers import TOKEN, WAIT, RelayProcess, Runner, chunk, client, problem_of, relay_in_process, runner_of
 
-from delegate.config import Home, Settings
 from delegate.errors import DiskFull
 from delegate.intake.submit import Request, submit
 from delegate.relay.app import make_app
-from delegate.relay.auth import hash_of
 from delegate.relay.mcp.calls import Call
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
-from delegate.relay.state import Relay
-from delegate.store.database import open_database
-from delegate.store.schema import prepare
 from delegate.wire.tools import TaskStatus
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +85,7 @@ async def test_a_client_of_either_protocol_finds_every_tool_and_how_to_use_them(
         "ListSchedules",
         "GetSchedule",
     }
-    assert refusal == "no task task-of-nobody\nhint: `delegate status` lists all tasks\ncode: no_such_task"
+    assert refusal == "no task task-of-nobody\nhint: `TaskStatus` lists all tasks\ncode: no_such_task"
 
 
 async def test_a_task_is_delegated_looked_at_and_cancelled(outer: Outer, runner: Runner) -> None:
@@ -110,6 +105,20 @@ async def test_a_task_is_delegated_looked_at_and_cancelled(outer: Outer, runner:
     assert cancelled == {"taskId": first["taskId"], "status": "cancelled", "alsoCancelled": [second["taskId"]]}
     older = await outer.call("TaskStatus", limit=1, cursor=page["next"])
     assert older["tasks"][0]["taskId"] == first["taskId"]
+
+
+async def test_what_a_cancellation_sets_free_is_not_told_as_cancelled(outer: Outer) -> None:
+    first = (await outer.call("DelegateTask", prompt="make", agent="shell"))["taskId"]
+    wishes = {"prompt": "clean", "agent": "shell", "dependsOn": [first]}
+    freed = (await outer.call("DelegateTask", onDependencyFailure="run", **wishes))["taskId"]
+    ended = (await outer.call("DelegateTask", **wishes))["taskId"]
+
+    cancelled = await outer.call("CancelTask", taskId=first)
+    status = await outer.call("TaskStatus", taskId=freed)
+
+    assert cancelled["alsoCancelled"] == [ended]
+    assert status["task"]["status"] == "queued"
+    await outer.call("CancelTask", taskId=freed)
 
 
 async def test_an_ended_task_is_run_again_or_gone_on_with(outer: Outer, runner: Runner) -> None:
@@ -253,6 +262,8 @@ async def test_the_place_of_a_task_is_that_of_the_client_or_what_it_names(relay:
         places = [(await outer.call("TaskStatus", taskId=task["taskId"]))["task"] for task in (local, path)]
     async with speaking(relay, delegate_directory="%ff", delegate_machine="mine") as outer:
         garbled = await outer.refusal("DelegateTask", prompt="x")
+    async with speaking(relay, delegate_machine="mine") as outer:
+        removed = await outer.refusal("DelegateTask", prompt="x")
 
     assert nowhere.startswith("workingDirectory: is missing, and the client has not said where it is")
     assert "delegate-machine" in whose
@@ -263,6 +274,7 @@ async def test_the_place_of_a_task_is_that_of_the_client_or_what_it_names(relay:
         (None, "mine"),
     ]
     assert garbled.startswith("delegate-directory: is not UTF-8")
+    assert "does not exist any more: name an absolute path, or name a repository" in removed
 
 
 async def test_the_agent_of_an_attempt_can_ask_and_nothing_else(
@@ -335,14 +347,6 @@ async def test_a_relay_that_stops_waits_for_no_open_stream(own_relay: RelayProce
     assert "Traceback" not in own_relay.log
 
 
-@asynccontextmanager
-async def relay_in_process(home: Path, **settings: Any) -> AsyncIterator[Relay]:
-    prepare(Home(home), url="", now=datetime.now(UTC))
-    async with open_database(path=Home(home).database, url="") as database:
-        chosen = Settings(home=home, **settings)
-        yield Relay(settings=chosen, database=database, token_hash=hash_of(TOKEN), started_at=datetime.now(UTC))
-
-
 async def test_a_client_that_goes_away_is_not_waited_for(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path) as relay:
         request = Request(prompt="x", repository="owner/name")
@@ -404,3 +408,15 @@ async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> N
             with pytest.raises(DiskFull):
                 await FOR_OWNER[name].run(call, cast(Any, None))
         assert await FOR_OWNER["TaskStatus"].run(call, TaskStatus())
+
+
+async def test_the_status_of_a_task_is_read_without_its_events(tmp_path: Path) -> None:
+    async with relay_in_process(tmp_path) as relay:
+        task = (await submit(relay.database, Request(prompt="x", repository="o/n"), relay.settings, relay.now())).task
+        call = Call(relay=relay, attempt_id=None, headers={})
+
+        with overheard() as statements:
+            await FOR_OWNER["TaskStatus"].run(call, TaskStatus(task_id=task.id))
+
+    assert statements
+    assert not any("FROM event" in sql for sql, _ in statements)

@@ -109,6 +109,7 @@ BODIES: list[tuple[str, str | bytes, int]] = [
     ("objects 10,000 deep", DEEP, -32700),
     ("a number of 5,000 digits", '{"jsonrpc":"2.0","id":' + "1" * 5_000 + ',"method":"ping"}', -32600),
     ("null", "null", -32600),
+    ("an empty object", "{}", -32600),
     ("a string", '"x"', -32600),
     ("a batch of 10,000", json.dumps([PING] * 10_000), -32600),
     ("no method", '{"jsonrpc": "2.0", "id": 1}', -32600),
@@ -126,7 +127,10 @@ async def test_a_message_that_is_none_is_refused(
 
     text = refused(await owner.post("/mcp", content=body, headers=headers), 400)
 
-    assert json.loads(text)["error"]["code"] in {code, -32700, -32602}
+    error = json.loads(text)["error"]
+    assert error["code"] in {code, -32700, -32602}
+    assert len(error["message"].splitlines()) == 1
+    assert "validation error" not in error["message"].lower()
 
 
 async def test_calls_out_of_order_are_refused_with_a_word(owner: httpx2.AsyncClient) -> None:

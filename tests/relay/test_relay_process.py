@@ -64,6 +64,22 @@ def test_it_does_not_outlive_its_keeper(own_relay: RelayProcess) -> None:
     assert own_relay.process.wait(WAIT * 2) == 0
 
 
+async def test_once_its_keeper_is_gone_it_takes_no_new_work_but_what_runners_hand_back(own_relay: RelayProcess) -> None:
+    async with client(own_relay.url) as owner, runner_of(owner) as runner:
+        attempt = await runner.take()
+        assert own_relay.process.stdin is not None
+        own_relay.process.stdin.close()
+        wait_until(lambda: "the keeper is gone" in own_relay.log)
+
+        refused = await owner.post("/api/tasks", json=task())
+        by_mcp = await owner.post("/mcp", json={})
+        shown = await owner.get(f"/api/tasks/{attempt.task_id}")
+        await attempt.finish()
+
+    assert [answer.status_code for answer in (refused, by_mcp, shown)] == [503, 503, 200]
+    assert (refused.json()["type"], refused.headers["retry-after"]) == ("stopping", "1")
+
+
 def test_what_it_writes_is_for_its_owner_alone(own_relay: RelayProcess) -> None:
     assert stat.S_IMODE(own_relay.database.stat().st_mode) == 0o600
 

@@ -178,3 +178,25 @@ async def test_a_relay_that_is_killed_while_it_fires_fires_once(tmp_path: Path, 
             assert (run["taskId"], run["outcome"]) == (attempt.task_id, "started")
     finally:
         end(second)
+
+
+async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.AsyncClient) -> None:
+    refused = [
+        await owner.post("/api/schedules", json=cron(cronExpression="")),
+        await owner.post("/api/schedules", json=cron(continueFrom="")),
+        await owner.post("/api/schedules", json=cron(timezone="x" * 101)),
+        await owner.post("/api/schedules", json=cron(colour="red")),
+        await owner.post("/api/pipelines", json={}),
+        await owner.post("/api/pipelines", json={"steps": [task()]}),
+        await owner.get("/api/schedules", params={"cursor": "1"}),
+    ]
+
+    assert [problem_of(response, 422, "invalid_field")["detail"] for response in refused] == [
+        "cronExpression: is empty; give it a value, or leave it out",
+        "continueFrom: is empty; give it a value, or leave it out",
+        "timezone: has more than 100 characters",
+        "colour: is not known here",
+        "steps: is missing",
+        "steps: needs at least 2 entries, not 1",
+        "cursor: is no cursor; send `next` of the page before, as it came",
+    ]

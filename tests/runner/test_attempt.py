@@ -13,14 +13,18 @@ import pytest
 
 from delegate.model import AgentName, AttemptId, EventKind, Outcome, Stream, TaskId, Usage
 from delegate.queue.rescue import lose
+from delegate.runner import ends
 from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
 from delegate.runner.attempt import carry_out
+from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
+from delegate.runner.holding import Holding
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.store.attempts import get_attempt
 from delegate.store.database import Connection
 from delegate.store.tasks import get_task
+from delegate.wire.parts import CheckpointView
 from delegate.wire.runners import Assignment, FinishRequest
 
 if TYPE_CHECKING:
@@ -398,3 +402,59 @@ async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
     await carry_out(with_script(equipment, Broken()), assignment)
 
     assert (await stage.detail(assignment.task_id)).task.reason == Reason.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "printf 'gitdir: a\\0b' > .git",
+        "git init -q . && printf 'ref: refs/heads/ma\\0in' > .git/HEAD",
+        "cd .. && rmdir work && ln -s work work",
+    ],
+)
+async def test_a_command_that_damages_its_directory_has_still_ended_well(stage: Stage, damage: str) -> None:
+    equipment, assignment = await stage.take(damage)
+
+    await carry_out(equipment, assignment)
+
+    detail = await stage.detail(assignment.task_id)
+    assert (detail.task.status, detail.task.reason) == ("completed", Reason.DONE)
+
+
+async def test_the_end_is_noted_before_anybody_looks_at_the_directory_and_again_after(stage: Stage) -> None:
+    equipment, assignment = await stage.take("exit 0")
+    spool = equipment.slot.spool(assignment.attempt_id)
+    ended = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done")
+    found: list[End | None] = []
+
+    async def decide() -> End:
+        spool.mkdir(parents=True)
+        return ends.finish(assignment, ended)
+
+    async def look(end: End) -> End:
+        found.append(ends.noted(spool))
+        return end.model_copy(update={"checkpoint": CheckpointView(branch="main")})
+
+    told = await Holding(equipment, assignment).until(decide, look)
+
+    assert found == [ends.finish(assignment, ended)]
+    assert told is not None
+    assert told.checkpoint == CheckpointView(branch="main")
+    checkpoint = (await stage.detail(assignment.task_id)).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.branch == "main"
+
+
+async def test_an_end_that_cannot_be_completed_is_told_as_it_is(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    equipment, assignment = await stage.take("exit 0")
+
+    async def decide() -> End:
+        return ends.finish(assignment, Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done"))
+
+    async def look(end: End) -> End:
+        raise LookupError("something that nobody has thought of")
+
+    await Holding(equipment, assignment).until(decide, look)
+
+    assert (await stage.detail(assignment.task_id)).task.status == "completed"
+    assert "end not completed" in caplog.messages

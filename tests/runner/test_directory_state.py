@@ -57,6 +57,12 @@ class Repository:
         }
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told must not hang on how busy the machine is."""
+    monkeypatch.setattr(module, "PATIENCE", 5.0)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "project")
@@ -209,3 +215,31 @@ async def test_a_damaged_repository_is_told_as_far_as_it_can_be(repository: Repo
 
     is_readable = damage in {"index", "objects"}
     assert told == (DirectoryState(branch="main", commit=head) if is_readable else DirectoryState())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(".git", "gitdir: a\0b\n"), (".git/HEAD", "ref: refs/heads/ma\0in\n"), (".git/commondir", "a\0b\n")],
+)
+async def test_a_name_that_no_file_can_have_leads_nowhere(repository: Repository, name: str, text: str) -> None:
+    if name == ".git":
+        (repository.path / ".git").rename(repository.path / "hidden")
+    repository.write(name, text)
+
+    told = await state_of(repository.path)
+
+    assert (told.commit, told.dirty) == (None, None)
+
+
+async def test_a_commit_in_a_repository_whose_objects_lie_nowhere_is_still_told(repository: Repository) -> None:
+    head = repository.head
+    repository.write(".git/HEAD", f"{head}\n")
+    repository.write(".git/commondir", "a\0b\n")
+
+    assert await state_of(repository.path) == DirectoryState(commit=head)
+
+
+async def test_a_directory_that_leads_to_itself_has_nothing_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+
+    assert await state_of(tmp_path / "loop") == DirectoryState()

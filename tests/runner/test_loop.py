@@ -19,12 +19,13 @@ from anyio.abc import Process
 
 from delegate.config import Home
 from delegate.model import AgentName, Outcome, Stream, Usage
-from delegate.runner import ends
+from delegate.runner import ends, loop
 from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
 from delegate.runner.agents.shell import Shell
 from delegate.runner.attempt import carry_out
 from delegate.runner.equipment import Equipment
 from delegate.runner.loop import Runner
+from delegate.runner.orders import Orders
 from delegate.runner.process import Exit
 from delegate.runner.relay import RelayLink
 from delegate.runner.slot import Slot
@@ -384,6 +385,31 @@ async def test_a_runner_claims_when_its_keeper_lets_it_and_says_when_it_is_busy(
     assert ended.task.status == "completed"
 
 
+async def test_a_runner_that_cannot_claim_says_so_and_is_idle_again_when_it_can(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "PAUSE", 0.01)
+    reading, writing = os.pipe()
+    made = stage.equipment()
+    equipment = replace(made, orders=Orders(writing))
+    equipment.orders.take(b'{"open": true}')
+    claim = Home(stage.settings.home).runners / "1" / "claim"
+    claim.mkdir()
+
+    with FileIO(reading) as reports, FileIO(writing, "w"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Runner(equipment).work)
+            with anyio.fail_after(5):
+                said = [await reported(reports), await reported(reports)]
+                claim.rmdir()
+                while (last := await reported(reports)) == {"trouble": True}:
+                    pass
+            equipment.shutdown.drain()
+    stage.handed_out.remove(made)
+
+    assert [*said, last] == [{"idle": True}, {"trouble": True}, {"idle": True}]
+
+
 @pytest.mark.promise("P1")
 async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: Stage) -> None:
     """Held and let go in the very moments in which tasks arrive: each of them runs, and runs once."""
@@ -400,7 +426,8 @@ async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: S
                 for _ in range(number % 4):
                     await anyio.lowlevel.checkpoint()
                 orders.take(b'{"hold": "the machine lacks CPU"}')
-                await anyio.sleep(0.001 * number)
+                for _ in range(20 * number):
+                    await anyio.lowlevel.checkpoint()
                 orders.take(b'{"open": true}')
             ended = [await stage.ended(task) for task in tasks]
         equipment.shutdown.drain()

@@ -27,6 +27,7 @@ from delegate.runner.supervisor import (
     read_process,
     read_ps,
     send_signal,
+    spawn,
 )
 
 pytestmark = pytest.mark.anyio
@@ -543,3 +544,16 @@ async def test_a_line_of_ps_may_have_any_width() -> None:
 
 async def test_a_name_with_a_slash_is_not_searched() -> None:
     assert find_program("./here", "/bin") == "./here"
+
+
+def test_an_agent_whose_supervisor_cannot_leave_its_group_does_not_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+
+    with pytest.raises(OSError, match="the memory ceiling cannot be set: No such file or directory"):
+        spawn(["sleep", "600"], str(tmp_path), {"PATH": os.defpath}, [str(inside), str(tmp_path / "gone")])
+
+    assert survivors(tmp_path) == [os.getpid()]

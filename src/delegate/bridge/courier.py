@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32  # calls; more wait here
 QUEUE_MAX = 256  # messages that wait here; after that the client waits
+QUEUE_BYTES = 8 * 1024 * 1024  # of the messages that wait, and once more of the calls on their way
 PATIENCE = 75.0  # seconds a call waits for a relay; longer than its start may take
 RESENDS = 5  # a call that broke off so often is the reason
 SILENCE = 120.0  # seconds; the relay sends a sign of life every 15, and a call that says nothing ends within 60
@@ -85,7 +86,8 @@ class Courier:
 
     @property
     def is_full(self) -> bool:
-        return len(self._desk.waiting) >= QUEUE_MAX
+        waiting = self._desk.waiting
+        return len(waiting) >= QUEUE_MAX or sum(len(errand.body) for errand in waiting) >= QUEUE_BYTES
 
     @property
     def owes_nothing(self) -> bool:
@@ -157,8 +159,12 @@ class Courier:
         queue = self._desk.first or waiting
         if not queue:
             return None
-        busy = sum(isinstance(found.errand, Call) for found in self._exchanges.values())
-        return None if isinstance(queue[0], Call) and busy >= AT_ONCE else queue[0]
+        return None if isinstance(queue[0], Call) and self._is_busy else queue[0]
+
+    @property
+    def _is_busy(self) -> bool:
+        sizes = [len(found.errand.body) for found in self._exchanges.values() if isinstance(found.errand, Call)]
+        return len(sizes) >= AT_ONCE or sum(sizes) >= QUEUE_BYTES
 
     def _send(self, errand: Errand, now: float, *, may_start: bool) -> bool:
         """Whether it left; if not, everything waits until there is a way."""

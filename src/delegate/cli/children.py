@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from delegate.cli.logs import open_log
 from delegate.config import Home
 from delegate.errors import DelegateError
+from delegate.keeping import Order, line
 
 log = logging.getLogger(__name__)
 
@@ -57,33 +57,37 @@ class RunnerChild(Child):
     reports: int | None = None
     unread: bytes = b""
     is_ready: bool = False
+    is_in_trouble: bool = False  # it said so, or died before it was ready
     attempt: str | None = None
     idle_since: float = 0.0
-    order: str | None = None  # the last one it was given
+    order: bytes | None = None  # the last one it was given
 
     @property
     def is_open(self) -> bool:
         return self.order == OPEN
 
-    def say(self, order: str) -> None:
-        """Once: a runner keeps to what it was told."""
+    def say(self, order: bytes) -> None:
+        """Once: a runner keeps to what it was told. One that does not read must not stop the keeper: what finds no
+        place in its pipe is dropped, and said as it stands then with the next tick."""
         if self.process is None or self.process.stdin is None or self.process.stdin.closed or order == self.order:
             return
-        self.order = order
-        with suppress(BrokenPipeError):  # it has just died
-            self.process.stdin.write(order.encode())
-            self.process.stdin.flush()
+        pipe = self.process.stdin.fileno()
+        os.set_blocking(pipe, False)
+        with suppress(BlockingIOError, BrokenPipeError):  # the latter: it has just died
+            os.write(pipe, order)  # so short that it goes as a whole or not at all
+            self.order = order
 
     def died(self, now: float) -> None:
         super().died(now)
+        self.is_in_trouble = self.is_in_trouble or not self.is_ready
         self.unread, self.is_ready, self.attempt, self.order, self.idle_since = b"", False, None, None, now
 
 
-OPEN = json.dumps({"open": True}) + "\n"
+OPEN = line({Order.OPEN: True})
 
 
-def hold_order(why: str) -> str:
-    return json.dumps({"hold": why}) + "\n"
+def hold_order(why: str) -> bytes:
+    return line({Order.HOLD: why})
 
 
 def environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:

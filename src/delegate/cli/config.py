@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +15,17 @@ from delegate import home as homes
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
 from delegate.cli.output import Entry, listing
 from delegate.cli.terminal import one_line
+from delegate.cli.words import read_value
 from delegate.config import Home, Settled, check_file, home_of, masked, settled, source_of, sources
-from delegate.errors import BadSetting
-from delegate.settings_file import about, read_text
+from delegate.errors import BadSetting, Refused
+from delegate.settings_file import HOME_WHY, about, read_text
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 OF_CLIENTS = frozenset({"relay_url", "token"})  # every command reads them anew; the others are the relay's and runners'
 NONE = "none"
+PATIENCE = 10.0  # seconds; whoever holds the lock reads a small file and writes it
 
 
 @click.group(epilog=examples("delegate config show", "delegate config set cpu_threshold 60", "delegate config path"))
@@ -60,7 +64,11 @@ def path(door: Door) -> None:
 @config.command(
     "set",
     context_settings={"ignore_unknown_options": True},  # a value may begin with a dash
-    epilog=examples("delegate config set default_agent codex", "delegate config set cpu_threshold --unset"),
+    epilog=examples(
+        "delegate config set default_agent codex",
+        "delegate config set cpu_threshold --unset",
+        "delegate config set token - < token.txt",
+    ),
 )
 @click.argument("key")
 @click.argument("value", required=False)
@@ -68,20 +76,44 @@ def path(door: Door) -> None:
 @shared_options
 @click.pass_obj
 def set_value(door: Door, key: str, value: str | None, unset: bool) -> None:
-    """Write a setting into the file of this home; comments in it stay."""
+    """Write a setting into the file of this home; comments in it stay.
+
+    A single - reads the value from standard input, so that a token stands in no list of processes.
+    """
     if unset == bool(value):
         raise HintedUsage("either a value or --unset", f"`delegate config set {key} VALUE`, or --unset in its place")
-    place = Path(os.path.realpath(Home(home_of(door.environ)).config))  # where people link theirs, the file itself
+    if value == "-":
+        value = read_value(key)
+    home = Home(home_of(door.environ))
+    with _alone(home):
+        _change(door, Path(os.path.realpath(home.config)), key, value)  # where people link theirs, the file itself
+    _tell(door, key)
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """No other command changes the file meanwhile: each writes all of it."""
+    lock = homes.hold(home.config_lock, PATIENCE)
+    if lock is None:
+        raise Refused(why=f"another command is writing {home.config}; try again when it has ended")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _change(door: Door, place: Path, key: str, value: str | None) -> None:
     document = _document(place)
     before = document.as_string()
     if value or key not in document:
         _check_known(key)
+    if value and key == "home":
+        raise BadSetting(name=key, value=value, why=HOME_WHY, advice="set DELEGATE_HOME in your environment")
     if value:
         document[key] = _toml(key, value)
     else:
         document.pop(key, None)
     _write(door, place, before, document.as_string())
-    _tell(door, key)
 
 
 def _check_known(key: str) -> None:

@@ -93,6 +93,7 @@ class Keeper:
         self._kill_at = float("inf")
         self._orphans = Orphans()
         self._look_at = 0.0
+        self._address: home.Address | None = None  # as clients should find it
 
     def run(self) -> int:
         wake = self._install_signals()
@@ -105,17 +106,27 @@ class Keeper:
                 break
             self._wait(wake, now)
             self._reap()
-            self._look_at_logs(now)
+            self._look_at_files(time.monotonic())
             if self._stops < 2 and not home.is_in_place(self._lock, self._home.keeper_lock):
                 log.error("the home was removed: stopping")
                 self._ask_stop(2)
             self._advance_stop()
         return self._exit_code
 
-    def _look_at_logs(self, now: float) -> None:
+    def _look_at_files(self, now: float) -> None:
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY
             shorten_logs(self._home)
+            self._mend_address()
+
+    def _mend_address(self) -> None:
+        """Without it nobody finds a relay that is up."""
+        if self._address is None or home.read_address(self._home) == self._address:
+            return
+        if home.is_in_place(self._lock, self._home.keeper_lock):
+            log.warning("address damaged or gone: writing it anew")
+            with suppress(DelegateError):  # the next look tries again
+                home.write_private(self._home.address, self._address.as_json())
 
     def _finished(self) -> bool:
         ended = not self._relay.wanted and all(child.process is None for child in self._children())
@@ -141,7 +152,7 @@ class Keeper:
 
     def _wait(self, wake: int, now: float) -> None:
         moments = [child.due for child in self._children() if child.wanted and child.process is None]
-        timeout = max(0.0, min([*moments, self._kill_at, self._scaling.next_moment(), now + LOOK_EVERY]) - now)
+        timeout = max(0.0, min([*moments, self._kill_at, self._scaling.next_moment(), self._look_at]) - now)
         for key, _ in self._selector.select(timeout):
             if key.fd == wake:
                 with suppress(BlockingIOError):
@@ -178,7 +189,7 @@ class Keeper:
 
     def _relay_ready(self) -> None:
         assert self._relay.process is not None
-        address = home.new_address(self._listener.getsockname()[1], self._relay.process.pid)
+        address = self._address = home.new_address(self._listener.getsockname()[1], self._relay.process.pid)
         try:
             home.write_private(self._home.address, address.as_json())
         except DelegateError as error:

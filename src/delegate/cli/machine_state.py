@@ -14,7 +14,7 @@ from delegate.runner import cgroups
 from delegate.runner.supervisor import IS_LINUX
 
 PROC = Path("/proc")
-IDLE_COLUMNS = (3, 4)  # of the first line of /proc/stat: idle, and waiting for a disk
+IDLE_COLUMNS = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
 GUEST_COLUMNS = 8  # what stands there and further is counted in the columns before
 KIB = 1024
 
@@ -41,7 +41,7 @@ class MachineState:
 
     def cores(self) -> float:
         """How many we may use."""
-        own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        own = len(own_cpus()) or os.cpu_count() or 1
         quota = cgroups.cpu_quota(self._groups)
         return min(float(own), quota[0]) if quota else float(own)
 
@@ -71,15 +71,28 @@ class MachineState:
         return machine if own is None else min(machine, own)
 
 
+def own_cpus() -> set[int]:
+    """Those we may run on; none where the system cannot tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
 def cpu_times(proc: Path = PROC) -> CpuTimes:
+    """Of the CPUs that we may run on: what others do elsewhere neither hinders nor helps us."""
     if not IS_LINUX:
         import psutil  # noqa: PLC0415  only systems without /proc need it
 
         times = psutil.cpu_times()
         return CpuTimes(busy=sum(times) - times.idle, total=sum(times))
-    columns = [int(word) for word in (proc / "stat").read_text().split("\n", 1)[0].split()[1:]][:GUEST_COLUMNS]
-    total, tick = sum(columns), os.sysconf("SC_CLK_TCK")
-    return CpuTimes(busy=(total - sum(columns[number] for number in IDLE_COLUMNS)) / tick, total=total / tick)
+    everything, *lines = (proc / "stat").read_text().splitlines()
+    names = {f"cpu{number}" for number in own_cpus()}
+    own = [line for line in lines if line.split(" ", 1)[0] in names] or [everything]
+    total = idle = 0
+    for line in own:
+        columns = [int(word) for word in line.split()[1:]][:GUEST_COLUMNS]
+        total += sum(columns)
+        idle += sum(columns[number] for number in IDLE_COLUMNS)
+    tick = os.sysconf("SC_CLK_TCK")
+    return CpuTimes(busy=(total - idle) / tick, total=total / tick)
 
 
 def available_memory(proc: Path = PROC) -> int:

@@ -136,8 +136,7 @@ def _run(door: Door, given: list[str]) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.UsageError as error:
-        door.complain(_usage(error), as_json=as_json)
-        return EXIT_USAGE
+        return _show_usage(door, error, as_json=as_json)
     except DelegateError as error:
         if door.verbose:
             _show_traceback()
@@ -153,6 +152,14 @@ def _run(door: Door, given: list[str]) -> int:
             _show_traceback()
         door.complain(_defect(error), as_json=as_json)
         return EXIT_DEFECT
+
+
+def _show_usage(door: Door, error: click.UsageError, *, as_json: bool) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group of commands alone: this is its help
+        click.echo(error.message)
+        return 0
+    door.complain(_usage(error), as_json=as_json)
+    return EXIT_USAGE
 
 
 def _usage(error: click.UsageError) -> Reported:

@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 from delegate.cli.door import Door, examples, shared_options
+from delegate.cli.submit import existing_directory
+from delegate.config import load
 from delegate.errors import Refused
 
 NAME = "delegate"
@@ -50,12 +52,12 @@ def start(door: Door) -> int:
 @click.pass_obj
 def config(door: Door, write: bool) -> None:
     """Print the entry for .mcp.json, which Claude Code and others read."""
+    path = Path(existing_directory(None)) / FILE if write else None
     entry = entry_for(door.environ)
-    if not write:
+    if path is None:
         servers = {"mcpServers": {NAME: entry}}
         door.print([json.dumps(servers) if door.as_json else json.dumps(servers, indent=2)])
         return
-    path = Path.cwd() / FILE
     done = merge(path, entry)
     if door.as_json:
         door.print_json({"path": str(path), "done": done})
@@ -86,7 +88,11 @@ def install(door: Door, agent: str | None) -> None:
 
 
 def entry_for(environ: Mapping[str, str]) -> Entry:
-    """How a client starts the bridge: this very program, for the relay that this shell means."""
+    """How a client starts the bridge: this very program, for the relay that this shell means.
+
+    Settings that are wrong are refused: an address with a login in it would be copied.
+    """
+    load(environ)
     program, *words = own_program()
     carried = {name: environ[name] for name in CARRIED if environ.get(name)}
     entry: Entry = {"command": program, "args": [*words, "mcp", "start"]}
@@ -155,18 +161,33 @@ def _replace(path: Path, text: str) -> None:
 
 
 def add_to_claude(program: str, entry: Entry) -> str:
-    """Its command refuses a name that it knows, whatever stands behind it."""
-    add = [program, "mcp", "add-json", "--scope", "user", NAME, json.dumps({"type": "stdio", **entry})]
-    done = _told(add)
+    """Its command refuses a name that it knows, whatever stands behind it, and has none that replaces it."""
+    done = _add_to_claude(program, {"type": "stdio", **entry})
     if done.returncode == 0:
         return "added"
     if "already exists" not in _words(done):
         raise _refused(program, done)
-    _told([program, "mcp", "remove", "--scope", "user", NAME])
-    again = _told(add)
+    remove = [program, "mcp", "remove", "--scope", "user", NAME]
+    before = _known_to_claude()
+    if before is None:
+        raise Refused(why=f"{program} knows another {NAME}, which would be lost; `{' '.join(remove)}` takes it out")
+    _told(remove)
+    again = _add_to_claude(program, {"type": "stdio", **entry})
     if again.returncode:
+        _add_to_claude(program, before)
         raise _refused(program, again)
     return "updated"
+
+
+def _add_to_claude(program: str, entry: Entry) -> subprocess.CompletedProcess[str]:
+    return _told([program, "mcp", "add-json", "--scope", "user", NAME, json.dumps(entry)])
+
+
+def _known_to_claude() -> Entry | None:
+    """The entry as its own file has it: no command of it tells all of an entry."""
+    servers = _servers(Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json").get("mcpServers")
+    found = servers.get(NAME) if isinstance(servers, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def add_to_codex(program: str, entry: Entry) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from difflib import get_close_matches
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from delegate.cli.timeline import span
 from delegate.errors import InvalidSchedule
+from delegate.zones import moment_of, moments_of, zone_named
 
 FROM_NOW = re.compile(r"\+(\d{1,9})([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-HOW = "write it as 2026-02-19T08:00, 2026-02-19T08:00:00Z or +2h"
+HOW = "write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h"
 
 
 def parse_moment(field: str, text: str, zone: str, now: datetime) -> str:
@@ -28,16 +27,19 @@ def parse_moment(field: str, text: str, zone: str, now: datetime) -> str:
         raise InvalidSchedule(field=field, why=f"{text!r} is no moment; {HOW}") from None
     if len(text.strip()) <= len("2026-02-19"):
         raise InvalidSchedule(field=field, why=f"{text!r} has no time of day; {HOW}")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=zone_named(zone))).isoformat()
+    if moment.tzinfo:
+        return moment.isoformat()
+    place = zone_named(zone)
+    return moment_of(moment, place).astimezone(place).isoformat()
 
 
-def zone_named(name: str) -> tzinfo:
+def skipped(text: str, zone: str) -> bool:
+    """Whether it is a time of day that the clocks of the zone do not show on that day."""
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        close = get_close_matches(name, available_timezones(), n=1)
-        advice = f"did you mean {close[0]}?" if close else "write one like Europe/Berlin or UTC"
-        raise InvalidSchedule(field="timezone", why=f"there is no time zone {name!r}; {advice}") from None
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return time.tzinfo is None and not moments_of(time, zone_named(zone))
 
 
 def shown_moment(text: str, zone: str) -> str:

@@ -35,8 +35,11 @@ STATUS_COLOURS = {
     ABOVE: "dim",
 }
 GAP = "  "
+NOTE_MAX = 400  # columns of a note, on as many lines as that takes
 PROMPT_MIN = 20  # columns a prompt needs beside the other cells; with fewer every task becomes a block
 HEADINGS = ("TASK", "STATUS", "P", "AGENT", "AGE")
+RUNNER_HEADINGS = ("RUNNER", "NAME", "PROCESS", "STATE")
+LABEL = 8  # columns of the longest label about the relay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +91,15 @@ def listing(headings: Sequence[str], last: str, entries: Sequence[Entry], look: 
     for entry in entries:
         line = _row(entry.cells, widths, fit(entry.words, room))
         lines.append(painted_at(line, widths[0] + len(GAP), entry.cells[1], look))
-        if entry.note:
-            lines.append(look.paint(fit(f"  {entry.note}", look.width), "dim"))
+        lines += _note(entry, look)
     return lines
+
+
+def _note(entry: Entry, look: Look) -> list[str]:
+    """Under its row: what matters most stands often at the end, so that on a terminal all of it is shown."""
+    indent, room = "  ", look.width - 2
+    lines = terminal.fold(fit(entry.note, NOTE_MAX), room) if look.folds and room > 1 else [entry.note]
+    return [look.paint(fit(f"{indent}{line}", look.width), "dim") for line in lines if line]
 
 
 def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
@@ -109,7 +118,7 @@ def _block(entry: Entry, look: Look) -> list[str]:
     state = fit(f"  {' '.join(filter(None, (status, *cells)))}", look.width)
     lines = [fit(name, look.width), painted_at(state, 2, status, look)]
     lines += [fit(f"  {entry.words}", look.width)] if entry.words else []
-    return [*lines, look.paint(fit(f"  {entry.note}", look.width), "dim")] if entry.note else lines
+    return [*lines, *_note(entry, look)]
 
 
 def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
@@ -169,21 +178,23 @@ def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:
         "spent": _budget(relay),
         "runners": "" if relay["runners"] else "none",
     }
-    lines = [f"{pad(label, 8)}  {value}" for label, value in facts.items() if value]
+    lines = [
+        f"{pad(start, LABEL)}  {line}"
+        for label, value in facts.items()
+        if value
+        for start, line in zip_longest([label], look.folded(value, LABEL + 2), fillvalue="")
+    ]
     if not relay["runners"]:
         return lines
-    rows = [
-        (
-            one_line(runner["id"]),
-            one_line(runner["name"]),
-            str(runner["pid"]),
-            runner["state"],
-            one_line(runner["taskId"] or ", ".join(runner["agents"])),
+    runners = [
+        Entry(
+            cells=(one_line(runner["id"]), one_line(runner["name"]), str(runner["pid"]), runner["state"]),
+            words=one_line(runner["taskId"] or ", ".join(runner["agents"])),
+            note="",
         )
         for runner in relay["runners"]
     ]
-    table = rows_in_columns([("RUNNER", "NAME", "PROCESS", "STATE", "TASK OR AGENTS"), *rows])
-    return [*lines, "", *(fit(line, look.width) for line in table)]
+    return [*lines, "", *listing(RUNNER_HEADINGS, "TASK OR AGENTS", runners, look)]
 
 
 def _budget(relay: RelayData) -> str:

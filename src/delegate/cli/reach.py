@@ -15,6 +15,7 @@ from delegate.cli.start import start
 from delegate.client import remote_target
 from delegate.config import Home, Settings
 from delegate.errors import DelegateError, RelayUnreachable
+from delegate.settings_values import without_login
 
 CONNECT_PATIENCE = 15.0  # seconds
 
@@ -39,7 +40,9 @@ def _elsewhere(settings: Settings) -> dict[str, Any]:
             address = trial.getpeername()[0]
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise RelayUnreachable(url=settings.relay_url, why=why, advice="check DELEGATE_RELAY_URL") from error
+        raise RelayUnreachable(
+            url=without_login(settings.relay_url), why=why, advice="check DELEGATE_RELAY_URL"
+        ) from error
     where = {"address": address, "host": target.host, "authority": target.authority, "port": target.port}
     return {**where, "path": path, "secure": target.secure, "token": token}
 

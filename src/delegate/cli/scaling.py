@@ -16,16 +16,18 @@ from delegate.cli.children import OPEN, RunnerChild, Terms, hold_order, start_ch
 from delegate.cli.machine_state import MachineState, cpu_seconds_of, used_below
 from delegate.config import Home, Settings
 from delegate.errors import InvalidField
-from delegate.fleet import Orders, Shape, Waiting, plan
-from delegate.pool import Limits, Pool, Room, Usage
+from delegate.fleet import Plan, Shape, Waiting, plan
+from delegate.keeping import News
+from delegate.pool import Limits, Pool, Resource, Room, Usage
 from delegate.settings_values import RUNNERS_MAX, parse_runners
 
 log = logging.getLogger(__name__)
 
 LOOK_BUSY, LOOK_IDLE = 1.0, 5.0  # seconds between looks at the machine
 LOOK_LEAST = 0.1
+WORDS_EVERY = 10.0  # seconds; a runner that is held tells the relay why, so they must not change with every look
 READ_SIZE = 65_536
-NUMBER = "number"  # of tasks at once: what is lacking when it is neither CPU nor memory
+SETTLING_MOST = 2  # runners started together only to settle what their slots had left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +71,16 @@ class Scaling:
         self._look_at = 0.0
         self._looked_at = float("-inf")
         self._spent = 0.0
-        self._held_for: str | None = None
-        self._hold = ""
+        self._held_for: Resource | None = None
+        self._held_since = datetime.now(UTC)
+        self._words_at = 0.0
+        self._hold = b""
+        self._unsettled: list[int] = []  # slots; the first is the next
 
     def begin(self, now: float) -> None:
         """There is a relay to claim from: start what is always there, and what must settle an earlier life."""
         self._is_on = True
-        for slot in left_behind(self._home):
-            self._add(slot, now)
+        self._unsettled = left_behind(self._home)
         self._look(now)
 
     def stop(self) -> None:
@@ -92,9 +96,18 @@ class Scaling:
             return
         if now >= self._look_at:
             self._look(now)
+        self._settle_some(now)
         room = self._pool.room(now)
         waiting = [_waiting(child) for child in self.children if child.wanted and child.attempt is None]
         self._obey(plan(waiting, self._pool.busy, room, self.shape, now), room, now)
+
+    def _settle_some(self, now: float) -> None:
+        """Beyond what there is room for, but few at a time; who has settled goes home, unless there is need for him."""
+        taken = {child.slot for child in self.children}
+        self._unsettled = [slot for slot in self._unsettled if slot not in taken]
+        starting = sum(not child.is_ready and not child.is_in_trouble for child in self.children)
+        for slot in self._unsettled[: max(0, SETTLING_MOST - starting)]:
+            self._add(slot, now, idle_since=float("-inf"))
 
     def _look(self, now: float) -> None:
         usages: dict[str, Usage] = {}
@@ -108,32 +121,36 @@ class Scaling:
         is_quiet = self._pool.busy == 0 and self._held_for is None
         self._look_at = now + (LOOK_IDLE if is_quiet else LOOK_BUSY)
 
-    def _obey(self, orders: Orders, room: Room, now: float) -> None:
-        hold = self._hold_order(orders, room)
+    def _obey(self, made: Plan, room: Room, now: float) -> None:
+        hold = self._hold_order(made, room, now)
         for child in self.children:
-            if child.slot in orders.open:
+            if child.slot in made.open:
                 child.say(OPEN)
-            elif child.slot in orders.hold:
+            elif child.slot in made.hold:
                 child.say(hold)
-            elif child.slot in orders.retire:
+            elif child.slot in made.retire:
                 log.info("runner sent home", extra={"child": child.name})
                 child.wanted = False
                 child.tell(signal.SIGTERM)
-        for _ in range(orders.start):
-            self._add(min(set(range(1, len(self.children) + 2)) - {child.slot for child in self.children}), now)
+        for _ in range(made.start):
+            free = min(set(range(1, len(self.children) + 2)) - {child.slot for child in self.children})
+            self._add(free, now, idle_since=now)
 
-    def _hold_order(self, orders: Orders, room: Room) -> str:
-        """The words of the moment when it began: they say since when."""
-        lacking = (room.lack.resource if room.lack else NUMBER) if orders.hold else None
+    def _hold_order(self, made: Plan, room: Room, now: float) -> bytes:
+        """With the figures of now and then, and the moment when it began."""
+        lacking = (room.lack.resource if room.lack else Resource.NUMBER) if made.hold else None
         if lacking != self._held_for:
-            self._held_for, self._hold = lacking, hold_order(held_words(room, datetime.now(UTC)))
+            self._held_for, self._held_since, self._words_at = lacking, datetime.now(UTC), now
             self._look_at = min(self._look_at, self._looked_at + LOOK_BUSY)
+        if now >= self._words_at:
+            self._hold = hold_order(held_words(room, self._held_since))
+            self._words_at = now + WORDS_EVERY
         return self._hold
 
-    def _add(self, slot: int, now: float) -> None:
+    def _add(self, slot: int, now: float, *, idle_since: float) -> None:
         arguments = ["delegate.runner", "--slot", str(slot), "--relay-url", self._url]
         self.children.append(
-            RunnerChild(name=f"runner-{slot}", arguments=arguments, slot=slot, due=now, idle_since=now)
+            RunnerChild(name=f"runner-{slot}", arguments=arguments, slot=slot, due=now, idle_since=idle_since)
         )
 
     def start(self, child: RunnerChild, now: float) -> None:
@@ -158,17 +175,30 @@ class Scaling:
             self._learn(child, json.loads(line), now)
 
     def _learn(self, child: RunnerChild, news: dict[str, Any], now: float) -> None:
-        if not child.is_ready and child.process is not None:
-            child.is_ready = True
-            self._spent += cpu_seconds_of(child.process.pid)
         match news:
-            case {"busy": str(attempt), "agent": str(agent)}:
+            case {News.BUSY: str(attempt), News.AGENT: str(agent)}:
+                self._is_well(child)
                 child.attempt = attempt
                 self._pool.begins(child.name, agent, now)
-            case {"idle": True}:
+            case {News.IDLE: True}:
+                self._is_well(child)
                 self._ended(child, now)
+            case {News.TROUBLE: True}:
+                self._is_ill(child, now)
+            case _:
+                log.warning("runner not understood", extra={"child": child.name, "news": news})
         if now - self._looked_at >= LOOK_LEAST:
             self._look_at = now
+
+    def _is_well(self, child: RunnerChild) -> None:
+        is_new, child.is_ready, child.is_in_trouble = not child.is_ready, True, False
+        if is_new and child.process is not None:
+            self._spent += cpu_seconds_of(child.process.pid)
+
+    def _is_ill(self, child: RunnerChild, now: float) -> None:
+        if not child.is_in_trouble:  # it says so again whenever it has tried
+            log.warning("runner in trouble", extra={"child": child.name})
+            child.is_in_trouble, child.idle_since = True, now
 
     def died(self, child: RunnerChild, now: float) -> None:
         """What it said last does not matter any more."""
@@ -189,7 +219,13 @@ class Scaling:
 
 
 def _waiting(child: RunnerChild) -> Waiting:
-    return Waiting(slot=child.slot, is_ready=child.is_ready, is_open=child.is_open, since=child.idle_since)
+    return Waiting(
+        slot=child.slot,
+        is_ready=child.is_ready and not child.is_in_trouble,
+        is_open=child.is_open,
+        is_in_trouble=child.is_in_trouble,
+        since=child.idle_since,
+    )
 
 
 def held_words(room: Room, since: datetime) -> str:
@@ -199,7 +235,8 @@ def held_words(room: Room, since: datetime) -> str:
 
 
 def left_behind(place: Home) -> list[int]:
-    """Slots whose runner was at something when it ended; whoever has the slot next brings it to its end."""
+    """Slots whose runner was at something when it ended; whoever has the slot next brings it to its end. A claim alone
+    is no sign of that, every runner that waits has one; should it have been answered, its lease runs out."""
     try:
         slots = [path for path in place.runners.iterdir() if path.name.isascii() and path.name.isdigit()]
     except OSError:
@@ -208,7 +245,7 @@ def left_behind(place: Home) -> list[int]:
 
 
 def _has_left(slot: Path) -> bool:
-    return (slot / "claim").exists() or any(_has_entries(slot / name) for name in ("spool", "effects"))
+    return any(_has_entries(slot / name) for name in ("spool", "effects"))
 
 
 def _has_entries(place: Path) -> bool:

@@ -18,6 +18,7 @@ HEADINGS = ("SCHEDULE", "STATUS", "NEXT", "WHEN")
 WHEN_MAX = 16  # columns for a cron expression in the table
 PROMPT_SHOWN = 400
 RUN_HEADINGS = ("DUE", "OUTCOME", "TASK")
+LATE = 60.0  # seconds after its time from which a run was late
 INDENT = "  "
 
 
@@ -106,15 +107,23 @@ def _history(runs: Sequence[RunData], zone: str, look: Look) -> list[str]:
 
 
 def _run(run: RunData, zone: str) -> Entry:
-    took = f"took {span((moment(run['finishedAt']) - moment(run['at'])).total_seconds())}" if run["finishedAt"] else ""
     missed = f"{run['missed']} more missed" if run["missed"] else ""
     reason = "" if run["reason"] in {None, run["outcome"]} else run["reason"]
     told = [] if run["outcome"] == "completed" else [reason, run["message"]]
     return Entry(
         cells=(shown_moment(run["occurrence"], zone), run["outcome"], one_line(run["taskId"] or "")),
-        words=", ".join(filter(None, (took, missed))),
-        note=": ".join(one_line(words) for words in told if words),
+        words=", ".join(_course(run)) if run["taskId"] else "",
+        note="; ".join(filter(None, [missed, ": ".join(one_line(words) for words in told if words)])),
     )
+
+
+def _course(run: RunData) -> list[str]:
+    """How the task of a run went: late, and how long."""
+    late = (moment(run["at"]) - moment(run["occurrence"])).total_seconds()
+    told = [f"{span(late)} late"] if late >= LATE else []
+    if run["finishedAt"]:
+        told.append(f"took {span((moment(run['finishedAt']) - moment(run['at'])).total_seconds())}")
+    return told
 
 
 def pipeline_table(made: PipelineData, look: Look) -> list[str]:

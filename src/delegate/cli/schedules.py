@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
-from delegate.cli.moments import parse_moment, zone_named
+from delegate.cli.moments import parse_moment, skipped
+from delegate.cli.newest import newest
 from delegate.cli.schedule_pages import next_lines, pipeline_table, schedule_page, schedule_table
 from delegate.cli.submit import Duration, PromptCommand, one_task_options, wish_of, work_options
 from delegate.cli.words import check_encoding, checked_words, read_prompt
+from delegate.zones import zone_named
 
 if TYPE_CHECKING:
     from delegate.answers import ScheduleData
     from delegate.client import Client
 
-PAGE_MAX = 100
 HISTORY_MAX = 100
 STEPS = (2, 20)  # as schedule.PIPELINE_STEPS, which is slow to load; a test compares them
 DELAY_MAX_MS = 366 * 86_400_000
@@ -40,7 +42,7 @@ def schedule() -> None:
     cls=PromptCommand,
     epilog=examples(
         'delegate schedule create "back up the database" --cron "0 2 * * *" --timezone America/New_York',
-        'delegate schedule create "deploy to production" --at 2026-02-19T08:00:00Z',
+        'delegate schedule create "deploy to production" --at 2030-02-19T08:00:00Z',
         'delegate schedule create "look at the logs again" --at +2h',
         'delegate schedule create "tidy up" --after schedule-1f0c9a77e2',
         'delegate schedule create -a shell "make report" --cron "0 9 * * 1-5" --missed-run-policy catchup',
@@ -48,7 +50,7 @@ def schedule() -> None:
 )
 @click.argument("words", nargs=-1, metavar="PROMPT…")
 @click.option("--cron", metavar="FIELDS", help='When, again and again: "minute hour day month weekday".')
-@click.option("--at", metavar="MOMENT", help="When, once: 2026-02-19T08:00, with or without a zone, or +2h.")
+@click.option("--at", metavar="MOMENT", help="When, once: 2030-02-19T08:00, with or without a zone, or +2h.")
 @click.option("--after", metavar="ID", help="When that schedule's run has ended well.")
 @click.option("--timezone", metavar="ZONE", default="UTC", help="Like America/New_York; UTC if not set.")
 @click.option(
@@ -67,7 +69,7 @@ def create(door: Door, /, words: tuple[str, ...], prompt_file: str | None, **wan
 
     Several words make one prompt; a single - reads it from standard input.
     """
-    timing = timing_of(wanted, datetime.now(UTC))
+    timing = timing_of(door, wanted, datetime.now(UTC))
     request = {"prompt": read_prompt(words, prompt_file), **timing, **wish_of(door, wanted)}
     made = door.client().schedule(request)["schedule"]
     if door.as_json:
@@ -77,7 +79,7 @@ def create(door: Door, /, words: tuple[str, ...], prompt_file: str | None, **wan
     door.add(next_lines(made, door.look()))
 
 
-def timing_of(wanted: dict[str, Any], now: datetime) -> dict[str, object]:
+def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, object]:
     """When it is to run, taken out of the options as the relay wants it."""
     cron, at, after = wanted.pop("cron"), wanted.pop("at"), wanted.pop("after")
     zone, expires = wanted.pop("timezone"), wanted.pop("expires_at")
@@ -88,16 +90,26 @@ def timing_of(wanted: dict[str, Any], now: datetime) -> dict[str, object]:
         raise HintedUsage("when is it to run?", advice)
     if cron is not None and at is not None:
         raise HintedUsage("choose one of --cron and --at", "--cron runs again and again, --at once")
+    zone_named(zone)
+    at, expires = _moment(door, "at", at, zone, now), _moment(door, "expires-at", expires, zone, now)
     timing = {
         "scheduleType": "one_time" if cron is None else "cron",
         "cronExpression": cron,
-        "scheduledAt": at and parse_moment("at", at, zone, now),
+        "scheduledAt": at,
         "timezone": zone,
-        "expiresAt": expires and parse_moment("expires-at", expires, zone, now),
+        "expiresAt": expires,
         "afterSchedule": after,
     }
-    zone_named(zone)
     return {name: value for name, value in timing.items() if value is not None}
+
+
+def _moment(door: Door, field: str, typed: str | None, zone: str, now: datetime) -> str | None:
+    if typed is None:
+        return None
+    meant = parse_moment(field, typed, zone, now)
+    if skipped(typed, zone):
+        door.say(f"the clocks of {zone} skip {typed.strip()}: {meant} is meant")
+    return meant
 
 
 @schedule.command(
@@ -112,7 +124,7 @@ def timing_of(wanted: dict[str, Any], now: datetime) -> dict[str, object]:
 @click.pass_obj
 def list_(door: Door, status: str | None, limit: int) -> None:
     """List the newest schedules: when each runs next, and why not."""
-    schedules, more = _newest(door.client(), limit, status)
+    schedules, more = newest(partial(_page, door.client(), status), limit)
     if door.as_json:
         door.print_json_lines(schedules)
     elif schedules:
@@ -125,15 +137,9 @@ def list_(door: Door, status: str | None, limit: int) -> None:
         door.say("there are no schedules yet", 'delegate schedule create "say what is to be done" --cron "0 2 * * *"')
 
 
-def _newest(client: Client, limit: int, status: str | None) -> tuple[list[ScheduleData], bool]:
-    found: list[ScheduleData] = []
-    cursor: str | None = None
-    while True:
-        page = client.schedules(limit=min(limit - len(found), PAGE_MAX), status=status, cursor=cursor)
-        found += page["schedules"]
-        cursor = page["next"]
-        if cursor is None or len(found) >= limit:
-            return found, cursor is not None
+def _page(client: Client, status: str | None, limit: int, cursor: str | None) -> tuple[list[ScheduleData], str | None]:
+    page = client.schedules(limit=limit, status=status, cursor=cursor)
+    return page["schedules"], page["next"]
 
 
 @schedule.command(

@@ -29,7 +29,7 @@ def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]
     if turn is None:
         raise keeper.not_ready(place, "another command is still starting it")
     try:
-        if home.live_address(place) is not None:
+        if home.mended_address(place, home.MENDING_PATIENCE) is not None:
             return False
         answer = _launch(place, runners, environ)
     finally:

@@ -40,6 +40,10 @@ class Duration(click.ParamType[int]):
 TIMEOUT = Duration(*settings_values.TIMEOUT_RANGE_MS, "1,000 ms (1s) to 86,400,000 ms (24h)")
 
 
+LATER = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
+ONE_TASK = {"--depends-on", "--continue-from", "--on-dependency-failure", "--title", "--prompt-file"}
+
+
 class PromptCommand(click.Command):
     """A prompt that starts with a dash looks like an option; the error says how to write it."""
 
@@ -49,9 +53,20 @@ class PromptCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             if dashed or isinstance(error, click.NoSuchOption):
+                if elsewhere := self._elsewhere(error):
+                    raise HintedUsage(error.message, elsewhere) from error
                 advice = f'put -- before a prompt that starts with a dash: {ctx.command_path} -- "-…"'
                 raise HintedUsage(error.format_message(), advice) from error
             raise
+
+    def _elsewhere(self, error: click.UsageError) -> str | None:
+        """Which command takes an option that this one does not."""
+        option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+        if option in LATER:
+            return f"`delegate schedule create` runs a task later, and takes {option}"
+        if option in ONE_TASK:
+            return f"the steps of a pipeline wait for each other; `delegate run` takes {option}"
+        return None
 
 
 class TaskIds(click.ParamType[str]):

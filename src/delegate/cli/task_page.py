@@ -88,7 +88,7 @@ def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] |
         "message": task["message"],
         "hint": task["advice"],
         "submitted": f"{day(task['createdAt'])}, {task['priority']}",
-        "ran": _ran(task, detail["attempts"], now),
+        "ran": _ran(detail["attempts"], now),
         "not before": task["notBefore"] and day(task["notBefore"]),
         "used": spent(task["usage"]),
         "session": task["sessionId"],
@@ -177,10 +177,10 @@ def _reason(task: TaskData) -> str:
     return task["reason"] if task["exitCode"] is None else f"{task['reason']}, exit code {task['exitCode']}"
 
 
-def _ran(task: TaskData, attempts: Sequence[AttemptData], now: datetime) -> str:
-    if not task["startedAt"]:
+def _ran(attempts: Sequence[AttemptData], now: datetime) -> str:
+    """For how long something was at work: what lay between two attempts, as a week's wait for an answer, is none."""
+    if not attempts:
         return ""
-    end = moment(task["finishedAt"]) if task["finishedAt"] else now
-    took = span((end - moment(task["startedAt"])).total_seconds())
-    where = f" on {attempts[-1]['runnerId']}" if attempts else ""
-    return f"{took}{where}, attempt {task['attempt']}"
+    ends = (moment(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)
+    took = sum((end - moment(one["startedAt"])).total_seconds() for one, end in zip(attempts, ends, strict=True))
+    return f"{span(took)} on {attempts[-1]['runnerId']}, attempt {attempts[-1]['number']}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from delegate.cli import terminal
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
+from delegate.cli.newest import newest
 from delegate.cli.output import task_table
 from delegate.cli.words import check_encoding
 from delegate.errors import IllegalMove
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from delegate.answers import TaskData
     from delegate.client import Client
 
-PAGE_MAX = 100
 TAIL_MAX = 10_000  # lines the relay gives at most
 ENDED = {"completed", "failed", "cancelled"}
 CANCEL_MARGIN = 20.0  # seconds beyond the agents' grace that a cancel waits for its task's end
@@ -50,7 +51,7 @@ def status(door: Door, task_id: str | None, limit: int, tree: bool) -> None:
 
 
 def _show_newest(door: Door, limit: int, *, tree: bool) -> None:
-    tasks, more = _newest(door.client(), limit)
+    tasks, more = newest(partial(_page, door.client()), limit)
     if door.as_json:
         door.print_json_lines(tasks)
     elif tasks:
@@ -78,15 +79,9 @@ def _drawn(door: Door, tasks: list[TaskData]) -> list[str]:
     return draw(tasks, door.look(), marks)
 
 
-def _newest(client: Client, limit: int) -> tuple[list[TaskData], bool]:
-    tasks: list[TaskData] = []
-    cursor: str | None = None
-    while True:
-        page = client.tasks(limit=min(limit - len(tasks), PAGE_MAX), cursor=cursor)
-        tasks += page["tasks"]
-        cursor = page["next"]
-        if cursor is None or len(tasks) >= limit:
-            return tasks, cursor is not None
+def _page(client: Client, limit: int, cursor: str | None) -> tuple[list[TaskData], str | None]:
+    page = client.tasks(limit=limit, cursor=cursor)
+    return page["tasks"], page["next"]
 
 
 def _show_task(door: Door, task_id: str) -> None:

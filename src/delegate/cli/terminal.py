@@ -77,5 +77,28 @@ def fit(text: str, columns: int, mark: str = "…") -> str:
     return f"{kept}{mark}" if columns > 0 else ""
 
 
+def fold(text: str, columns: int) -> list[str]:
+    """The text on as many lines as it takes; a word that is wider than a line is broken."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        longer = f"{line} {word}" if line else word
+        if cells(longer) <= columns:
+            line = longer
+            continue
+        *full, line = [*([line] if line else []), *_pieces(word, columns)]
+        lines += full
+    return [*lines, *([line] if line else [])]
+
+
+def _pieces(word: str, columns: int) -> list[str]:
+    pieces = [""]
+    for character in word:
+        if cells(pieces[-1] + character) > columns:
+            pieces.append("")
+        pieces[-1] += character
+    return pieces
+
+
 def pad(text: str, columns: int) -> str:
     return text + " " * (columns - cells(text))

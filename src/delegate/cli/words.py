@@ -24,9 +24,21 @@ def read_words(field: str, words: tuple[str, ...]) -> str:
     """Several words make one text; a single - is all of standard input."""
     if words != ("-",):
         return checked_words(field, " ".join(words))
+    return checked_words(field, _decoded(field, _typed(field)))
+
+
+def read_value(field: str) -> str:
+    """All of standard input as the value of a setting, without the end of its last line."""
+    text = _decoded(field, _typed(field)).removesuffix("\r")
+    if not text:
+        raise InvalidField(field=field, why="is empty: standard input had nothing in it")
+    return text
+
+
+def _typed(field: str) -> bytes:
     if sys.stdin is None:
         raise InvalidField(field=field, why="- reads standard input, which is closed")
-    return checked_words(field, _decoded(field, sys.stdin.buffer.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1)))
+    return sys.stdin.buffer.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1)
 
 
 def _read_text_file(path: Path) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import IllegalMove, NoSuchTask
+from delegate.errors import IllegalMove, InvalidField, NoSuchTask
 from delegate.intake.dependencies import joined
-from delegate.intake.submit import Submitted, born, log_birth
+from delegate.intake.submit import KEY_USED, Submitted, born, log_birth
 from delegate.model import Mode, Task, TaskId, Usage, new_task_id
 from delegate.queue.sessions import without_lent_session
 from delegate.states import FINAL_TASK_STATES, TaskState
@@ -31,7 +31,7 @@ async def retry(database: Database, task_id: TaskId, request_key: str | None, no
             _check_alone(connection, old, verb="retried")
         return born(connection, _rejoined(connection, continued(old, now), old), trigger_key=request_key)
 
-    return await _write_once(database, "retry", request_key, write)
+    return await _write_once(database, "retry", task_id, request_key, write)
 
 
 async def resume(
@@ -46,13 +46,19 @@ async def resume(
         task = replace(continued(old, now), context=context, machine=machine)
         return born(connection, _rejoined(connection, task, old), trigger_key=request_key)
 
-    return await _write_once(database, "resume", request_key, write)
+    return await _write_once(database, "resume", task_id, request_key, write)
 
 
-async def _write_once(database: Database, name: str, request_key: str | None, write: Writing) -> Submitted:
+async def _write_once(
+    database: Database, name: str, task_id: TaskId, request_key: str | None, write: Writing
+) -> Submitted:
     def write_unless_done(connection: Connection) -> Submitted:
         earlier = task_of_trigger(connection, request_key) if request_key else None
-        return write(connection) if earlier is None else Submitted(task=earlier, is_new=False)
+        if earlier is None:
+            return write(connection)
+        if earlier.retry_of != task_id:
+            raise InvalidField(field="requestKey", why=KEY_USED)
+        return Submitted(task=earlier, is_new=False)
 
     submitted = await database.write(name, write_unless_done)
     log_birth(submitted)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 
 from delegate.config import Settings
-from delegate.errors import CycleDetected, InvalidField, PreferenceConflict, Refused
+from delegate.errors import CycleDetected, InvalidField
 from delegate.intake.dependencies import joined
-from delegate.intake.submit import Request, Submitted, accepted, born, log_birth, preferred
+from delegate.intake.naming import naming
+from delegate.intake.submit import Request, Submitted, accepted, born, log_birth, preferred, submitted_before
 from delegate.model import Task, TaskId
 from delegate.store.database import Connection, Database
-from delegate.store.tasks import task_of_trigger
+from delegate.store.graph import hold_dependencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,15 @@ async def submit_batch(
 ) -> list[Submitted]:
     """Write all of them in one commit; returned as they were given. A request key is good for its own entry."""
     order = birth_order(entries)
+    _check_keys(entries)
     drafts = [_draft(place, entry, settings, now) for place, entry in enumerate(entries)]
 
     def write(connection: Connection) -> list[Submitted]:
+        hold_dependencies(connection, _outside(drafts))  # all at once: one by one there would be no order of the locks
         made: dict[int, Submitted] = {}
         ids: dict[str, TaskId] = {}
         for place in order:
-            with _told_of(place):
+            with naming(f"tasks.{place}"):
                 made[place] = _submitted(connection, drafts[place], ids)
             if (name := drafts[place].entry.name) is not None:
                 ids[name] = made[place].task.id
@@ -75,12 +77,31 @@ def birth_order(entries: Sequence[Entry]) -> list[int]:
         raise CycleDetected(field="tasks", cycle=cycle) from None
 
 
+def _check_keys(entries: Sequence[Entry]) -> None:
+    places: dict[str, int] = {}
+    for place, entry in enumerate(entries):
+        key = entry.request.request_key
+        if key is None:
+            continue
+        if key in places:
+            why = f"is the key of tasks.{places[key]}, too; give each a key of its own"
+            raise InvalidField(field=f"tasks.{place}.requestKey", why=why)
+        places[key] = place
+
+
+def _outside(drafts: Sequence[Draft]) -> list[TaskId]:
+    """Pure: whatever is waited for that is not of the batch."""
+    inside = {draft.entry.name for draft in drafts}
+    wanted = dict.fromkeys(name for draft in drafts for name in draft.task.depends_on)
+    return [name for name in wanted if name not in inside]
+
+
 def _names(entry: Entry) -> list[str]:
     return [*entry.request.depends_on, *([entry.request.continue_from] if entry.request.continue_from else [])]
 
 
 def _draft(place: int, entry: Entry, settings: Settings, now: datetime) -> Draft:
-    with _told_of(place):
+    with naming(f"tasks.{place}"):
         preferences = preferred(entry.request, settings)
         task = accepted(entry.request, preferences, settings, now)
         return Draft(entry=entry, task=task, notes=preferences.notes)
@@ -88,9 +109,9 @@ def _draft(place: int, entry: Entry, settings: Settings, now: datetime) -> Draft
 
 def _submitted(connection: Connection, draft: Draft, ids: dict[str, TaskId]) -> Submitted:
     key = draft.entry.request.request_key
-    earlier = task_of_trigger(connection, key) if key else None
+    earlier = submitted_before(connection, key)
     if earlier is not None:
-        return Submitted(task=earlier, is_new=False)
+        return earlier
     origin = draft.task.continue_from
     named = replace(
         draft.task,
@@ -98,16 +119,3 @@ def _submitted(connection: Connection, draft: Draft, ids: dict[str, TaskId]) -> 
         continue_from=None if origin is None else ids.get(origin, origin),
     )
     return born(connection, joined(connection, named), trigger_key=key, notes=draft.notes)
-
-
-@contextmanager
-def _told_of(place: int) -> Iterator[None]:
-    """A refusal names the field of the entry that it is about."""
-    try:
-        yield
-    except PreferenceConflict as error:
-        raise PreferenceConflict([f"tasks.{place}: {problem}" for problem in error.problems]) from error
-    except Refused as error:
-        if error.field is None:
-            raise
-        raise type(error)(**{**error.data, "field": f"tasks.{place}.{error.field}"}) from error

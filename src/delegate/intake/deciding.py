@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
 from delegate.cron import time_after, times_after
-from delegate.errors import Refused
+from delegate.errors import InvalidSchedule, Refused
 from delegate.schedule import MISSED_AFTER, MissedRunPolicy, RunOutcome, Schedule, ScheduleState
 
 COUNTED_MAX = 1_000  # times passed over; who comes back after years should not count every minute of them
@@ -71,6 +71,12 @@ def refused(schedule: Schedule, decision: Decision, error: Refused, now: datetim
     return replace(decision, outcome=RunOutcome.REFUSED, after=after, message=error.message)
 
 
+def undecidable(schedule: Schedule, error: InvalidSchedule, now: datetime) -> Decision:
+    """Pure: its times cannot be worked out any more, say because its zone is gone: it would be due for ever."""
+    after = ended(schedule, ScheduleState.FAILED, f"its times cannot be worked out: {error.message}", now)
+    return Decision(outcome=RunOutcome.REFUSED, after=after, message=error.message)
+
+
 def moved_on(schedule: Schedule, *, since: datetime, now: datetime) -> Schedule:
     """Pure: with its next time after `since`, or ended when there is none."""
     timing = schedule.timing
@@ -105,10 +111,13 @@ def passed_over(schedule: Schedule, *, until: datetime) -> int:
 def upcoming(schedule: Schedule) -> list[datetime]:
     """Its next times, as far as they are known."""
     timing, first = schedule.timing, schedule.next_run_at
-    if first is None:
+    if first is None or schedule.state is not ScheduleState.ACTIVE:
         return []
     if timing.cron is None:
         return [first]
     left = UPCOMING if timing.max_runs is None else min(UPCOMING, timing.max_runs - schedule.runs)
-    times = [first, *islice(times_after(timing.cron, timing.timezone, first), left - 1)]
+    try:
+        times = [first, *islice(times_after(timing.cron, timing.timezone, first), left - 1)]
+    except InvalidSchedule:  # who looks at it is not the one to be told
+        times = [first]
     return [time for time in times if timing.expires_at is None or time < timing.expires_at]

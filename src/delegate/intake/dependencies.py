@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from delegate.errors import DependencyFailed, InvalidField, TooDeep, UnknownDependency
-from delegate.model import DEPENDENCIES_MAX, DEPTH_MAX, Task, TaskId
+from delegate.model import DEPENDENCIES_MAX, DEPENDENTS_MAX, DEPTH_MAX, Task, TaskId
 from delegate.queue.graph import is_ready, spoiler
-from delegate.states import TaskState
+from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection
-from delegate.store.graph import hold_dependencies
+from delegate.store.graph import Dependency, count_dependents, hold_dependencies
 
 
 def in_all(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[TaskId, ...]:
@@ -40,7 +40,20 @@ def joined(connection: Connection, new: Task) -> Task:
     depth = 1 + max(one.depth for one in known)
     if depth > DEPTH_MAX:
         raise TooDeep(field="dependsOn", depth=depth, limit=DEPTH_MAX)
+    _check_crowds(connection, new, known)
     return replace(new, depth=depth, state=TaskState.QUEUED if is_ready(known) else TaskState.BLOCKED)
+
+
+def _check_crowds(connection: Connection, new: Task, known: Sequence[Dependency]) -> None:
+    """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
+    live = [one.id for one in known if one.state not in FINAL_TASK_STATES]
+    for task_id, waiting in count_dependents(connection, live).items():
+        if waiting >= DEPENDENTS_MAX:
+            why = (
+                f"cannot name {task_id}: {waiting:,} tasks depend on it, and the limit is {DEPENDENTS_MAX:,}; "
+                "submit one more task between, or depend on one of those"
+            )
+            raise InvalidField(field=_field(new, task_id), why=why)
 
 
 def _field(new: Task, task_id: TaskId) -> str:

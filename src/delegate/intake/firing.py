@@ -11,24 +11,24 @@ import anyio
 
 from delegate.config import Settings
 from delegate.cron import times_after
-from delegate.errors import DelegateError, Refused, ScheduleEnded
-from delegate.intake.deciding import Decision, decide, expecting, moved_on, refused
+from delegate.errors import InvalidSchedule, Refused, ScheduleEnded, Unavailable
+from delegate.intake.deciding import Decision, decide, ended, expecting, moved_on, refused, undecidable
 from delegate.intake.dependencies import joined
 from delegate.intake.submit import Request, accepted, born, preferred
 from delegate.intake.wishes import request_of_template
 from delegate.model import ScheduleId, Task, TaskId
+from delegate.queue.schedule_runs import due_after, fail_followers
 from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
     drop_misses_ahead,
-    due_after,
-    fail_followers,
     first_in_line,
     get_schedule,
     has_run,
     insert_run,
     lock_due,
+    lock_lapsed,
     move_schedule,
     reckoned_after,
     runs_ahead,
@@ -49,20 +49,26 @@ class Fired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     fired: tuple[Fired, ...]
-    next_at: datetime | None  # when to look again at the latest; None: nothing is planned
+    passed: frozenset[ScheduleId]  # due, but another relay is at them, or they could not be dealt with
+    is_crowd: bool  # there may be more that are due
+    next_at: datetime | None  # the first that is not due yet, if one is known
     has_failed: bool  # some could not be written: the database is busy, or its disk full
 
 
-async def fire_due(database: Database, settings: Settings, now: datetime) -> Round:
-    """Deal with every schedule whose time has come. Relays that share a database share the work."""
-    line = await database.read(partial(first_in_line, limit=AT_ONCE))
+async def fire_due(
+    database: Database, settings: Settings, now: datetime, passed: frozenset[ScheduleId] = frozenset()
+) -> Round:
+    """Deal with the first schedules whose time has come, besides those that were passed in the rounds before."""
+    heads = await database.read(partial(first_in_line, limit=AT_ONCE + len(passed)))
+    line = [(schedule_id, time) for schedule_id, time in heads if schedule_id not in passed][:AT_ONCE]
+    due = [schedule_id for schedule_id, time in line if time <= now]
     fired: list[Fired] = []
     failed: list[ScheduleId] = []
 
     async def fire_one(schedule_id: ScheduleId) -> None:
         try:
             one = await database.write("fire", partial(fire, schedule_id=schedule_id, settings=settings, now=now))
-        except DelegateError as error:
+        except Unavailable as error:
             failed.append(schedule_id)
             log.warning("schedule not fired", extra={"schedule_id": schedule_id, "why": error.message})
         except Exception:  # one that has a defect must not keep the others waiting
@@ -71,14 +77,17 @@ async def fire_due(database: Database, settings: Settings, now: datetime) -> Rou
             fired.extend([] if one is None else [one])
 
     async with anyio.create_task_group() as group:
-        for schedule_id, time in line:
-            if time <= now:
-                group.start_soon(fire_one, schedule_id)
+        for schedule_id in due:
+            group.start_soon(fire_one, schedule_id)
     for one in fired:
         _log_run(one)
-    is_crowd = len(fired) == AT_ONCE  # there may be more of them
-    following = now if is_crowd else next((time for _, time in line if time > now), None)
-    return Round(fired=tuple(fired), next_at=following, has_failed=bool(failed))
+    return Round(
+        fired=tuple(fired),
+        passed=passed | set(due) - {one.schedule.id for one in fired},
+        is_crowd=len(due) == AT_ONCE,
+        next_at=next((time for _, time in line if time > now), None),
+        has_failed=bool(failed),
+    )
 
 
 def fire(connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime) -> Fired | None:
@@ -86,9 +95,12 @@ def fire(connection: Connection, schedule_id: ScheduleId, settings: Settings, no
     if schedule is None or schedule.next_run_at is None:
         return None  # another relay has dealt with it
     if has_run(connection, schedule.id, schedule.next_run_at):
-        settle(connection, moved_on(schedule, since=now, now=now), was=schedule.state, now=now)
+        settle(connection, _past(schedule, now), was=schedule.state, now=now)
         return None
-    decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
+    try:
+        decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
+    except InvalidSchedule as error:
+        decision = undecidable(schedule, error, now)
     task = None
     if decision.outcome is RunOutcome.STARTED:
         try:
@@ -96,6 +108,14 @@ def fire(connection: Connection, schedule_id: ScheduleId, settings: Settings, no
         except Refused as error:
             decision = refused(schedule, decision, error, now)
     return _written(connection, schedule, decision, task, now)
+
+
+def _past(schedule: Schedule, now: datetime) -> Schedule:
+    """With its next time, the one that is due being dealt with already."""
+    try:
+        return moved_on(schedule, since=now, now=now)
+    except InvalidSchedule as error:
+        return undecidable(schedule, error, now).after
 
 
 def _written(connection: Connection, schedule: Schedule, decision: Decision, task: Task | None, now: datetime) -> Fired:
@@ -144,9 +164,30 @@ def continuing(connection: Connection, schedule: Schedule, request: Request) -> 
         return request
     if schedule.pipeline is not None:
         return replace(request, continue_from=before.last_task_id)
-    if schedule.timing.cron is not None and get_task(connection, before.last_task_id) is not None:
+    if waits_for_runs(schedule) and get_task(connection, before.last_task_id) is not None:
         return replace(request, depends_on=(*request.depends_on, before.last_task_id))
     return request
+
+
+def waits_for_runs(schedule: Schedule) -> bool:
+    """Whether its tasks depend on those of the schedule before it."""
+    timing = schedule.timing
+    return timing.after is not None and (schedule.pipeline is not None or timing.cron is not None)
+
+
+async def expire(database: Database, now: datetime) -> None:
+    """End those that have expired without a time of theirs to notice it: they waited for another, or were paused."""
+
+    def write(connection: Connection) -> list[Schedule]:
+        lapsed = lock_lapsed(connection, now, limit=AT_ONCE)
+        over = [ended(schedule, ScheduleState.EXPIRED, None, now) for schedule in lapsed]
+        for schedule, after in zip(lapsed, over, strict=True):
+            settle(connection, after, was=schedule.state, now=now)
+        return over
+
+    while over := await database.write("schedule.expire", write):
+        for schedule in over:
+            log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})
 
 
 async def reckon_back(database: Database, now: datetime) -> None:
@@ -167,7 +208,10 @@ def _reckoned_anew(connection: Connection, schedule: Schedule, now: datetime) ->
         return replace(schedule, reckoned_at=now)
     if schedule.timing.cron is not None:
         drop_misses_ahead(connection, schedule.id, now)
-        return expecting(schedule, next_free_time(connection, schedule, now), now)
+        try:
+            return expecting(schedule, next_free_time(connection, schedule, now), now)
+        except InvalidSchedule as error:
+            return undecidable(schedule, error, now).after
     if schedule.timing.after is not None:  # its time was counted from an end that now lies ahead
         due = due_after(schedule.timing.at, schedule.timing.delay, ended_at=now)
         return replace(schedule, next_run_at=min(schedule.next_run_at, due), reckoned_at=now)

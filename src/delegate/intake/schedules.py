@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from delegate.config import Settings
-from delegate.cron import check_cron, time_after, zone
-from delegate.errors import InvalidField, InvalidSchedule, NoSuchSchedule, Refused, ScheduleEnded
+from delegate.cron import check_cron, time_after
+from delegate.errors import InvalidField, InvalidSchedule, NoSuchSchedule, ScheduleEnded
 from delegate.intake.deciding import ended, expecting
 from delegate.intake.dependencies import joined
-from delegate.intake.firing import is_open, next_free_time, settle
-from delegate.intake.submit import accepted, preferred
+from delegate.intake.firing import is_open, next_free_time, settle, waits_for_runs
+from delegate.intake.naming import naming
+from delegate.intake.submit import KEY_USED, accepted, preferred
 from delegate.intake.wishes import PipelineWish, ScheduleWish, request_of_template
-from delegate.model import ScheduleId, Task, TaskId, new_schedule_id
+from delegate.model import DEPENDENCIES_MAX, ScheduleId, Task, TaskId, new_schedule_id
+from delegate.queue.schedule_runs import due_after
 from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
-    due_after,
     get_schedule,
     insert_schedule,
     lock_run_of_task,
@@ -30,9 +30,9 @@ from delegate.store.schedules import (
     schedule_of_trigger,
     steps_of_pipeline,
 )
+from delegate.zones import zone_named
 
 log = logging.getLogger(__name__)
-KEY_USED = "was used for something else; take another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,6 @@ class Turn:
 
 async def create(database: Database, wish: ScheduleWish, settings: Settings, now: datetime) -> Created:
     """Write the schedule; the same request key again gives the same schedule."""
-    new = new_schedule(wish, now)
 
     def write(connection: Connection) -> Created:
         earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
@@ -77,7 +76,8 @@ async def create(database: Database, wish: ScheduleWish, settings: Settings, now
             if earlier.pipeline is not None:
                 raise InvalidField(field="requestKey", why=KEY_USED)
             return Created(schedule=earlier, is_new=False)
-        joined(connection, _task_of(new.request, settings, now))
+        new = new_schedule(wish, now)  # who asks again is not told that its moment has passed meanwhile
+        joined(connection, _task_of(new, settings, now))
         placed = _placed(connection, new, now)
         insert_schedule(connection, placed, trigger_key=wish.request_key)
         return Created(schedule=placed, is_new=True)
@@ -89,7 +89,6 @@ async def create(database: Database, wish: ScheduleWish, settings: Settings, now
 
 async def create_pipeline(database: Database, wish: PipelineWish, settings: Settings, now: datetime) -> CreatedPipeline:
     """One-time schedules, each after the one before it; the first is due at once. All of them or none."""
-    steps = chained(wish, now)
 
     def write(connection: Connection) -> CreatedPipeline:
         earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
@@ -97,9 +96,10 @@ async def create_pipeline(database: Database, wish: PipelineWish, settings: Sett
             if earlier.pipeline is None:
                 raise InvalidField(field="requestKey", why=KEY_USED)
             return CreatedPipeline(steps=tuple(steps_of_pipeline(connection, earlier.pipeline)), is_new=False)
+        steps = chained(wish, now)
         for number, step in enumerate(steps):
             with naming(f"steps.{number}"):
-                joined(connection, _task_of(step.request, settings, now))
+                joined(connection, _task_of(step, settings, now))
             insert_schedule(connection, step, trigger_key=wish.request_key if number == 0 else None)
         return CreatedPipeline(steps=steps, is_new=True)
 
@@ -114,7 +114,9 @@ async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: d
         if schedule.state is ScheduleState.PAUSED:
             return schedule
         message = f"paused: {reason}" if reason else None
-        paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=None, reckoned_at=now, message=message)
+        # One that waited for another and has its time already keeps it: it does not wait for the other again.
+        time = schedule.next_run_at if is_follower(schedule) else None
+        paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=time, reckoned_at=now, message=message)
         settle(connection, paused, was=schedule.state, now=now)
         return paused
 
@@ -144,10 +146,11 @@ async def cancel(
 
     def write(connection: Connection) -> Cancelled:
         schedule = held(connection, schedule_id)
-        has_open = with_tasks and is_open(connection, schedule.last_task_id)
+        runs = is_open(connection, schedule.last_task_id)
+        has_open = with_tasks and runs
         if schedule.state in FINAL_SCHEDULE_STATES:
             if schedule.state is not ScheduleState.CANCELLED and not has_open:
-                raise _over(schedule, verb="cancelled")
+                raise _with_open_task(schedule) if runs else _over(schedule, verb="cancelled")
         else:
             was = schedule.state
             schedule = ended(schedule, ScheduleState.CANCELLED, reason or None, now)
@@ -195,7 +198,7 @@ def new_schedule(wish: ScheduleWish, now: datetime) -> Schedule:
 
 def first_time(timing: Timing, now: datetime) -> datetime | None:
     """Pure: None for one that waits for another."""
-    zone(timing.timezone)
+    zone_named(timing.timezone)
     if timing.cron is not None:
         check_cron(timing.cron)
         first = time_after(timing.cron, timing.timezone, now)
@@ -203,8 +206,12 @@ def first_time(timing: Timing, now: datetime) -> datetime | None:
             raise InvalidSchedule(field="cronExpression", why=f"`{timing.cron}` does not come any more")
         return first
     if timing.at is not None and timing.at <= now:
-        raise InvalidSchedule(field="scheduledAt", why=f"is over: it is {now.isoformat(timespec='seconds')} now")
+        raise InvalidSchedule(field="scheduledAt", why=_is_over(timing.at, now))
     return timing.at if timing.after is None else None
+
+
+def _is_over(moment: datetime, now: datetime) -> str:
+    return f"{moment.isoformat(timespec='seconds')} is over: it is {now.isoformat(timespec='seconds')} now"
 
 
 def chained(wish: PipelineWish, now: datetime) -> tuple[Schedule, ...]:
@@ -217,15 +224,9 @@ def chained(wish: PipelineWish, now: datetime) -> tuple[Schedule, ...]:
     return tuple(steps)
 
 
-@contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Refusals name the field as it stands in the whole request."""
-    try:
-        yield
-    except Refused as error:
-        if error.field is None:
-            raise
-        raise type(error)(**{**error.data, "field": f"{place}.{error.field}"}) from None
+def is_follower(schedule: Schedule) -> bool:
+    """Whether it gets its only time from the end of another."""
+    return schedule.timing.after is not None and schedule.timing.cron is None
 
 
 def turn(timing: Timing, before: Schedule, run: ScheduleRun | None, now: datetime) -> Turn:
@@ -259,6 +260,8 @@ def _resumed(connection: Connection, schedule: Schedule, now: datetime) -> Sched
     timing = schedule.timing
     if timing.cron is not None:
         return expecting(schedule, next_free_time(connection, schedule, now), now)
+    if schedule.next_run_at is not None:
+        return replace(schedule, next_run_at=max(now, schedule.next_run_at), reckoned_at=now)
     before = None if timing.after is None else lock_schedule(connection, timing.after)
     if before is None:
         return replace(schedule, next_run_at=timing.at or now, reckoned_at=now)
@@ -272,10 +275,15 @@ def _last_run(connection: Connection, schedule: Schedule) -> ScheduleRun | None:
     return None if schedule.last_task_id is None else lock_run_of_task(connection, schedule.last_task_id)
 
 
-def _task_of(template: dict[str, object], settings: Settings, now: datetime) -> Task:
+def _task_of(schedule: Schedule, settings: Settings, now: datetime) -> Task:
     """The task that it would make now, so that what can never be made is refused at once."""
-    request = request_of_template(template)
-    return accepted(request, preferred(request, settings), settings, now)
+    request = request_of_template(schedule.request)
+    task = accepted(request, preferred(request, settings), settings, now)
+    if waits_for_runs(schedule) and len(task.depends_on) >= DEPENDENCIES_MAX:
+        count = len(task.depends_on) + 1
+        why = f"has {count} tasks with that of the schedule before it; the limit is {DEPENDENCIES_MAX}"
+        raise InvalidField(field="dependsOn", why=why)
+    return task
 
 
 def held(connection: Connection, schedule_id: ScheduleId) -> Schedule:
@@ -294,6 +302,11 @@ def _living(connection: Connection, schedule_id: ScheduleId, *, verb: str) -> Sc
 
 def _over(schedule: Schedule, *, verb: str) -> ScheduleEnded:
     return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb=verb)
+
+
+def _with_open_task(schedule: Schedule) -> ScheduleEnded:
+    advice = f"`delegate schedule cancel --cancel-tasks {schedule.id}` cancels its task, which has not ended"
+    return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb="cancelled", advice=advice)
 
 
 async def _write(database: Database, name: str, work: Callable[[Connection], Schedule]) -> Schedule:

@@ -42,6 +42,7 @@ from delegate.store.tasks import insert_task, lock_task, task_of_trigger
 log = logging.getLogger(__name__)
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+KEY_USED = "was used for something else; take another one"
 AGENTS_KNOWN = ", ".join([*AgentName, "acp:<command>"])
 
 
@@ -86,14 +87,24 @@ async def submit(database: Database, request: Request, settings: Settings, now: 
     task = accepted(request, preferences, settings, now)
 
     def write(connection: Connection) -> Submitted:
-        earlier = task_of_trigger(connection, request.request_key) if request.request_key else None
+        earlier = submitted_before(connection, request.request_key)
         if earlier is not None:
-            return Submitted(task=earlier, is_new=False)
+            return earlier
         return born(connection, joined(connection, task), trigger_key=request.request_key, notes=preferences.notes)
 
     submitted = await database.write("submit", write)
     log_birth(submitted)
     return submitted
+
+
+def submitted_before(connection: Connection, request_key: str | None) -> Submitted | None:
+    """What a submit with this key has made. Of a retry it is the key of that: two wishes share none."""
+    earlier = task_of_trigger(connection, request_key) if request_key else None
+    if earlier is None:
+        return None
+    if earlier.retry_of is not None:
+        raise InvalidField(field="requestKey", why=KEY_USED)
+    return Submitted(task=earlier, is_new=False)
 
 
 def born(connection: Connection, task: Task, *, trigger_key: str | None, notes: tuple[str, ...] = ()) -> Submitted:

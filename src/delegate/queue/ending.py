@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from delegate.errors import IllegalMove, StaleFence
 from delegate.model import Attempt, EventKind, Task, TaskId
 from delegate.queue.graph import settled
+from delegate.queue.schedule_runs import settle_run
 from delegate.states import TaskState
-from delegate.store.database import Connection
+from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
-from delegate.store.graph import dependencies_of, dependents_of, lock_blocked, release_blocked
-from delegate.store.schedules import settle_run
+from delegate.store.graph import (
+    Blocked,
+    blocked_behind,
+    cancel_blocked,
+    decisive_of,
+    late_blocked,
+    lock_blocked,
+    release_blocked,
+)
 from delegate.store.tasks import end_task
 
 log = logging.getLogger(__name__)
 DEPENDENTS_AT_ONCE = 100  # in one statement; each waits for up to a hundred others
+# Tasks that one transaction looks at because of an end. Others wait for it to commit: writers of SQLite, and followers,
+# who take events for lost that come too late (HOLE_PATIENCE in report/follow.py).
+CASCADE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +45,33 @@ def end(
 ) -> tuple[Task, ...]:
     """Write the end of a task; release those that waited only for it, or cancel them. Returns the others that moved.
 
-    `attempt` is the one whose end this is, if the task was in a runner's hands.
+    `attempt` is the one whose end this is, if the task was in a runner's hands. What is behind the first CASCADE_MAX
+    is left to `settle_blocked`.
     """
     _write_end(connection, ended, was=was, attempt=attempt, now=now)
-    moved: list[Task] = []
-    wave: Sequence[Task] = [ended]
-    while wave:
-        followers = _settle(connection, [task.id for task in wave], now)
-        moved += followers
-        wave = [task for task in followers if task.state is TaskState.CANCELLED]
-    return tuple(moved)
+    return tuple(_settle(connection, blocked_behind(connection, [ended.id]), now))
+
+
+async def settle_blocked(database: Database, now: datetime) -> list[Task]:
+    """A part of what waits for nothing any more, because its end was one of too many; returns those that moved."""
+    late = await database.read(lambda connection: late_blocked(connection, limit=CASCADE_MAX))
+    if not late:
+        return []
+    moved = await database.write("settle", lambda connection: _settle(connection, late, now))
+    for task in moved:
+        _log_settled(task, after=None)
+    return moved
 
 
 def log_others(moved: Moved) -> None:
     for task in moved.others:
-        log.info(
-            "dependent settled",
-            extra={"task_id": task.id, "after": moved.task.id, "state": task.state, "reason": task.reason},
-        )
+        _log_settled(task, after=moved.task.id)
+
+
+def _log_settled(task: Task, *, after: TaskId | None) -> None:
+    log.info(
+        "dependent settled", extra={"task_id": task.id, "after": after, "state": task.state, "reason": task.reason}
+    )
 
 
 def finished_event(task: Task, attempt: Attempt | None, now: datetime) -> NewEvent:
@@ -76,28 +96,52 @@ def _write_end(connection: Connection, ended: Task, *, was: TaskState, attempt: 
         settle_run(connection, ended, now)
 
 
-def _settle(connection: Connection, ended: Sequence[TaskId], now: datetime) -> list[Task]:
-    """What becomes of all that wait for these; returns those that moved."""
-    waiting = dependents_of(connection, ended)
+def _settle(connection: Connection, waiting: Iterable[Blocked], now: datetime) -> list[Task]:
+    """What becomes of these, and of all behind those that are cancelled; returns the ones that moved.
+
+    One depth after the other: all that could be cancelled by them is deeper, so rows are locked in one order.
+    """
     moved: list[Task] = []
-    for start in range(0, len(waiting), DEPENDENTS_AT_ONCE):
-        moved += _settle_some(connection, waiting[start : start + DEPENDENTS_AT_ONCE], now)
+    left = CASCADE_MAX
+    pending = sorted(waiting)[:left]
+    while pending:
+        some = [one.id for one in pending[:DEPENDENTS_AT_ONCE] if one.depth == pending[0].depth]
+        after = _settle_some(connection, some, now)
+        moved += after
+        left -= len(some)
+        pending = pending[len(some) :]
+        cancelled = [task.id for task in after if task.state is TaskState.CANCELLED]
+        if cancelled and len(pending) < left:
+            pending = sorted({*pending, *blocked_behind(connection, cancelled)})[:left]
     return moved
 
 
 def _settle_some(connection: Connection, waiting: Sequence[TaskId], now: datetime) -> list[Task]:
     # Locked first, then looked at: who holds the row of a task sees every end that was written while it waited.
     blocked = lock_blocked(connection, waiting)
-    standing = dependencies_of(connection, [task.id for task in blocked])
+    standing = decisive_of(connection, [task.id for task in blocked])
     after = [settled(task, standing[task.id], now) for task in blocked]
     _release(connection, [task for task in after if task.state is TaskState.QUEUED], now)
-    for task in after:
-        if task.state is TaskState.CANCELLED:
-            _write_end(connection, task, was=TaskState.BLOCKED, attempt=None, now=now)
+    _cancel(connection, [task for task in after if task.state is TaskState.CANCELLED], now)
     return [task for task in after if task.state is not TaskState.BLOCKED]
 
 
 def _release(connection: Connection, ready: Sequence[Task], now: datetime) -> None:
     if ready:
-        release_blocked(connection, [task.id for task in ready])
+        _all_waited(release_blocked(connection, [task.id for task in ready]), ready)
         append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.READY, at=now, data={}) for task in ready])
+
+
+def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) -> None:
+    if cancelled:
+        _all_waited(cancel_blocked(connection, cancelled), cancelled)
+        append_events(connection, [finished_event(task, None, now) for task in cancelled])
+    for task in cancelled:
+        if task.schedule_id is not None:
+            settle_run(connection, task, now)
+
+
+def _all_waited(written: int, tasks: Sequence[Task]) -> None:
+    if written != len(tasks):
+        state = f"not {TaskState.BLOCKED} any more, or one of {len(tasks) - 1} beside it"
+        raise IllegalMove(task_id=tasks[0].id, state=state, verb="settled", advice="look at it again")

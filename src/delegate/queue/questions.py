@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import InvalidField, NoQuestion, NoSuchAttempt, NoSuchTask, StaleFence
+from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchAttempt, NoSuchTask, StaleFence
 from delegate.model import (
     OPTION_MAX,
     OPTIONS_MAX,
@@ -97,13 +97,13 @@ def _answer(connection: Connection, task_id: TaskId, text: str, request_key: str
     if task.state not in (TaskState.RUNNING, TaskState.WAITING, TaskState.QUEUED) or not open_questions(task):
         raise NoQuestion(task_id=task_id, state=task.state)
     answered = tuple(replace(asked, answer=asked.answer or text) for asked in task.questions)
-    keep_questions(connection, task, answered)
+    _must_stand(keep_questions(connection, task, answered), task)
     data: dict[str, object] = {"text": text, "requestKey": request_key}
     append_events(connection, [_event(task, EventKind.ANSWER, data, now)])
     known = replace(task, questions=answered)
     if task.state is not TaskState.WAITING:
         return known
-    queue_answered(connection, task)
+    _must_stand(queue_answered(connection, task), task)
     return replace(known, state=TaskState.QUEUED)
 
 
@@ -147,8 +147,15 @@ def answers_for(connection: Connection, task: Task) -> Task:
     if not open_questions(task):
         return task
     answered = tuple(asked for asked in task.questions if asked.answer is not None)
-    keep_questions(connection, task, answered)
+    _must_stand(keep_questions(connection, task, answered), task)
     return replace(task, questions=answered)
+
+
+def _must_stand(written: bool, task: Task) -> None:  # noqa: FBT001  # what a guarded write says of itself
+    if not written:
+        raise IllegalMove(
+            task_id=task.id, state=f"not {task.state} any more", verb="answered", advice="look at it again"
+        )
 
 
 def _event(

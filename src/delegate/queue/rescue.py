@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from delegate.errors import StaleFence
 from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, Checkpoint, EventKind, Outcome, Task
 from delegate.queue.checkpoints import checkpoint_untold
-from delegate.queue.ending import Moved, end, log_others
+from delegate.queue.ending import CASCADE_MAX, Moved, end, log_others
 from delegate.queue.held import task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
@@ -55,7 +55,7 @@ def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Moved]:
     gone = abandoned_attempts(
         connection, silent_since=rules.silent_since(now), given_up_since=now - max(GIVEN_UP_AFTER, rules.reclaim_after)
     )
-    return [_lost(connection, attempt, now) for attempt in gone]
+    return _lost(connection, gone, now)
 
 
 def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
@@ -68,7 +68,7 @@ def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], n
     """Part of every claim: what silent runners hold in the lanes of the one who asks."""
     _stay_fair(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
-    return [_lost(connection, attempt, now) for attempt in expired]
+    return _lost(connection, expired, now)
 
 
 def has_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> bool:
@@ -86,8 +86,16 @@ def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
         mark_relay_seen(connection, now)
 
 
-def _lost(connection: Connection, attempt: Attempt, now: datetime) -> Moved:
-    return lose(connection, task_held_by(connection, attempt), attempt, now)
+def _lost(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[Moved]:
+    """As many as one transaction may settle with all that waits for them; the rest is found at the next look."""
+    rescued: list[Moved] = []
+    settled = 0
+    for attempt in attempts:
+        rescued.append(lose(connection, task_held_by(connection, attempt), attempt, now))
+        settled += len(rescued[-1].others)
+        if settled >= CASCADE_MAX:
+            break
+    return rescued
 
 
 def lose(

@@ -17,6 +17,7 @@ class Rules:
     lease: timedelta
     reclaim_after: timedelta
     daily_budget_usd: float | None = None
+    max_runners: int | None = None
 
     def silent_since(self, now: datetime) -> datetime:
         """Leases renewed at or before this moment may be taken by another runner."""
@@ -24,7 +25,12 @@ class Rules:
 
 
 def rules_of(settings: Settings) -> Rules:
-    return Rules(lease=settings.lease, reclaim_after=settings.reclaim_after, daily_budget_usd=settings.daily_budget_usd)
+    return Rules(
+        lease=settings.lease,
+        reclaim_after=settings.reclaim_after,
+        daily_budget_usd=settings.daily_budget_usd,
+        max_runners=settings.max_runners,
+    )
 
 
 def rank(priority: Priority, created_at: datetime) -> datetime:

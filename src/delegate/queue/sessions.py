@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from delegate.model import Mode, Task, TaskId
+from delegate.errors import IllegalMove
+from delegate.model import Mode, Task
 from delegate.store.database import Connection
-from delegate.store.graph import dependents_of, have_session
+from delegate.store.graph import have_session, is_session_lent
 from delegate.store.tasks import chain_of, keep_session, lock_task
 
 
@@ -16,29 +16,28 @@ def with_session(connection: Connection, task: Task) -> Task:
     if task.continue_from is None or task.fence > 1 or task.session_id is not None:
         return task
     forerunner = lock_task(connection, task.continue_from)  # so that of two that continue it, one finds the other
-    if forerunner is None or not can_share(task, forerunner):
+    if forerunner is None or forerunner.session_id is None or not can_share(task, forerunner):
         return task
+    session_id = forerunner.session_id
     chain = [task_id for task_id, _ in chain_of(connection, forerunner.lineage)]
     later = chain[chain.index(forerunner.id) + 1 :]  # a retry has it, and may have more to say in it
-    if is_used(connection, forerunner, [*later, *dependents_of(connection, chain)]):
+    if have_session(connection, later, session_id) or is_session_lent(connection, chain, session_id):
         return task
-    continued = replace(task, session_id=forerunner.session_id)
-    keep_session(connection, continued)
+    continued = replace(task, session_id=session_id)
+    if not keep_session(connection, continued):
+        raise IllegalMove(task_id=task.id, state="not running any more", verb="continued", advice="claim again")
     return continued
 
 
 def without_lent_session(connection: Connection, again: Task) -> Task:
     """As a later one of a chain gets it: a session in which a task after it has gone on is not its own any more."""
+    if again.session_id is None:
+        return again
     chain = [task_id for task_id, _ in chain_of(connection, again.lineage)]
-    is_lent = is_used(connection, again, dependents_of(connection, chain))
-    return replace(again, session_id=None) if is_lent else again
+    return replace(again, session_id=None) if is_session_lent(connection, chain, again.session_id) else again
 
 
 def can_share(task: Task, forerunner: Task) -> bool:
     """Pure: a session is of use only to the same agent in the same place."""
     places = {(one.agent, one.mode, one.machine, one.working_directory) for one in (task, forerunner)}
-    return forerunner.session_id is not None and task.mode is Mode.IN_PLACE and len(places) == 1
-
-
-def is_used(connection: Connection, owner: Task, others: Sequence[TaskId]) -> bool:
-    return owner.session_id is not None and have_session(connection, others, owner.session_id)
+    return task.mode is Mode.IN_PLACE and len(places) == 1

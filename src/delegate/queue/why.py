@@ -22,6 +22,7 @@ class Surroundings:
     silent: frozenset[str]  # ids of tasks whose runner was not
     silent_after: timedelta
     budget_left: float | None
+    max_runners: int | None = None  # that the pool of the relay's machine may have at once
     now: datetime
     waited_for: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by tasks that are blocked
 
@@ -68,6 +69,8 @@ def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
 
 def _why_no_runner(task: Task, around: Surroundings) -> str | None:
     alive = [runner for runner in around.runners if around.alive(runner)]
+    if not alive and around.max_runners == 0:
+        return "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here"
     if not alive:
         return "no runner is connected yet; if none comes, `delegate up` starts some"
     here = [runner for runner in alive if task.machine in (ANY_MACHINE, runner.machine)]

@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -41,7 +42,8 @@ def main() -> int:
     parser.add_argument("--socket-fd", type=int, required=True)
     arguments = parser.parse_args()
     try:
-        settings = load(os.environ)
+        # The token in config.toml is for a relay elsewhere; this one is opened by that of its home.
+        settings = replace(load(os.environ), token=os.environ.get("DELEGATE_TOKEN", ""))
         logs.configure(settings.log_level)
         return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
     except DelegateError as error:
@@ -130,6 +132,7 @@ async def _stop_with_keeper(server: Server) -> None:
         return
     await anyio.wait_readable(sys.stdin.fileno())
     log.warning("the keeper is gone: stopping")
+    server.relay.hub.is_left_alone = True
     await anyio.sleep(KEEPER_GONE_GRACE)
     server.should_exit = True
 

@@ -8,14 +8,13 @@ import secrets
 
 from fastapi import Request
 
-from delegate.errors import Forbidden, Unauthenticated
+from delegate.errors import Forbidden, Stopping, Unauthenticated
 from delegate.model import Attempt, Runner
 from delegate.relay.state import Relay, relay_of
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
 
 RUNNER_PREFIX = "drs_"
-AGENT_PREFIX = "dat_"  # a runner makes one for the agent of each attempt
 TOKEN_MAX = 200
 
 
@@ -41,6 +40,8 @@ async def owner(request: Request) -> None:
     token = bearer(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_of(token), relay.token_hash):
+        if relay.hub.is_left_alone and request.method != "GET":
+            raise Stopping(retry_after=1.0)  # what is accepted now would lie until somebody starts the next keeper
         return
     if token.startswith(RUNNER_PREFIX) and await _runner(relay, token) is not None:
         raise Forbidden(what="this address; it is for the relay's owner")

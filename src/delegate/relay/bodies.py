@@ -31,8 +31,7 @@ class JsonBody(Generic[M]):
             return self.model.model_validate_json(await request.body(), strict=True)
         except ValidationError as error:
             # The input is not echoed, and a body can have a hundred thousand faults: the first is told.
-            faults = error.errors(include_url=False, include_context=False, include_input=False)
-            raise fault(faults[0]["type"], faults[0]["loc"], faults[0]["msg"]) from None
+            raise fault(error.errors(include_url=False, include_input=False)[0]) from None
         except ClientDisconnect as error:
             raise MalformedBody(why="it ended too early") from error
 

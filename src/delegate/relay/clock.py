@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.errors import DelegateError
-from delegate.intake.firing import fire_due, reckon_back
+from delegate.intake.firing import Round, expire, fire_due, reckon_back
+from delegate.model import ScheduleId
 from delegate.queue.ending import Moved
+from delegate.relay.disk import disk_of
 from delegate.relay.live import CLOCK
 from delegate.relay.news import tell
 from delegate.relay.state import Relay
@@ -15,20 +18,17 @@ from delegate.relay.state import Relay
 log = logging.getLogger(__name__)
 LOOK_EVERY = timedelta(seconds=0.5)  # a run starts within a second of its time, whoever else made its schedule
 AFTER_FAILURE = timedelta(seconds=5)  # a database that cannot answer is not asked twice a second
+EXPIRE_EVERY = timedelta(minutes=1)  # nothing runs after its expiry anyway; this only says so
 
 
 async def keep_time(relay: Relay) -> None:
     """For as long as the relay lives."""
-    last: datetime | None = None
+    clock = Clock(relay)
     with relay.hub.listening(CLOCK) as bell:
         while True:
-            now = relay.now()
             pause = AFTER_FAILURE
             try:
-                if last is None or now < last:  # nobody knows what the clock showed when the last relay stopped
-                    await reckon_back(relay.database, now)
-                last = now
-                pause = await _start_due(relay, now)
+                pause = await clock.look(relay.now())
             except DelegateError as error:
                 log.warning("schedules not looked at", extra={"why": error.message})
             except Exception:
@@ -36,12 +36,51 @@ async def keep_time(relay: Relay) -> None:
             await bell.heard(pause.total_seconds())
 
 
-async def _start_due(relay: Relay, now: datetime) -> timedelta:
-    """Returns how long nothing else is due, as far as is known."""
-    done = await fire_due(relay.database, relay.settings, now)
-    for fired in done.fired:
-        if fired.task is not None:
-            tell(relay, Moved(task=fired.task))
-    if done.has_failed:
-        return AFTER_FAILURE
-    return LOOK_EVERY if done.next_at is None else max(timedelta(), min(LOOK_EVERY, done.next_at - relay.now()))
+@dataclass(slots=True)
+class Clock:
+    relay: Relay
+    last: datetime | None = None  # nobody knows what the clock showed when the last relay stopped
+    expired_at: datetime | None = None
+    is_short: bool = False  # of disk; told once
+
+    async def look(self, now: datetime) -> timedelta:
+        """Start what is due. Returns how long nothing else is, as far as is known."""
+        if self._waits_for_room():
+            return AFTER_FAILURE
+        database = self.relay.database
+        if self.last is None or now < self.last:
+            await reckon_back(database, now)
+            self.expired_at = None
+        self.last = now
+        if self.expired_at is None or now - self.expired_at >= EXPIRE_EVERY:
+            await expire(database, now)
+            self.expired_at = now
+        return self._pause(await self._start_due(now))
+
+    def _waits_for_room(self) -> bool:
+        """Below the floor nothing new is started: what is due then is late, and goes by its policy."""
+        lack = disk_of(self.relay.settings).lacks_floor()
+        if lack is not None and not self.is_short:
+            log.warning("schedules wait for room on the disk", extra={"why": lack})
+        if lack is None and self.is_short:
+            log.info("schedules go on: there is room on the disk")
+        self.is_short = lack is not None
+        return self.is_short
+
+    async def _start_due(self, now: datetime) -> Round:
+        """Round after round, while those that are due are a crowd. Relays that share a database share the work."""
+        done = await self._fire(now, frozenset())
+        while done.is_crowd and not done.has_failed:
+            done = await self._fire(now, done.passed)
+        return done
+
+    async def _fire(self, now: datetime, passed: frozenset[ScheduleId]) -> Round:
+        done = await fire_due(self.relay.database, self.relay.settings, now, passed)
+        for fired in done.fired:
+            if fired.task is not None:
+                tell(self.relay, Moved(task=fired.task))
+        return done
+
+    def _pause(self, done: Round) -> timedelta:
+        longest = AFTER_FAILURE if done.has_failed else LOOK_EVERY
+        return longest if done.next_at is None else max(timedelta(), min(longest, done.next_at - self.relay.now()))

@@ -49,10 +49,14 @@ class Disk:
         if method != "POST":
             return None
         if NEW_WORK.fullmatch(path):
-            return shortage([self.place], self.floor)
+            return self.lacks_floor()
         if OUTPUT.fullmatch(path):
             return shortage([self.place], self.ballast_size)
         return None
+
+    def lacks_floor(self) -> str | None:
+        """Why nothing new can be started now."""
+        return shortage([self.place], self.floor)
 
     def lay_ballast(self) -> None:
         """Only where there is room for it and for what may still come."""

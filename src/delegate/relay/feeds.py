@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Iterator
 from heapq import merge
 
 import anyio
+from anyio.lowlevel import checkpoint
 from sse_starlette import ServerSentEvent
 
 from delegate.errors import InvalidField
-from delegate.model import Attempt, Event, OutputChunk, Stream, TaskId
+from delegate.model import Attempt, Event, OutputChunk, TaskId
+from delegate.relay.lines import Line, Reading, marker, views
 from delegate.relay.live import ALL_TASKS
 from delegate.relay.state import Relay
 from delegate.relay.views import event_view, task_view
@@ -21,11 +22,10 @@ from delegate.report import follow
 from delegate.report.follow import Cursor, News
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Database
-from delegate.wire.tasks import OutputChunkView, OutputLine, OutputView
+from delegate.wire.tasks import OutputChunkView, OutputView
 
 PING_SECONDS = 15
 LOOK_SECONDS = 2.0  # another relay on the same database does not ring our bells
-LINE_MAX = 64 * 1024  # a longer line is shown in pieces
 LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one answer; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
 
@@ -140,48 +140,33 @@ async def _chunks(database: Database, attempt: Attempt) -> AsyncIterator[tuple[i
         end = chunks[-1].offset + len(chunks[-1].data)
 
 
-def marker(missing: int) -> bytes:
-    return f"\n[… {missing} bytes left out …]\n".encode()
-
-
-async def last_lines(database: Database, task_id: TaskId, tail: int) -> OutputView:
-    """The end of the output of all attempts, as lines."""
+async def last_lines(database: Database, task_id: TaskId, most: int) -> OutputView:
+    """The end of the output of all attempts, as lines; also the beginning of a line that is still being written."""
     attempts = await follow.attempts_of(database, task_id)
-    lines = Tail(tail)
-    for attempt in attempts:
-        unfinished: dict[Stream, tuple[OutputChunk, bytes]] = {}
-        async for missing, chunk in _chunks(database, attempt):
-            if missing:
-                lines.add(chunk, [marker(missing).strip()])
-            _, rest = unfinished.pop(chunk.stream, (chunk, b""))
-            *whole, rest = (rest + chunk.data).split(b"\n")
-            lines.add(chunk, whole)
-            if len(rest) > LINE_MAX:
-                lines.add(chunk, [rest])
-            elif rest:
-                unfinished[chunk.stream] = (chunk, rest)
-        for chunk, rest in unfinished.values():
-            lines.add(chunk, [rest])
-    return OutputView(lines=lines.views(), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
+    reading, tail = Reading(last=most), Tail(most, LINES_MAX)
+    has_more = True
+    while has_more:
+        news = await follow.output_news(database, task_id, reading.after)
+        has_more = len(news.chunks) == follow.CHUNKS_PER_READ
+        for chunk in news.chunks:
+            tail.add(reading.lines([chunk], is_over=False))
+            await checkpoint()  # lines are quick, but there may be a hundred thousand
+    tail.add(reading.lines([], is_over=True))
+    return OutputView(lines=views(tail.lines), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
 
 
 class Tail:
-    """The last lines, and not more of them than an answer should carry. Millions pass through here unshown."""
+    """The last lines, and not more of them than an answer should carry."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, size_max: int) -> None:
         self._most = most
+        self._size_max = size_max
         self._size = 0
-        self._lines: deque[tuple[datetime, Stream, bytes]] = deque()
+        self.lines: deque[Line] = deque()
 
-    def add(self, chunk: OutputChunk, lines: list[bytes]) -> None:
-        for line in lines[-self._most :]:
-            self._lines.append((chunk.at, chunk.stream, line))
-            self._size += len(line)
-        while len(self._lines) > self._most or self._size > LINES_MAX:
-            self._size -= len(self._lines.popleft()[2])
-
-    def views(self) -> list[OutputLine]:
-        return [
-            OutputLine(at=at, stream=stream, text=line.removesuffix(b"\r").decode(errors="replace"))
-            for at, stream, line in self._lines
-        ]
+    def add(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self.lines.append(line)
+            self._size += len(line.data)
+            while len(self.lines) > self._most or self._size > self._size_max:
+                self._size -= len(self.lines.popleft().data)

@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from delegate.config import Home
 from delegate.errors import DelegateError
+from delegate.queue.ending import Moved, settle_blocked
 from delegate.queue.rescue import rescue
 from delegate.relay.disk import disk_of
 from delegate.relay.news import tell
@@ -21,12 +22,14 @@ from delegate.store.backup import backup, last_backup_at
 log = logging.getLogger(__name__)
 RETAIN_EVERY = timedelta(hours=1)
 LOOK_FOR_BACKUP_EVERY = timedelta(minutes=10)
+SETTLE_EVERY = timedelta(seconds=30)  # looks at all that waits for others: a second of work where these are 100,000
 TICK_MAX = timedelta(seconds=5)
 
 
 async def keep_house(relay: Relay) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(_repeat, relay, _tick, min(TICK_MAX, relay.settings.heartbeat))
+        group.start_soon(_repeat, relay, _settle, SETTLE_EVERY)
         group.start_soon(_repeat, relay, _retain, RETAIN_EVERY)
         if relay.database.is_sqlite:
             group.start_soon(_repeat, relay, _back_up, min(LOOK_FOR_BACKUP_EVERY, relay.settings.backup_every))
@@ -46,6 +49,12 @@ async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause
 async def _tick(relay: Relay) -> None:
     for moved in await rescue(relay.database, relay.rules, relay.now()):
         tell(relay, moved)
+
+
+async def _settle(relay: Relay) -> None:
+    while settled := await settle_blocked(relay.database, relay.now()):
+        for task in settled:
+            tell(relay, Moved(task=task))
 
 
 async def _retain(relay: Relay) -> None:

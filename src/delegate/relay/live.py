@@ -35,6 +35,7 @@ class Hub:
         self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
         self._bells: dict[str, set[Bell]] = defaultdict(set)
         self.closing = anyio.Event()
+        self.is_left_alone = False  # its keeper is gone: whoever works hands back, and nobody new comes
 
     @contextmanager
     def waiting(self, lanes: Iterable[str]) -> Iterator[Waiter]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +25,18 @@ from delegate.wire.basics import Problem
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
+Found = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
+# What pydantic calls by these names; its own words are for who wrote the model.
+SAID = {
+    "missing": "is missing",
+    "extra_forbidden": "is not known here",
+    "string_too_short": "is empty; give it a value, or leave it out",
+    "string_too_long": "has more than {max_length:,} characters",
+    "string_pattern_mismatch": "does not have the form {pattern}",
+    "too_short": "needs at least {min_length} entries, not {actual_length}",
+    "too_long": "has more than {max_length} entries",
+}
+NO_CURSOR = "is no cursor; send `next` of the page before, as it came"
 
 
 class Defect(DelegateError):
@@ -69,8 +82,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return problem(fault(first["type"], first["loc"], first["msg"]), request.state.request_id)
+        return problem(fault(error.errors()[0]), request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
@@ -102,9 +114,17 @@ def routing_fault(request: Request, error: HTTPException) -> DelegateError:
     return MalformedBody(why=error.detail)
 
 
-def fault(kind: str, place: tuple[int | str, ...], why: str) -> DelegateError:
+def fault(found: Found) -> DelegateError:
     """What pydantic found wrong, in our words."""
-    if kind == "json_invalid":
-        return MalformedBody(why=why.removeprefix("Invalid JSON: "))
-    field = ".".join(str(part) for part in place if part not in ("body", "query", "path"))
-    return InvalidField(field=field or "body", why=why.removeprefix("Value error, "))
+    if found["type"] == "json_invalid":
+        return MalformedBody(why=found["msg"].removeprefix("Invalid JSON: "))
+    field = ".".join(str(part) for part in found["loc"] if part not in ("body", "query", "path"))
+    return InvalidField(field=field or "body", why=said(found))
+
+
+def said(found: Found) -> str:
+    if found["type"] == "string_pattern_mismatch" and "cursor" in found["loc"]:
+        return NO_CURSOR
+    if words := SAID.get(found["type"]):
+        return words.format_map(found.get("ctx", {}))
+    return str(found["msg"]).removeprefix("Value error, ")

@@ -21,7 +21,7 @@ STATUSES: dict[ScheduleState, ScheduleStatus] = {
 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
-    timing = schedule.timing
+    timing, times = schedule.timing, upcoming(schedule)
     return ScheduleView(
         schedule_id=schedule.id,
         status=STATUSES[schedule.state],
@@ -38,8 +38,8 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
         prompt=str(schedule.request["prompt"]),
         task=schedule.request,
         runs=schedule.runs,
-        next_run_at=schedule.next_run_at,
-        next_runs=upcoming(schedule),
+        next_run_at=next(iter(times), None),
+        next_runs=times,
         last_run_at=schedule.last_run_at,
         last_task_id=schedule.last_task_id,
         created_at=schedule.created_at,

@@ -166,16 +166,20 @@ def checkpoint_view(checkpoint: Checkpoint | None) -> CheckpointView | None:
     return None if checkpoint is None else CheckpointView(**asdict(checkpoint))
 
 
-def forerunner_view(forerunner: Forerunner | None) -> ForerunnerView | None:
+def forerunner_view(forerunner: Forerunner | None, machine: str) -> ForerunnerView | None:
     if forerunner is None:
         return None
     task = forerunner.task
+    pushed = task.result if task.state is TaskState.COMPLETED else None
     return ForerunnerView(
         task_id=task.id,
         status=SHOWN[task.state],
         prompt=task.prompt,
         message=task.message,
         checkpoint=checkpoint_view(forerunner.checkpoint),
+        branch=pushed.branch if pushed else None,
+        repository=task.repository,
+        working_directory=task.working_directory if task.machine == machine else None,
     )
 
 
@@ -228,7 +232,7 @@ def assignment(held: Held) -> Assignment:
         choices=[choice_view(choice) for choice in task.choices],
         lineage=task.lineage,
         checkpoint=checkpoint_view(held.heritage.checkpoint),
-        forerunner=forerunner_view(held.heritage.forerunner),
+        forerunner=forerunner_view(held.heritage.forerunner, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],
         effects=[effect_view(effect) for effect in held.heritage.effects],
         resume_session=task.session_id,

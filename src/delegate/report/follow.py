@@ -33,7 +33,8 @@ EVENTS_PER_READ = 1_000
 CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
 TIMELINE_MAX = 10_000
 # PostgreSQL hands out event ids before their transactions commit. A hole in the ids is waited for this long, as no
-# transaction of ours takes longer; after that it is the trace of one that was rolled back, or of a task long dropped.
+# transaction of ours takes longer: the longest settles CASCADE_MAX tasks (queue/ending.py) in less than half of it.
+# After that it is the trace of one that was rolled back, or of a task long dropped.
 HOLE_PATIENCE = timedelta(seconds=5)
 
 
@@ -53,12 +54,18 @@ class News:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FullTask:
+class TaskStanding:
+    """How a task stands, without all that has happened."""
+
     task: Task
     attempts: list[Attempt]
-    events: list[Event]
     around: Surroundings
     checkpoint: Checkpoint | None  # that its last attempt has left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullTask(TaskStanding):
+    events: list[Event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +82,32 @@ class RelayState:
     spent_today_usd: float
 
 
+async def task_standing(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> TaskStanding:
+    return await database.read(lambda connection: _standing(connection, task_id, rules, now))
+
+
 async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> FullTask:
     def read(connection: Connection) -> FullTask:
-        task = _existing(connection, task_id)
+        found = _standing(connection, task_id, rules, now)
         return FullTask(
-            task=task,
-            attempts=attempts_of_task(connection, task_id),
+            task=found.task,
+            attempts=found.attempts,
+            around=found.around,
+            checkpoint=found.checkpoint,
             events=last_events_of_task(connection, task_id, TIMELINE_MAX),
-            around=around_tasks(connection, [task], rules, now),
-            checkpoint=last_checkpoint(connection, [task_id]),
         )
 
     return await database.read(read)
+
+
+def _standing(connection: Connection, task_id: TaskId, rules: Rules, now: datetime) -> TaskStanding:
+    task = _existing(connection, task_id)
+    return TaskStanding(
+        task=task,
+        attempts=attempts_of_task(connection, task_id),
+        around=around_tasks(connection, [task], rules, now),
+        checkpoint=last_checkpoint(connection, [task_id]),
+    )
 
 
 async def change_of(database: Database, task_id: TaskId) -> Change:
@@ -239,6 +260,7 @@ def around_tasks(connection: Connection, tasks: Sequence[Task], rules: Rules, no
         silent=frozenset(attempt.task_id for attempt in silent),
         silent_after=rules.lease,
         budget_left=budget_left(connection, rules, now),
+        max_runners=rules.max_runners,
         now=now,
         waited_for=dependencies_of(connection, blocked) if blocked else {},
     )

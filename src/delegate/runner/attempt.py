@@ -46,7 +46,7 @@ async def carry_out(equipment: Equipment, assignment: Assignment, ask_token: str
     is_command = assignment.agent == AgentName.SHELL
     holding = Holding(equipment, assignment, None if is_command else ask_token)
     attempt = Attempt(equipment, assignment, holding)
-    return await holding.until(attempt.work)
+    return await holding.until(attempt.work, attempt.with_checkpoint)
 
 
 class DirectoryUnusable(Exception):
@@ -90,7 +90,7 @@ class Attempt:
             end = self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
         if self._record.failure is not None:
             end = self._without_output(end, self._record.failure)
-        return await self._with_checkpoint(end)
+        return end
 
     async def _work(self) -> End:
         self._record.open()
@@ -116,8 +116,8 @@ class Attempt:
         end = ends.told(self._assignment, outcome)
         return end.model_copy(update={"checkpoint": ends.checkpoint_view(conversation.checkpoint(error))})
 
-    async def _with_checkpoint(self, end: End) -> End:
-        """Where the agent did nothing, what the attempt before has left still stands."""
+    async def with_checkpoint(self, end: End) -> End:
+        """With what is left behind; where the agent did nothing, what the attempt before has left still stands."""
         left = end.checkpoint
         if left is None and isinstance(end, ReleaseRequest):
             return end  # it had not begun

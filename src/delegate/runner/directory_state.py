@@ -22,7 +22,7 @@ from delegate.runner.publishing.clean import Clean, bare_repository, borrowed
 from delegate.runner.publishing.history import read_branch
 from delegate.runner.workspaces.bare import COMMIT, read_small
 
-PATIENCE = 2.0  # seconds; a small repository takes ten milliseconds, and nobody waits for a huge one
+PATIENCE = 0.5  # seconds that the end of a task waits; a small repository takes ten milliseconds
 INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files: more are not looked at
 EXCLUDES_MAX = 1024 * 1024
 HEADS = "ref: refs/heads/"
@@ -39,6 +39,8 @@ CHANGED = (
     "--no-empty-directory",
     "--exclude-standard",
 )
+# ValueError: a name with a NUL, which an agent may have written. RuntimeError: a link that leads to itself.
+UNREADABLE = (GitFailed, OSError, ValueError, RuntimeError)
 STAGED = ("diff-index", "-z", "--cached", "--name-only", "--no-renames")
 
 
@@ -64,7 +66,7 @@ class Found:
 async def directory_state(setup: GitSetup, directory: Path, scratch: Path) -> DirectoryState:
     """What can be told of it in a short time. `scratch`: where our own repository may lie meanwhile."""
     state = DirectoryState()
-    with anyio.move_on_after(PATIENCE), suppress(GitFailed, OSError):
+    with anyio.move_on_after(PATIENCE), suppress(*UNREADABLE):
         found = await anyio.to_thread.run_sync(find_repository, directory, abandon_on_cancel=True)
         if found is None:
             return state
@@ -119,7 +121,7 @@ async def _dirty(git: Git, found: Found, stands_on: str, scratch: Path) -> tuple
         answers: list[bytes] = []
 
         async def ask(*arguments: str, tree: bool) -> None:
-            with suppress(GitFailed):
+            with suppress(*UNREADABLE):
                 answers.append(await clean.git(*arguments, tree=tree))
 
         async with anyio.create_task_group() as group:  # most of the time is taken by the start of a program

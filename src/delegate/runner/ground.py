@@ -17,9 +17,9 @@ from delegate.runner.record import Record
 from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.repositories import locate
+from delegate.runner.workspaces.repositories import Repository, locate
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire.parts import ChoiceView
+from delegate.wire.parts import ChoiceView, ForerunnerView
 from delegate.wire.runners import Assignment
 
 
@@ -46,6 +46,7 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
     repository = await locate(git, assignment)
     mirror = await fetched(git, home, repository)
     base, repofile = await _base_and_file(equipment, git, mirror, assignment.base)
+    base = await _after_forerunner(git, assignment, mirror, base, record)
     decided = _decided(assignment, repofile, record)
     agent = equipment.agents.get(decided.agent)
     if agent is None or not agent.is_available(equipment.environ):
@@ -72,6 +73,32 @@ async def _base_and_file(equipment: Equipment, git: Git, mirror: Mirror, wanted:
         base = await base_of(git, mirror, repofile.base)
         repofile = await equipment.repository_files.get(git, mirror, base)
     return base, repofile
+
+
+async def _after_forerunner(git: Git, assignment: Assignment, mirror: Mirror, base: Base, record: Record) -> Base:
+    """Where the task that this one continues has left its branch, if nobody names a base. The repository's file still
+    is that of the usual base: what an agent has written must not decide what its successor may do."""
+    before = assignment.forerunner
+    if before is None or before.branch is None or assignment.base is not None:
+        return base
+    if not await _is_of(git, mirror.repository, assignment, before):
+        return base
+    if before.branch in mirror.heads:
+        return await base_of(git, mirror, before.branch)
+    text = f"the branch {before.branch} of {before.task_id} is gone, merged perhaps: the work starts from {base.branch}"
+    record.fact(EventKind.WARNING, {"text": text})
+    return base
+
+
+async def _is_of(git: Git, repository: Repository, assignment: Assignment, before: ForerunnerView) -> bool:
+    names = {"repository": before.repository, "working_directory": before.working_directory}
+    if names == {name: getattr(assignment, name) for name in names}:
+        return True
+    try:
+        other = await locate(git, assignment.model_copy(update=names))
+    except SetupProblem:
+        return False
+    return other.key == repository.key
 
 
 def _decided(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:

@@ -43,8 +43,12 @@ class Holding:
             "runner_id": equipment.link.runner_id,
         }
 
-    async def until(self, decide: Callable[[], Awaitable[End]]) -> End | None:
+    async def until(
+        self, decide: Callable[[], Awaitable[End]], complete: Callable[[End], Awaitable[End]] | None = None
+    ) -> End | None:
         """Hold the attempt while `decide` finds its end, and tell that to the relay.
+
+        `complete` adds what takes time to find out, and is no reason to lose the end.
 
         None when the attempt became somebody else's, or when the runner had no more time: then the spool stays, with
         the end noted in it, for the next start.
@@ -57,9 +61,8 @@ class Holding:
                 group.start_soon(self._unless_told, self._upload)
                 group.start_soon(self.record.gather)
                 group.start_soon(self._give_up_in_time, group.cancel_scope)
-                end = ends.without_secrets(await decide(), self._redaction)
+                end = await self._noted(await decide(), complete)
                 self.record.note_secrets()
-                ends.note(self._directory, end)
                 await self._tell(end)
                 told = end
                 group.cancel_scope.cancel()
@@ -71,6 +74,21 @@ class Holding:
         if told is not None or is_lost:
             self._equipment.slot.remove_spool(self._assignment.attempt_id)
         return told
+
+    async def _noted(self, end: End, complete: Callable[[End], Awaitable[End]] | None) -> End:
+        """The end as it may be told; a runner that dies from here on tells it after its restart."""
+        first = ends.without_secrets(end, self._redaction)
+        ends.note(self._directory, first)
+        if complete is None:
+            return first
+        try:
+            whole = ends.without_secrets(await complete(end), self._redaction)
+        except Exception:
+            log.exception("end not completed", extra=self.marks)
+            return first
+        if whole != first:
+            ends.note(self._directory, whole)
+        return whole
 
     async def _unless_told(self, work: Callable[[], Awaitable[None]]) -> None:
         """An attempt whose end the relay has is not ours any more; that answer may overtake the one to the end."""

@@ -46,6 +46,7 @@ class Runner:
         self._ask_token = ""  # for the agent of the claim that was sent last
         self._lacks_room = False
         self._is_ready = False
+        self._is_in_trouble = False
         self._is_settled = False
         self._is_tidy = False
 
@@ -90,6 +91,9 @@ class Runner:
             self._is_ready = True
 
     async def _pause(self) -> None:
+        """The keeper must not wait for what we cannot do: others may be well."""
+        self._is_in_trouble = True
+        self._equipment.orders.say_trouble()
         with self._equipment.shutdown.ends_idling():
             await anyio.sleep(PAUSE)
 
@@ -108,13 +112,16 @@ class Runner:
             ask_hash=hash_of(self._ask_token),
             agents=[name for name in self._equipment.available() if name not in self._parked],
             parked=self._parked,
-            wait=0 if problem else wait.total_seconds(),
+            wait=0 if problem or self._is_in_trouble else wait.total_seconds(),
             problem=problem,
         )
         asked_at = anyio.current_time()
         answer = await self._unless_held(request)
         if answer is None:
             return ClaimAnswer()
+        if self._is_in_trouble:
+            self._is_in_trouble = False
+            self._equipment.orders.say_idle()
         if answer.assignment is not None:
             failpoint("runner.claimed")
             self._equipment.slot.forget_claim()

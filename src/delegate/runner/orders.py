@@ -1,4 +1,4 @@
-"""What the keeper lets this runner do, and what it hears from it: one line of JSON each, over two pipes."""
+"""What the keeper lets this runner do, and what it hears from it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
+from delegate.keeping import News, Order, line
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.wakeup import Wakeup
 
@@ -54,15 +55,18 @@ class Orders:
                 self._claiming = None
 
     def say_busy(self, attempt_id: str, agent: str) -> None:
-        self._say({"busy": attempt_id, "agent": agent})
+        self._say({News.BUSY: attempt_id, News.AGENT: agent})
 
     def say_idle(self) -> None:
-        self._say({"idle": True})
+        self._say({News.IDLE: True})
+
+    def say_trouble(self) -> None:
+        self._say({News.TROUBLE: True})
 
     def _say(self, news: dict[str, object]) -> None:
         if self._report_fd is not None:
             with suppress(BrokenPipeError):  # `heed` finds out, too, and ends the runner
-                os.write(self._report_fd, json.dumps(news).encode() + b"\n")
+                os.write(self._report_fd, line(news))
 
     async def heed(self, shutdown: Shutdown) -> None:
         """The keeper holds the other end of our standard input: its end is the keeper's end."""
@@ -75,19 +79,21 @@ class Orders:
         unread = b""
         while piece := await _read():
             *lines, unread = (unread + piece).split(b"\n")
-            for line in lines:
-                self.take(line)
+            for said in lines:
+                self.take(said)
         log.warning("keeper is gone")
         shutdown.stop_now()
 
-    def take(self, line: bytes) -> None:
-        match json.loads(line):
-            case {"hold": str(why)}:
+    def take(self, said: bytes) -> None:
+        match json.loads(said):
+            case {Order.HOLD: str(why)}:
                 self.hold = why
                 if self._claiming is not None:
                     self._claiming.cancel()
-            case {"open": True}:
+            case {Order.OPEN: True}:
                 self.hold = None
+            case unknown:
+                log.warning("order not understood", extra={"order": unknown})
         self._is_told = True
         self._changed.send()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from delegate.model import Checkpoint, Result, Usage
 from delegate.runner.checks import Checks
 from delegate.runner.conversation import Conversation
-from delegate.runner.publication import Draft
+from delegate.runner.publication import Draft, unpublished
 from delegate.runner.workspaces.worktrees import Workspace
 
 DIRTY_MAX = 200  # names of changed files that a checkpoint tells
@@ -55,10 +55,16 @@ def checkpoint_of(
         branch=workspace.branch,
         base_commit=workspace.base.commit,
         commit=draft.commit if draft else None,
-        dirty_files=tuple(draft.snapshot.dirty[:DIRTY_MAX]) if draft else None,
+        dirty_files=_dirty(draft, is_pushed=progress.is_pushed) if draft else None,
         output_tail=tail,
         error=error,
         summary=conversation.summary,
         is_work_done=progress.is_work_done,
         usage=conversation.session_spent,
     )
+
+
+def _dirty(draft: Draft, *, is_pushed: bool) -> tuple[str, ...]:
+    """Whoever continues finds what was pushed committed; else the tree is as the agent left it."""
+    snapshot = draft.snapshot
+    return tuple(odd.path for odd in unpublished(snapshot))[:DIRTY_MAX] if is_pushed else snapshot.dirty[:DIRTY_MAX]

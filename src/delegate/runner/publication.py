@@ -25,7 +25,7 @@ from delegate.runner.publishing.outgoing import Look, against_history, carried_n
 from delegate.runner.publishing.policy import Rules, Verdict, judge
 from delegate.runner.publishing.push import Pushed, PushRejected, push
 from delegate.runner.publishing.snapshot import Snapshot, take
-from delegate.runner.publishing.sorting import Oddity
+from delegate.runner.publishing.sorting import Odd, Oddity
 from delegate.runner.record import Record
 from delegate.wire.runners import Assignment
 
@@ -222,10 +222,15 @@ def body_facts(assignment: Assignment, draft: Draft, story: Story) -> BodyFacts:
     )
 
 
+def unpublished(snapshot: Snapshot) -> list[Odd]:
+    """What lies in the tree and is in no commit of ours."""
+    return [odd for odd in snapshot.odd if odd.kind is not Oddity.SHARED and not odd.is_submodule]
+
+
 def warnings_of(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.problem:
         yield snapshot.problem
-    left = [odd for odd in snapshot.odd if odd.kind is not Oddity.SHARED and not odd.is_submodule]
+    left = unpublished(snapshot)
     if left:
         yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:SKIPPED_TOLD])}"
 

@@ -216,10 +216,23 @@ def spawn(argv: list[str], cwd: str, env: dict[str, str], cgroup: list[str] | No
         return spawn_here(path, argv, env)
     inside, outside = cgroup
     join_group(inside)  # what we start is born in it, so that nothing it starts can be elsewhere
+    leader = None
     try:
-        return spawn_here(path, argv, env)
+        leader = spawn_here(path, argv, env)
     finally:
-        join_group(outside)  # we must outlive the kill of all that is inside
+        leave_group(outside, leader)
+    return leader
+
+
+def leave_group(outside: str, leader: int | None) -> None:
+    """We must outlive the kill of all that is inside; where we cannot, what we have just started must not live on."""
+    try:
+        join_group(outside)
+    except OSError:
+        if leader is not None:
+            os.killpg(leader, signal.SIGKILL)
+            os.waitpid(leader, 0)
+        raise
 
 
 def spawn_here(path: str, argv: list[str], env: dict[str, str]) -> int:

@@ -1,23 +1,46 @@
-"""Verbs on what waits for what. Rows are locked in the order they were born in: a task is younger than all it waits
-for, so two who lock some of the same rows do not wait for each other."""
+"""Verbs on what waits for what.
+
+Rows are locked by depth, those of one depth by age: a task is deeper than all it waits for, so two who lock some of the
+same rows do not wait for each other. An order among everything else that is locked (attempts, schedules, the forerunner
+of a claim) there is none: PostgreSQL ends a deadlock, and the database does the job again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_, select, update
 
-from delegate.model import Task, TaskId
-from delegate.states import Reason, TaskState
+from delegate.model import OnDependencyFailure, Task, TaskId
+from delegate.states import FINAL_TASK_STATES, Reason, TaskState
 from delegate.store.tables import dependency, task
 from delegate.store.tasks import to_task
 
+T = TypeVar("T", TaskId, int)
+ENDED_BADLY = (TaskState.FAILED, TaskState.CANCELLED)
+UNENDED_TASK_STATES = tuple(state for state in TaskState if state not in FINAL_TASK_STATES)
+IDS_AT_ONCE = 500  # in one statement: neither database takes any number of parameters
 INSERT = insert(dependency)
-# Every end of a task asks this: made once, it is hashed once.
-DEPENDENTS = (
-    select(dependency.c.task_id).where(dependency.c.depends_on.in_(bindparam("ids", expanding=True))).distinct()
+# Every end of a task asks this: made once, it is hashed once. The states are looked at here and not there: by them a
+# planner would begin with all that waits for anything.
+BEHIND = select(task.c.depth, task.c.seq, task.c.id, task.c.state).where(
+    task.c.id.in_(select(dependency.c.task_id).where(dependency.c.depends_on.in_(bindparam("ids", expanding=True))))
+)
+CANCEL_BLOCKED = (
+    update(task)
+    .where(
+        task.c.id == bindparam("known_id"),
+        task.c.state == TaskState.BLOCKED,
+        task.c.fence == bindparam("known_fence"),
+    )
+    .values(
+        state=TaskState.CANCELLED,
+        reason=bindparam("why"),
+        message=bindparam("words"),
+        finished_at=bindparam("ended_at", type_=task.c.finished_at.type),
+    )
 )
 
 
@@ -31,32 +54,89 @@ class Dependency:
     depth: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Blocked:
+    """The place of a task that waits in the order of the locks."""
+
+    depth: int
+    seq: int
+    id: TaskId
+
+
+def in_slices(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        yield ids[start : start + IDS_AT_ONCE]
+
+
 def insert_dependencies(connection: Connection, new: Task) -> None:
     connection.execute(INSERT, [{"task_id": new.id, "depends_on": other} for other in new.depends_on])
 
 
 def hold_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, Dependency]:
     """Those of these tasks that exist; none of them can end before this transaction does."""
-    query = select(task.c.id, task.c.state, task.c.reason, task.c.depth).where(task.c.id.in_(ids))
-    rows = connection.execute(query.order_by(task.c.seq).with_for_update(read=True))
-    return {TaskId(row.id): to_dependency(row) for row in rows}
+    columns = select(task.c.id, task.c.state, task.c.reason, task.c.depth).order_by(task.c.depth, task.c.seq)
+    found: dict[TaskId, Dependency] = {}
+    for some in in_slices(_in_lock_order(connection, ids)):
+        rows = connection.execute(columns.where(task.c.id.in_(some)).with_for_update(read=True))
+        found |= {TaskId(row.id): to_dependency(row) for row in rows}
+    return found
+
+
+def _in_lock_order(connection: Connection, ids: Sequence[TaskId]) -> Sequence[TaskId]:
+    if len(ids) <= IDS_AT_ONCE:
+        return ids  # the one statement that locks them brings them into the order
+    places = select(task.c.depth, task.c.seq, task.c.id)
+    rows = [row for some in in_slices(ids) for row in connection.execute(places.where(task.c.id.in_(some)))]
+    return [TaskId(row.id) for row in sorted(rows, key=lambda row: (row.depth, row.seq))]
+
+
+def count_dependents(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, int]:
+    """How many wait for each of these, or have; one that nobody waits for is left out."""
+    query = select(dependency.c.depends_on, func.count()).where(dependency.c.depends_on.in_(ids))
+    return {TaskId(task_id): count for task_id, count in connection.execute(query.group_by(dependency.c.depends_on))}
 
 
 def dependents_of(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
     """Whoever waits for any of these, or has."""
-    return [TaskId(task_id) for task_id in connection.execute(DEPENDENTS, {"ids": ids}).scalars()]
+    query = select(dependency.c.task_id).distinct()
+    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_slices(ids))
+    return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
 
 
 def needed_by(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
     """Whatever any of these waits for, or has waited for; some may have been dropped."""
-    query = select(dependency.c.depends_on).where(dependency.c.task_id.in_(ids)).distinct()
-    return [TaskId(task_id) for task_id in connection.execute(query).scalars()]
+    query = select(dependency.c.depends_on).distinct()
+    slices = (query.where(dependency.c.task_id.in_(some)) for some in in_slices(ids))
+    return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
+
+
+def blocked_behind(connection: Connection, ids: Sequence[TaskId]) -> set[Blocked]:
+    """Who still waits for any of these."""
+    rows = (row for some in in_slices(ids) for row in connection.execute(BEHIND, {"ids": some}))
+    return {to_blocked(row) for row in rows if row.state == TaskState.BLOCKED}
+
+
+def late_blocked(connection: Connection, *, limit: int) -> list[Blocked]:
+    """Who still waits though nothing is left to wait for. An end settles what waits for it, as far as it goes."""
+    other = task.alias()
+    dependencies = (
+        select(other.c.id)
+        .join(dependency, dependency.c.depends_on == other.c.id)
+        .where(dependency.c.task_id == task.c.id)
+        .correlate(task)
+    )
+    is_spoilt = dependencies.where(other.c.state.in_(ENDED_BADLY)).exists()
+    is_open = dependencies.where(other.c.state.in_(UNENDED_TASK_STATES)).exists()
+    is_late = or_(and_(task.c.on_dependency_failure == OnDependencyFailure.CANCEL, is_spoilt), ~is_open)
+    query = select(task.c.depth, task.c.seq, task.c.id).where(task.c.state == TaskState.BLOCKED, is_late)
+    return [to_blocked(row) for row in connection.execute(query.order_by(task.c.seq).limit(limit))]
 
 
 def lock_blocked(connection: Connection, ids: Sequence[TaskId]) -> list[Task]:
     """Those of these tasks that still wait for others, held until the transaction ends."""
     query = select(task).where(task.c.id.in_(ids), task.c.state == TaskState.BLOCKED)
-    return [to_task(row) for row in connection.execute(query.order_by(task.c.seq).with_for_update())]
+    rows = connection.execute(query.order_by(task.c.depth, task.c.seq).with_for_update())
+    return [to_task(row) for row in rows]
 
 
 def dependencies_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
@@ -64,19 +144,59 @@ def dependencies_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskI
     query = (
         select(dependency.c.task_id, task.c.id, task.c.state, task.c.reason, task.c.depth)
         .join(task, task.c.id == dependency.c.depends_on)
-        .where(dependency.c.task_id.in_(ids))
         .order_by(task.c.seq)
     )
     found: dict[TaskId, list[Dependency]] = {task_id: [] for task_id in ids}
-    for row in connection.execute(query):
-        found[TaskId(row.task_id)].append(to_dependency(row))
+    for some in in_slices(ids):
+        for row in connection.execute(query.where(dependency.c.task_id.in_(some))):
+            found[TaskId(row.task_id)].append(to_dependency(row))
     return found
+
+
+def decisive_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
+    """Of what each of these tasks waits for, all that matters: the oldest that has not ended well, and the oldest that
+    has not ended."""
+    spoiler, unended = (
+        func.min(case((task.c.state.in_(states), task.c.seq))) for states in (ENDED_BADLY, UNENDED_TASK_STATES)
+    )
+    query = (
+        select(dependency.c.task_id, spoiler.label("spoiler"), unended.label("unended"))
+        .join(task, task.c.id == dependency.c.depends_on)
+        .group_by(dependency.c.task_id)
+    )
+    rows = [row for some in in_slices(ids) for row in connection.execute(query.where(dependency.c.task_id.in_(some)))]
+    known = _dependencies_at(connection, sorted({seq for row in rows for seq in row[1:] if seq is not None}))
+    found: dict[TaskId, list[Dependency]] = {task_id: [] for task_id in ids}
+    for row in rows:
+        found[TaskId(row.task_id)] = [known[seq] for seq in row[1:] if seq is not None]
+    return found
+
+
+def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int, Dependency]:
+    columns = select(task.c.seq, task.c.id, task.c.state, task.c.reason, task.c.depth)
+    slices = (columns.where(task.c.seq.in_(some)) for some in in_slices(places))
+    return {row.seq: to_dependency(row) for query in slices for row in connection.execute(query)}
 
 
 def release_blocked(connection: Connection, ids: Sequence[TaskId]) -> int:
     """To the queue; returns how many of them still waited."""
     waiting = (task.c.id.in_(ids), task.c.state == TaskState.BLOCKED)
     return connection.execute(update(task).where(*waiting).values(state=TaskState.QUEUED)).rowcount
+
+
+def cancel_blocked(connection: Connection, cancelled: Sequence[Task]) -> int:
+    """Write the ends of tasks that never ran; returns how many of them still waited as they were read."""
+    rows = [
+        {
+            "known_id": one.id,
+            "known_fence": one.fence,
+            "why": one.reason,
+            "words": one.message,
+            "ended_at": one.finished_at,
+        }
+        for one in cancelled
+    ]
+    return connection.execute(CANCEL_BLOCKED, rows).rowcount
 
 
 def tasks_by_id(connection: Connection, ids: Iterable[TaskId]) -> list[Task]:
@@ -87,8 +207,25 @@ def tasks_by_id(connection: Connection, ids: Iterable[TaskId]) -> list[Task]:
 
 def have_session(connection: Connection, ids: Sequence[TaskId], session_id: str) -> bool:
     """Whether any of these works, or has worked, in an agent's session."""
-    query = select(task.c.id).where(task.c.id.in_(ids), task.c.session_id == session_id).limit(1)
-    return connection.execute(query).first() is not None
+    query = select(task.c.id).where(task.c.session_id == session_id).limit(1)
+    slices = (query.where(task.c.id.in_(some)) for some in in_slices(ids))
+    return any(connection.execute(query).first() is not None for query in slices)
+
+
+def is_session_lent(connection: Connection, owners: Sequence[TaskId], session_id: str) -> bool:
+    """Whether one that waited for any of these works, or has worked, in an agent's session."""
+    query = (
+        select(task.c.id)
+        .join(dependency, dependency.c.task_id == task.c.id)
+        .where(task.c.session_id == session_id)
+        .limit(1)
+    )
+    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_slices(owners))
+    return any(connection.execute(query).first() is not None for query in slices)
+
+
+def to_blocked(row: Row[*tuple[Any, ...]]) -> Blocked:
+    return Blocked(depth=row.depth, seq=row.seq, id=TaskId(row.id))
 
 
 def to_dependency(row: Row[*tuple[Any, ...]]) -> Dependency:

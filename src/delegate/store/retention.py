@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Text, cast, delete, func, or_, select
 
 from delegate.schedule import FINAL_SCHEDULE_STATES
 from delegate.states import FINAL_TASK_STATES
@@ -12,10 +12,24 @@ from delegate.store.tables import dependency, output, schedule, schedule_run, ta
 
 
 def drop_ended_before(connection: Connection, moment: datetime, limit: int) -> int:
-    """Ended tasks with everything that belongs to them, except those that a living one waits for or goes on from."""
+    """Ended tasks with everything that belongs to them, except those that a living one waits for or goes on from, or
+    that a living schedule names for its tasks to come."""
     ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < moment)
-    old = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit)
-    return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount
+    named = _named_by_schedules(connection)
+    # So many more are read that enough are left: as a condition of the query the names could be too many.
+    query = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit + len(named))
+    old = [task_id for task_id in connection.scalars(query) if task_id not in named][:limit]
+    return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount if old else 0
+
+
+def _named_by_schedules(connection: Connection) -> set[str]:
+    text = cast(schedule.c.request, Text)
+    names_some = or_(text.contains('"dependsOn"'), text.contains('"continueFrom"'))  # most name none, and are not read
+    query = select(schedule.c.request).where(schedule.c.state.not_in(FINAL_SCHEDULE_STATES), names_some)
+    named: set[str] = set()
+    for request in connection.scalars(query):
+        named.update([*request.get("dependsOn", []), request.get("continueFrom") or ""])
+    return named
 
 
 def _is_needed() -> ColumnElement[bool]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
-from delegate.states import TaskState
 from delegate.store.tables import schedule, schedule_run
 
 LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
-OUTCOMES = {
-    TaskState.COMPLETED: RunOutcome.COMPLETED,
-    TaskState.FAILED: RunOutcome.FAILED,
-    TaskState.CANCELLED: RunOutcome.CANCELLED,
-}
 
 
 def insert_schedule(connection: Connection, new: Schedule, *, trigger_key: str | None) -> None:
@@ -186,58 +179,35 @@ def lock_run_of_task(connection: Connection, task_id: TaskId) -> ScheduleRun | N
     return None if row is None else to_run(row)
 
 
-def settle_run(connection: Connection, task: Task, now: datetime) -> None:
-    """A task that a schedule has made has ended: its run gets the outcome, and schedules that come after it are
-    released or, if it did not end well, stopped. A task that somebody retried by hand is no run any more."""
-    settled = connection.execute(
+def end_run(connection: Connection, task: Task, outcome: RunOutcome, now: datetime) -> ScheduleId | None:
+    """Write what came of the run that made a task; returns whose run it was, None if it is no run that goes on."""
+    found: str | None = connection.scalar(
         update(schedule_run)
         .where(schedule_run.c.task_id == task.id, schedule_run.c.outcome == RunOutcome.STARTED)
-        .values(outcome=OUTCOMES[task.state], reason=task.reason, message=task.message, finished_at=now)
+        .values(outcome=outcome, reason=task.reason, message=task.message, finished_at=now)
         .returning(schedule_run.c.schedule_id)
-    ).one_or_none()
-    if settled is None:
-        return
-    schedule_id = ScheduleId(settled.schedule_id)
-    if task.state is TaskState.COMPLETED:
-        release_followers(connection, schedule_id, now)
-    else:
-        fail_followers(connection, schedule_id, f"its task {task.id} has ended as {task.state}", now)
-
-
-def release_followers(connection: Connection, schedule_id: ScheduleId, now: datetime) -> None:
-    """The run of a schedule has ended well: those that waited for it have a time from now on."""
-    waiting = select(schedule.c.id, schedule.c.at, schedule.c.delay_ms).where(
-        schedule.c.state == ScheduleState.ACTIVE, *_waits_for(schedule_id)
     )
-    for row in connection.execute(waiting.with_for_update()).all():
-        connection.execute(
-            update(schedule)
-            .where(schedule.c.id == row.id, schedule.c.state == ScheduleState.ACTIVE)
-            .values(next_run_at=due_after(row.at, timedelta(milliseconds=row.delay_ms), ended_at=now), reckoned_at=now)
-        )
+    return None if found is None else ScheduleId(found)
 
 
-def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> datetime:
-    """Pure: when one is due that comes after a run that ended then."""
-    return ended_at + delay if at is None else max(at, ended_at + delay)
+def lock_waiting_for(connection: Connection, schedule_id: ScheduleId) -> list[Schedule]:
+    """Those that are to run once, after a run of this one, and have no time yet; paused ones too."""
+    query = select(schedule).where(
+        schedule.c.after_id == schedule_id,
+        schedule.c.state.in_(LIVING),
+        schedule.c.cron.is_(None),
+        schedule.c.next_run_at.is_(None),
+    )
+    return [to_schedule(row) for row in connection.execute(query.with_for_update())]
 
 
-def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> None:
-    """A schedule will have no good run: those that waited for it never run, and so on down the chain."""
-    pending = [(schedule_id, why)]
-    while pending:
-        before, why = pending.pop()
-        failed = connection.execute(
-            update(schedule)
-            .where(schedule.c.state.in_(LIVING), *_waits_for(before))
-            .values(state=ScheduleState.FAILED, ended_at=now, message=f"it comes after {before}, and {why}")
-            .returning(schedule.c.id)
-        )
-        pending += [(ScheduleId(row.id), "that one has failed") for row in failed.all()]
-
-
-def _waits_for(schedule_id: ScheduleId) -> Sequence[ColumnElement[bool]]:
-    return (schedule.c.after_id == schedule_id, schedule.c.cron.is_(None), schedule.c.next_run_at.is_(None))
+def lock_lapsed(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
+    """Those that have expired while they had no time to run at: they waited for another, or were paused."""
+    waits = (schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at.is_(None))
+    waiting = select(schedule).where(*waits, schedule.c.expires_at <= now)
+    paused = select(schedule).where(schedule.c.state == ScheduleState.PAUSED, schedule.c.expires_at <= now)
+    found = (connection.execute(one.limit(limit).with_for_update(skip_locked=True)) for one in (waiting, paused))
+    return [to_schedule(row) for rows in found for row in rows]
 
 
 def to_schedule(row: Row[Any]) -> Schedule:

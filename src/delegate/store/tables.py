@@ -213,7 +213,14 @@ schedule = Table(
     sqlite_autoincrement=True,
 )
 ACTIVE_SCHEDULE = schedule.c.state == ScheduleState.ACTIVE
-Index("ix_schedule_due", schedule.c.next_run_at, sqlite_where=ACTIVE_SCHEDULE, postgresql_where=ACTIVE_SCHEDULE)
+# With the state, although all have the same: without statistics SQLite would rather sort all that are active.
+Index(
+    "ix_schedule_due",
+    schedule.c.state,
+    schedule.c.next_run_at,
+    sqlite_where=ACTIVE_SCHEDULE,
+    postgresql_where=ACTIVE_SCHEDULE,
+)
 Index("ix_schedule_state", schedule.c.state, schedule.c.seq)
 FOLLOWS = schedule.c.after_id.isnot(None)
 Index("ix_schedule_after", schedule.c.after_id, sqlite_where=FOLLOWS, postgresql_where=FOLLOWS)

@@ -41,7 +41,7 @@ from delegate.wire.basics import (
 class IssueView(Wire):
     key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]{0,19}-[0-9]{1,9}$")]
     title: Title
-    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s\x00-\x1f<>\"]+$")] | None = None
+    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"""^https?://[^\s\x00-\x1f<>"]+$""")] | None = None
 
 
 class UsageView(Wire):
@@ -115,6 +115,9 @@ class ForerunnerView(Wire):
     prompt: str
     message: str | None = None
     checkpoint: CheckpointView | None = None
+    branch: BranchName | None = None  # that it has pushed, in the repository named by what follows
+    repository: str | None = None
+    working_directory: str | None = None  # only if it is on the machine of the other
 
 
 class EffectView(Wire):

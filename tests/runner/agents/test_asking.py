@@ -133,15 +133,26 @@ def test_an_acp_agent_that_speaks_http_gets_the_server_with_its_session(
 
 
 @pytest.mark.parametrize(
-    ("title", "allowed"), [("mcp__delegate_ask__ask_user", True), ("rm -rf .", False), ([], False)]
+    ("title", "kind", "allowed"),
+    [
+        ("mcp__delegate_ask__ask_user", "other", True),
+        ("mcp__delegate_ask__ask_user", None, True),
+        ("mcp__delegate_ask__ask_user", "fetch", True),
+        ("mcp__delegate_ask__ask_user", "execute", False),
+        ("mcp__delegate_ask__ask_user", "edit", False),
+        ("mcp__delegate_ask__ask_user", "delete", False),
+        ("mcp__delegate_ask__ask_user", "move", False),
+        ("rm -rf .", "other", False),
+        ([], "other", False),
+    ],
 )
 def test_an_acp_agent_is_permitted_to_ask_where_other_tools_are_not(
-    turn: NewTurn, title: object, *, allowed: bool
+    turn: NewTurn, title: object, kind: str | None, *, allowed: bool
 ) -> None:
     reading = Acp(command="agent", is_root=False).reading(turn(permission_mode="plan"))
     greeting = {"protocolVersion": 1, "agentCapabilities": {"mcpCapabilities": {"http": True}}}
     options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
-    call = {"toolCall": {"title": title, "kind": "other"}, "options": options}
+    call = {"toolCall": {"title": title, "kind": kind}, "options": options}
     wanted = {"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": call}
 
     reading.feed(Stream.STDOUT, json.dumps({"jsonrpc": "2.0", "id": 1, "result": greeting}).encode() + b"\n")

@@ -170,10 +170,9 @@ def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> No
 
     assert "continues that of another task, task-0, which has completed" in anew
     assert f"stood: branch main, commit {'1' * 40}." in anew
-    told = {name: between_fences(name, anew) for name in ("asked", "error", "files", "output", "request")}
+    told = {name: between_fences(name, anew) for name in ("asked", "files", "output", "request")}
     assert told == {
         "asked": "Build it.",
-        "error": "the command ended with exit code 0",
         "files": "out/a.js\nodd\\nname",
         "output": "built in 2 s",
         "request": "Test it.",
@@ -181,6 +180,15 @@ def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> No
     assert between_fences("request", goes_on) == "Test it."
     assert "in this session, task-0, has completed" in goes_on
     assert "Build it." not in goes_on
+
+
+def test_an_agent_that_continues_another_task_is_told_of_an_error_only_if_there_was_one() -> None:
+    failed = {**FORERUNNER, "status": "failed", "message": "the command ended with exit code 3"}
+    words = [in_place_words(assignment("Test it.", mode="in_place", forerunner=one))[0] for one in (FORERUNNER, failed)]
+
+    assert "error" not in words[0]
+    assert "exit code 0" not in words[0]
+    assert between_fences("error", words[1]) == "the command ended with exit code 3"
 
 
 def test_in_a_worktree_the_task_before_has_a_chapter_of_its_own() -> None:

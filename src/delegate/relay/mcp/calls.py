@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from delegate.errors import DelegateError, InvalidField
 from delegate.model import AttemptId
-from delegate.relay.problems import fault
+from delegate.relay.problems import Found, fault, said
 from delegate.relay.state import Relay
 from delegate.wire.basics import Name, Wire
 from delegate.wire.tasks import Directory
@@ -47,7 +47,9 @@ class Call:
         if directory is None:
             directory = header(self.headers, DIRECTORY, directories)
             if directory is None or machine is None:
-                why = f"is missing, and the client has not said where it is: {CONNECT}, or name a repository"
+                unknown = f"has not said where it is: {CONNECT}"
+                gone = "is in no directory, or in one that does not exist any more: name an absolute path"
+                why = f"is missing, and the client {unknown if machine is None else gone}, or name a repository"
                 raise InvalidField(field="workingDirectory", why=why)
         elif machine is None:
             raise InvalidField(
@@ -80,7 +82,7 @@ def header(headers: Mapping[str, str], name: str, kind: TypeAdapter[str]) -> str
     try:
         return kind.validate_python(unquote_to_bytes(given.encode("latin-1")).decode())
     except ValidationError as error:
-        raise InvalidField(field=name, why=error.errors()[0]["msg"]) from None
+        raise InvalidField(field=name, why=said(error.errors()[0])) from None
     except UnicodeDecodeError:
         raise InvalidField(field=name, why="is not UTF-8; send it percent-encoded") from None
 
@@ -92,7 +94,7 @@ def request_key(meta: Mapping[str, Any] | None) -> str | None:
     try:
         return names.validate_python(given, strict=True)
     except ValidationError as error:
-        raise InvalidField(field=f"_meta.{REQUEST_KEY}", why=error.errors()[0]["msg"]) from None
+        raise InvalidField(field=f"_meta.{REQUEST_KEY}", why=said(error.errors()[0])) from None
 
 
 def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
@@ -102,13 +104,13 @@ def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
     except (PydanticSerializationError, UnicodeEncodeError):
         raise InvalidField(field="arguments", why="hold half of a character (a lone surrogate)") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise argument_fault(model, first["type"], first["loc"], first["msg"]) from None
+        raise argument_fault(model, error.errors(include_url=False, include_input=False)[0]) from None
 
 
-def argument_fault(model: type[Wire], kind: str, place: tuple[int | str, ...], why: str) -> DelegateError:
-    if kind != "extra_forbidden":
-        return fault(kind, place, why)
+def argument_fault(model: type[Wire], found: Found) -> DelegateError:
+    place = found["loc"]
+    if found["type"] != "extra_forbidden":
+        return fault(found)
     known = [field.alias or name for name, field in model.model_fields.items()]
     near = get_close_matches(str(place[-1]), known, n=1)
     advice = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"

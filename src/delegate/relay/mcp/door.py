@@ -14,9 +14,10 @@ from fastapi import Request
 from starlette.types import Receive, Scope, Send
 
 from delegate.errors import Stopping, Unauthenticated
-from delegate.model import Attempt
-from delegate.relay.auth import AGENT_PREFIX, agent_attempt, bearer, owner
+from delegate.model import AGENT_PREFIX, Attempt
+from delegate.relay.auth import agent_attempt, bearer, owner
 from delegate.relay.live import AGENTS
+from delegate.relay.mcp.messages import in_short
 from delegate.relay.state import Relay
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Door:
         servers = self._servers or await self._load()
         scope["state"]["attempt"] = attempt
         manager = servers.for_delegating if attempt is None else servers.for_asking
-        await manager.handle_request(scope, receive, send)
+        await manager.handle_request(scope, receive, in_short(send))
 
     async def _load_for_agents(self) -> None:
         """With the first agent at work: when it wants to ask it must not have to wait, some would go on without."""

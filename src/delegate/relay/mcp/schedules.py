@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delegate.intake import schedules as intake
+from delegate.intake.naming import naming
 from delegate.model import ScheduleId
 from delegate.relay import scheduling
 from delegate.relay.mcp.calls import Call, Told
@@ -32,7 +33,7 @@ async def create_pipeline(call: Call, wanted: wire.CreatePipeline) -> Told:
 
 
 def _step(call: Call, number: int, step: wire.Step) -> PipelineStep:
-    with intake.naming(f"steps.{number}"):
+    with naming(f"steps.{number}"):
         return PipelineStep.model_validate({**wishes_of(call, step), "delay": step.delay})
 
 

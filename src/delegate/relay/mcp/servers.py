@@ -30,11 +30,21 @@ from delegate.relay.mcp.calls import Call, parsed, request_key
 from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
 from delegate.relay.mcp.schemas import schema_of
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
-from delegate.relay.problems import Defect
+from delegate.relay.problems import Defect, said
 from delegate.relay.state import Relay
 from delegate.wire.basics import BODY_MAX
 
 log = logging.getLogger(__name__)
+# What people are told to do in a shell, an agent does with these.
+TOOLS = {
+    "`delegate status": "`TaskStatus",
+    "`delegate cancel": "`CancelTask",
+    "`delegate retry": "`RetryTask",
+    "`delegate schedule list": "`ListSchedules",
+    "`delegate schedule get": "`GetSchedule",
+    "`delegate schedule cancel --cancel-tasks ": "`CancelSchedule` with `cancelTasks` for `",
+    "`--on-dependency-failure run`": '`"onDependencyFailure": "run"`',
+}
 Context = ServerRequestContext[Any, Any]  # Any: no state of the SDK's own, and requests of any kind
 
 
@@ -72,9 +82,9 @@ async def told_by_name(ctx: Context, call_next: CallNext) -> HandlerResult:
     try:
         return await call_next(ctx)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(shown(part) for part in ("params", *first["loc"]))
-        raise MCPError(INVALID_PARAMS, f"{place}: {first['msg']}") from None
+        raise MCPError(INVALID_PARAMS, f"{place}: {said(first)}") from None
 
 
 class Toolbox:
@@ -137,5 +147,7 @@ def _advertised(tool: Tool[Any]) -> Advertised:
 
 def refusal(error: DelegateError) -> CallToolResult:
     """As text only: clients hold structured content against the tool's output schema, errors included."""
-    lines = [error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"]
-    return CallToolResult(content=[TextContent(text="\n".join(lines))], is_error=True)
+    text = "\n".join([error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"])
+    for command, tool in TOOLS.items():
+        text = text.replace(command, tool)
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)

@@ -12,8 +12,9 @@ from delegate.queue.ending import Moved
 from delegate.relay import pages
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.news import tell
-from delegate.relay.views import SHOWN, task_view
+from delegate.relay.views import SHOWN, attempt_view, checkpoint_view, task_view
 from delegate.report import follow
+from delegate.states import TaskState
 from delegate.wire import tools as wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
@@ -43,9 +44,13 @@ async def task_status(call: Call, asked: wire.TaskStatus) -> Told:
         return await _page(call, asked)
     if asked.model_fields_set & {"status", "limit", "cursor"}:
         raise InvalidField(field="taskId", why="is for one task; leave it out to list tasks by status, limit or cursor")
-    detail = await pages.task_detail(call.relay, TaskId(asked.task_id))
-    answer = wire.StatusAnswer(task=detail.task, attempts=detail.attempts, checkpoint=detail.checkpoint)
-    return Told(answer=answer, text=description(detail.task))
+    standing = await follow.task_standing(
+        call.relay.database, TaskId(asked.task_id), call.relay.rules, call.relay.now()
+    )
+    view = task_view(standing.task, standing.around)
+    attempts = [attempt_view(attempt) for attempt in standing.attempts]
+    answer = wire.StatusAnswer(task=view, attempts=attempts, checkpoint=checkpoint_view(standing.checkpoint))
+    return Told(answer=answer, text=description(view))
 
 
 async def _page(call: Call, asked: wire.TaskStatus) -> Told:
@@ -58,7 +63,7 @@ async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
     relay = call.relay
     moved = await finish.cancel(relay.database, TaskId(asked.task_id), asked.reason, relay.now())
     tell(relay, moved)
-    task, others = moved.task, [task.id for task in moved.others]
+    task, others = moved.task, [task.id for task in moved.others if task.state is TaskState.CANCELLED]
     status = SHOWN[task.state]
     text = f"{task.id} is {status}" + ("; its runner has been told to stop it" if status == "running" else "")
     return Told(answer=wire.Cancelled(task_id=task.id, status=status, also_cancelled=[*others]), text=text)

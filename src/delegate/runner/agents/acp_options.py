@@ -13,6 +13,7 @@ VALUE_MAX = 200
 # Kinds of tools that change nothing, and those that change files only.
 READING = frozenset({"read", "search", "think"})
 EDITING = READING | {"edit"}
+HARMLESS = READING | {"fetch", "other", ""}  # what a question to a person may be called; without a name it is `other`
 ALLOWING = ("allow_once", "allow_always")  # `always` may be written down in the user's own settings
 REJECTING = ("reject_once", "reject_always")
 

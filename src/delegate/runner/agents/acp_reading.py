@@ -13,6 +13,7 @@ import delegate.runner.agents.acp_words as words
 from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents.acp_options import (
     EFFORT,
+    HARMLESS,
     MODEL,
     Option,
     allowed_kinds,
@@ -173,7 +174,9 @@ class AcpReading:
             self._replies += words.not_offered(request_id, one_line(method, METHOD_MAX))
             return
         call = as_object(params.get("toolCall"))
-        is_asking = self._asking is not None and as_text(call.get("title")) in ASKING_NAMES
+        # The title is the agent's own choice, and so may name the tool while the call does something else.
+        is_named = as_text(call.get("title")) in ASKING_NAMES and as_text(call.get("kind")) in HARMLESS
+        is_asking = self._asking is not None and is_named
         option, is_allowed = chosen(params, None if is_asking else self._allowed)
         if not is_allowed:
             self._denied[one_line(as_text(call.get("kind")) or "other", METHOD_MAX)] += 1

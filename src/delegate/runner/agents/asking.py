@@ -7,7 +7,8 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
-TOKEN_PREFIX = "dat_"  # noqa: S105  # by which the relay knows an agent's token
+from delegate.model import AGENT_PREFIX
+
 TOKEN_VARIABLE = "DELEGATE_ASK_TOKEN"  # noqa: S105
 # Not plain `delegate`: under that name a user's own agents may have Delegate's other tools.
 SERVER = "delegate_ask"
@@ -30,7 +31,7 @@ class Asking:
 
 def ask_token(runner_token: str, claim_id: str) -> str:
     """Made from the runner's own token, which no agent gets; nobody has to keep it."""
-    return TOKEN_PREFIX + hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()
+    return AGENT_PREFIX + hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()
 
 
 def hash_of(token: str) -> str:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Protocol
 
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
-from delegate.runner.agents.asking import WORDS, Asking
+from delegate.runner.agents.asking import TOKEN_VARIABLE, WORDS, Asking
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
 # Delegate's own secrets and switches: no agent needs them, and everything an agent sees it may print.
-OWN_SECRETS = frozenset({"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS"})
+OWN_SECRETS = frozenset(
+    {"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS", TOKEN_VARIABLE}
+)
 # What Claude Code tells the commands of a session. A relay started from inside such a session must not pass it on: the
 # agent would take itself for a part of that session (and keep no transcript, so that it could not be resumed).
 OUTER_SESSION = frozenset(

@@ -37,14 +37,14 @@ def done_before(forerunner: ForerunnerView | None) -> dict[str, object] | None:
     if forerunner is None:
         return None
     left = forerunner.checkpoint or CheckpointView()
-    message = left.error or forerunner.message
+    error = None if forerunner.status == "completed" else left.error or forerunner.message
     asked = forerunner.prompt
     request = asked if len(asked) <= REQUEST_TOLD else asked[:REQUEST_TOLD] + CUT
     return {
         "task_id": forerunner.task_id,
         "ended": ENDED.get(forerunner.status, "has not ended"),
         "request": quoted("asked", request),
-        "left": left_by(left.model_copy(update={"error": message})),
+        "left": left_by(left.model_copy(update={"error": error})),
     }
 
 

@@ -99,7 +99,7 @@ def read_small(path: Path, most: int = REF_BYTES) -> str:
     """The beginning of a plain file that an agent may have replaced by anything; empty when it is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name with a NUL, which no file has
         return ""
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 
 from delegate.branch import branch_problem
-from delegate.config import Home, without_login
+from delegate.config import Home
 from delegate.errors import shown
 from delegate.failpoints import failpoint
 from delegate.home import make_directory
@@ -25,6 +25,7 @@ from delegate.runner.workspaces.locks import locked
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.repositories import Repository
+from delegate.settings_values import without_login
 
 log = logging.getLogger(__name__)
 

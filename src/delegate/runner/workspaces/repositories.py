@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from delegate.config import without_login
 from delegate.errors import InvalidField
 from delegate.repository import repository_name, repository_url
 from delegate.runner.git import Git, GitFailed
 from delegate.runner.workspaces.problems import SetupProblem
+from delegate.settings_values import without_login
 from delegate.wire.runners import Assignment
 
 LOOK_PATIENCE = timedelta(minutes=1)  # the checkout may lie on a slow disk

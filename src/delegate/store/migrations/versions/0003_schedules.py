@@ -68,7 +68,9 @@ def create_schedule() -> None:
         sqlite_autoincrement=True,
     )
     active, follows = sa.text("state = 'active'"), sa.text("after_id IS NOT NULL")
-    op.create_index("ix_schedule_due", "schedule", ["next_run_at"], sqlite_where=active, postgresql_where=active)
+    op.create_index(
+        "ix_schedule_due", "schedule", ["state", "next_run_at"], sqlite_where=active, postgresql_where=active
+    )
     op.create_index("ix_schedule_state", "schedule", ["state", "seq"])
     op.create_index("ix_schedule_after", "schedule", ["after_id"], sqlite_where=follows, postgresql_where=follows)
 

@@ -7,17 +7,29 @@ not been told: a chunk and a byte of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 
 from delegate.errors import InvalidField
 from delegate.model import AttemptId, OutputChunk, Stream
-from delegate.relay.feeds import LINE_MAX, marker
 from delegate.wire.tasks import OutputLine
 
+LINE_MAX = 64 * 1024  # bytes; a longer line is told in pieces
 PLACE = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})-([0-9]{1,18})\.([0-9]{1,9})")
+
+
+class Line(NamedTuple):
+    """Millions of them may pass before one is shown: it is bytes until then."""
+
+    at: datetime
+    stream: Stream
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
 
 
 @dataclass(slots=True)
@@ -34,7 +46,10 @@ class Strand:
 
 
 class Reading:
-    def __init__(self, stdout: Strand | None = None, stderr: Strand | None = None) -> None:
+    """`last`: of every chunk no more than that many lines are told, for who wants the end of it all."""
+
+    def __init__(self, stdout: Strand | None = None, stderr: Strand | None = None, *, last: int | None = None) -> None:
+        self._last = last
         self._strands = {Stream.STDOUT: stdout or Strand(), Stream.STDERR: stderr or Strand()}
         self._attempt: AttemptId | None = None
         self._offset: int | None = None if stdout else 0  # of the attempt, where the next chunk should begin
@@ -57,7 +72,7 @@ class Reading:
         unread = min(strand.chunk for strand in self._strands.values())
         return max(self._seen, unread - 1)
 
-    def lines(self, chunks: Sequence[OutputChunk], *, is_over: bool) -> Iterator[OutputLine]:
+    def lines(self, chunks: Sequence[OutputChunk], *, is_over: bool) -> Iterator[Line]:
         """Who stops in the middle can go on from the place after the last line; `is_over`: no more will come."""
         for chunk in chunks:
             yield from self._before(chunk)
@@ -69,7 +84,7 @@ class Reading:
         if is_over:
             yield from self._unended()
 
-    def _before(self, chunk: OutputChunk) -> Iterator[OutputLine]:
+    def _before(self, chunk: OutputChunk) -> Iterator[Line]:
         """What an attempt left without an end when the next one begins, and a word about bytes that were not kept."""
         if self._attempt not in (None, chunk.attempt_id):
             yield from self._unended()
@@ -78,9 +93,9 @@ class Reading:
         self._attempt = chunk.attempt_id
         self._offset = chunk.offset + len(chunk.data)
         if missing > 0:
-            yield _line(chunk.at, chunk.stream, marker(missing).strip())
+            yield Line(chunk.at, chunk.stream, marker(missing).strip())
 
-    def _lines_of(self, chunk: OutputChunk) -> Iterator[OutputLine]:
+    def _lines_of(self, chunk: OutputChunk) -> Iterator[Line]:
         strand = self._strands[chunk.stream]
         if chunk.id < strand.chunk:
             return
@@ -89,32 +104,40 @@ class Reading:
         first = told - len(strand.rest)  # of the text, as a byte of this chunk; below zero when it began before
         if not strand.rest:
             strand.moved(chunk.id, told)
-        start = 0
-        for end in _ends(text):
+        start = 0 if self._last is None else _start_of_last(text, self._last)
+        for end in _ends(text, start):
             strand.moved(chunk.id, first + end)
-            yield _line(chunk.at, chunk.stream, text[start:end])
+            yield Line(chunk.at, chunk.stream, text[start:end])
             start = end
         strand.rest, strand.at = text[start:], chunk.at
 
-    def _unended(self) -> Iterator[OutputLine]:
+    def _unended(self) -> Iterator[Line]:
         for stream, strand in self._strands.items():
             if strand.rest and strand.at is not None:
                 rest = strand.rest
                 strand.moved(self._seen + 1)
-                yield _line(strand.at, stream, rest)
+                yield Line(strand.at, stream, rest)
 
 
-def _ends(text: bytes) -> Iterator[int]:
+def marker(missing: int) -> bytes:
+    return f"\n[… {missing} bytes left out …]\n".encode()
+
+
+def views(lines: Iterable[Line]) -> list[OutputLine]:
+    return [OutputLine(at=line.at, stream=line.stream, text=line.text) for line in lines]
+
+
+def _start_of_last(text: bytes, count: int) -> int:
+    """Where the last lines begin, and perhaps one more that has no end yet."""
+    before, *last = text.rsplit(b"\n", count + 1)
+    return len(before) + 1 if len(last) > count else 0
+
+
+def _ends(text: bytes, start: int) -> Iterator[int]:
     """Where lines end: behind a newline, or where a line has become too long."""
-    start = 0
     while start < len(text):
         newline = text.find(b"\n", start, start + LINE_MAX)
         if newline < 0 and len(text) - start <= LINE_MAX:
             return
         start = newline + 1 if newline >= 0 else start + LINE_MAX
         yield start
-
-
-def _line(at: datetime, stream: Stream, line: bytes) -> OutputLine:
-    text = line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
-    return OutputLine(at=at, stream=stream, text=text)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from delegate.errors import InvalidField
 from delegate.model import AttemptId, OutputChunk, Stream
-from delegate.relay.feeds import LINE_MAX
-from delegate.relay.mcp.lines import Reading
+from delegate.relay.lines import LINE_MAX, Reading
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 Printed = list[tuple[int, Stream, bytes]]
@@ -67,6 +66,26 @@ def test_readers_that_stop_anywhere_read_everything_once(printed: Printed, looks
         place = str(reading)
 
     assert told == expected(printed)
+
+
+@given(pieces, st.integers(1, 4))
+def test_who_wants_the_last_lines_gets_the_same_ones(printed: Printed, most: int) -> None:
+    chunks = chunks_of(printed)
+    reading, quick = Reading(), Reading(last=most)
+
+    everything = list(reading.lines(chunks, is_over=True))
+    end = list(quick.lines(chunks, is_over=True))
+
+    assert end[-most:] == everything[-most:]
+    assert str(quick) == str(reading)
+
+
+def test_who_wants_the_last_lines_is_not_told_all_the_others() -> None:
+    chunks = chunks_of([(1, Stream.STDOUT, b"ok\n" * 80_000)] * 3)
+
+    told = list(Reading(last=2).lines(chunks, is_over=False))
+
+    assert [line.text for line in told] == ["ok"] * 6
 
 
 def test_a_line_without_an_end_waits_for_it_until_there_is_none() -> None:

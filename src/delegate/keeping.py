@@ -1,0 +1,26 @@
+"""The words between a keeper and its runners: one line of JSON each, over two pipes. Pure."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """From the keeper: what a runner may do until it hears otherwise."""
+
+    HOLD = "hold"  # and why: it claims nothing
+    OPEN = "open"
+
+
+class News(StrEnum):
+    """From a runner."""
+
+    IDLE = "idle"  # it could begin a task at once
+    BUSY = "busy"  # and with which attempt
+    AGENT = "agent"  # beside BUSY: of which kind
+    TROUBLE = "trouble"  # it tries again, but until it is idle nobody should count on it
+
+
+def line(words: dict[str, object]) -> bytes:
+    return json.dumps(words).encode() + b"\n"

@@ -1,0 +1,58 @@
+"""How much the bridge keeps for a relay that does not take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
+from tests.bridge.spoken import bridge
+
+from delegate.bridge import rpc
+from delegate.bridge.client import Output
+from delegate.bridge.courier import QUEUE_BYTES, QUEUE_MAX, Courier
+
+MIB = 1024 * 1024
+
+
+def courier(home: Path) -> Courier:
+    return Courier({"DELEGATE_HOME": str(home)}, Output(1), lambda *_, **__: None)
+
+
+def call(number: int, size: int) -> rpc.Message:
+    message = {"jsonrpc": "2.0", "id": number, "method": "tools/list", "params": {"text": "x" * size}}
+    return rpc.read(json.dumps(message).encode(), str)
+
+
+def test_the_client_waits_when_large_messages_wait_and_goes_on_when_one_is_taken_back(tmp_path: Path) -> None:
+    waiting = courier(tmp_path)
+    for number in range(QUEUE_BYTES // MIB - 1):
+        waiting.take(call(number, MIB))
+    assert not waiting.is_full
+
+    waiting.take(call(100, MIB))
+    assert waiting.is_full
+    cancelled = {"jsonrpc": "2.0", "method": rpc.CANCELLED, "params": {"requestId": 100}}
+    waiting.take(rpc.read(json.dumps(cancelled).encode(), str))
+
+    assert not waiting.is_full
+
+
+def test_the_client_waits_when_many_small_messages_wait(tmp_path: Path) -> None:
+    waiting = courier(tmp_path)
+
+    for number in range(QUEUE_MAX):
+        assert not waiting.is_full
+        waiting.take(call(number, 1))
+
+    assert waiting.is_full
+
+
+def test_large_calls_go_to_the_relay_a_few_at_a_time_and_all_are_answered(tmp_path: Path) -> None:
+    script = ScriptedMcp()
+    with script.serving(), kept_home(tmp_path, script.port), bridge(tmp_path) as client:
+        client.handshake()
+        text = {"name": "One", "arguments": {"text": "x" * 2 * MIB}}
+        asked = {client.ask("tools/call", text) for _ in range(12)}
+
+        assert {client.read()["id"] for _ in asked} == asked

@@ -1,0 +1,202 @@
+"""Schedules that live long, in crowds, and after each other."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import update
+from tests.conformance.clockwork import BAD, HERE, Clockwork
+from tests.conformance.scene import NOON, Scene
+
+from delegate.config import Settings
+from delegate.errors import InvalidField, NoSuchTask, PreferenceConflict
+from delegate.intake.firing import AT_ONCE, Round, expire, fire_due, reckon_back
+from delegate.model import ScheduleId
+from delegate.relay.schedule_views import schedule_view
+from delegate.report.retention import retain
+from delegate.schedule import Schedule, ScheduleState
+from delegate.store.database import Connection
+from delegate.store.schedules import lock_due
+from delegate.store.tables import schedule as table
+
+pytestmark = pytest.mark.anyio
+SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
+HOURLY = "0 * * * *"
+
+
+@pytest.fixture
+def clock(scene: Scene) -> Clockwork:
+    return Clockwork(scene)
+
+
+async def fire(clock: Clockwork, at: datetime, passed: frozenset[ScheduleId] = frozenset()) -> Round:
+    return await fire_due(clock.scene.database, Settings(), at, passed)
+
+
+async def lose_zones(clock: Clockwork) -> None:
+    """As after an update of the machine's time zones."""
+
+    def write(connection: Connection) -> None:
+        connection.execute(update(table).values(timezone="Mars/Base"))
+
+    await clock.scene.database.write("lose", write)
+
+
+async def follower_of(clock: Clockwork, **wanted: object) -> tuple[Schedule, Schedule]:
+    before = await clock.create(cronExpression=HOURLY)
+    return before, await clock.create(afterSchedule=before.id, **wanted)
+
+
+async def test_who_asks_again_with_the_key_gets_what_was_made_also_when_its_moment_has_passed(clock: Clockwork) -> None:
+    wanted = {"scheduledAt": (NOON + 2 * SECOND).isoformat(), "requestKey": "moment"}
+    expiring = {"cronExpression": HOURLY, "expiresAt": (NOON + 2 * HOUR).isoformat(), "requestKey": "expiry"}
+    first = [await clock.create(**wanted), await clock.create(**expiring)]
+
+    clock.scene.now = NOON + 3 * HOUR
+    again = [await clock.create(**wanted), await clock.create(**expiring)]
+
+    assert again == first
+
+
+@pytest.mark.parametrize("trouble", ["another relay is at them", "they have a defect"])
+async def test_what_cannot_be_dealt_with_keeps_nobody_waiting(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    first = {(await clock.create(scheduledAt=(NOON + MINUTE).isoformat())).id for _ in range(AT_ONCE)}
+    other = await clock.create(scheduledAt=(NOON + 2 * MINUTE).isoformat())
+
+    def lock(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
+        if schedule_id not in first:
+            return lock_due(connection, schedule_id, now)
+        if trouble == "they have a defect":
+            raise RuntimeError(trouble)
+        return None
+
+    monkeypatch.setattr("delegate.intake.firing.lock_due", lock)
+    one = await fire(clock, NOON + 2 * MINUTE)
+    two = await fire(clock, NOON + 2 * MINUTE, one.passed)
+
+    assert (one.fired, one.is_crowd, one.passed, one.has_failed) == ((), True, first, False)
+    assert [fired.schedule.id for fired in two.fired] == [other.id]
+    assert (two.is_crowd, two.passed, two.has_failed) == (False, first, False)
+
+
+async def test_a_crowd_goes_on_at_once_although_another_relay_has_taken_one(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [await clock.create(scheduledAt=(NOON + MINUTE).isoformat()) for _ in range(AT_ONCE + 1)]
+
+    def lock(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
+        return None if schedule_id == made[0].id else lock_due(connection, schedule_id, now)
+
+    monkeypatch.setattr("delegate.intake.firing.lock_due", lock)
+    done = await fire(clock, NOON + MINUTE)
+
+    assert done.is_crowd
+    assert len(done.fired) >= AT_ONCE - 1
+
+
+async def test_a_schedule_whose_times_cannot_be_worked_out_any_more_fails_and_says_why(clock: Clockwork) -> None:
+    schedule = await clock.create(cronExpression=HOURLY)
+    follower = await clock.create(afterSchedule=schedule.id)
+    ahead = await clock.create(cronExpression="0 0 * * *")
+    await lose_zones(clock)
+
+    (fired,) = await clock.at(NOON + HOUR)
+    await reckon_back(clock.scene.database, NOON - HOUR)
+
+    found = await clock.look(schedule)
+    assert (fired.task, found.state, await clock.outcomes(schedule)) == (None, ScheduleState.FAILED, ["refused"])
+    assert "there is no time zone 'Mars/Base'" in (found.message or "")
+    assert (await clock.look(follower)).state is ScheduleState.FAILED
+    assert (await clock.look(ahead)).state is ScheduleState.FAILED
+    assert schedule_view(replace(ahead, timing=replace(ahead.timing, timezone="Mars/Base"))).next_runs == [
+        NOON + DAY / 2
+    ]
+
+
+async def test_ended_tasks_that_a_living_schedule_names_are_kept(clock: Clockwork) -> None:
+    named = [await clock.scene.submit(), await clock.scene.submit(), await clock.scene.submit()]
+    for _ in named:
+        await clock.ends()
+    later = (NOON + 400 * DAY).isoformat()
+    once = await clock.create(scheduledAt=later, dependsOn=[named[0].id], missedRunPolicy="catchup")
+    goes_on = await clock.create(scheduledAt=later, continueFrom=named[1].id, missedRunPolicy="catchup")
+    await clock.cancel(await clock.create(scheduledAt=later, dependsOn=[named[2].id]))
+
+    clock.scene.now = NOON + 200 * DAY
+    assert await retain(clock.scene.database, Settings(), clock.scene.now) == 1
+
+    fired = await clock.at(NOON + 400 * DAY)
+    assert {one.schedule.id for one in fired if one.task is not None} == {once.id, goes_on.id}
+    clock.scene.now += 200 * DAY
+    with pytest.raises(NoSuchTask):
+        await clock.scene.task(named[2])
+
+
+async def test_one_that_was_released_and_paused_does_not_wait_again(clock: Clockwork) -> None:
+    before, after = await follower_of(clock)
+    await clock.at(NOON + HOUR)
+    await clock.ends()
+    paused = await clock.pause(after)
+    await clock.at(NOON + 2 * HOUR)
+    await clock.ends(BAD)
+
+    assert (await clock.look(after)).state is ScheduleState.PAUSED
+    assert schedule_view(paused).next_run_at is None
+    resumed = await clock.resume(after)
+    assert (resumed.state, resumed.next_run_at) == (ScheduleState.ACTIVE, clock.scene.now)
+    assert [fired.schedule.id for fired in await clock.tick()] == [after.id]
+    assert (await clock.look(before)).state is ScheduleState.ACTIVE
+
+
+async def test_what_waits_or_is_paused_expires_too_and_its_followers_fail(clock: Clockwork) -> None:
+    expiry = (NOON + DAY).isoformat()
+    before, waiting = await follower_of(clock, expiresAt=expiry)
+    last = await clock.create(afterSchedule=waiting.id)
+    paused = await clock.create(cronExpression=HOURLY, expiresAt=expiry)
+    await clock.pause(paused)
+    await clock.pause(before)
+
+    await expire(clock.scene.database, NOON + DAY - SECOND)
+    assert (await clock.look(waiting)).state is ScheduleState.ACTIVE
+    await expire(clock.scene.database, NOON + DAY)
+
+    found = [(await clock.look(one)).state.value for one in (waiting, paused, last, before)]
+    assert found == ["expired", "expired", "failed", "paused"]
+
+
+async def test_followers_that_move_are_in_the_log(clock: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    _, released = await follower_of(clock)
+    await clock.at(NOON + HOUR)
+    await clock.ends()
+    before, failed = await follower_of(clock)
+    await clock.cancel(before)
+
+    told = [
+        (vars(record)["schedule_id"], vars(record)["state"]) for record in caplog.records if "follower" in record.msg
+    ]
+    assert told == [(released.id, "active"), (failed.id, "failed")]
+
+
+async def test_the_task_of_the_schedule_before_counts_as_a_dependency_from_the_start(clock: Clockwork) -> None:
+    before = await clock.create(cronExpression=HOURLY)
+    tasks = [(await clock.scene.submit()).id for _ in range(100)]
+
+    with pytest.raises(InvalidField, match="dependsOn: has 101 tasks with that of the schedule before it"):
+        await clock.create(cronExpression=HOURLY, afterSchedule=before.id, dependsOn=tasks)
+    with pytest.raises(InvalidField, match=r"steps\.1\.dependsOn: has 101"):
+        await clock.pipeline(steps=[{"prompt": "a", **HERE}, {"prompt": "b", **HERE, "dependsOn": tasks}])
+    assert await clock.create(cronExpression=HOURLY, afterSchedule=before.id, dependsOn=tasks[1:])
+    assert await clock.create(afterSchedule=before.id, dependsOn=tasks)  # it comes after a run, and depends on none
+
+
+async def test_wishes_that_fight_each_other_are_told_with_the_step_they_are_in(clock: Clockwork) -> None:
+    fighting = {"labels": ["delegate:agent=claude", "delegate:agent=codex"], "workingDirectory": "/", "machine": "desk"}
+
+    with pytest.raises(PreferenceConflict, match=r"steps\.1: "):
+        await clock.pipeline(steps=[{"prompt": "a", **HERE}, {"prompt": "b", **fighting}])
