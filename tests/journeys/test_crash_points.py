@@ -20,7 +20,7 @@ from delegate.home import machine_id
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src" / "delegate"
 # What a short journey with commands does not reach; their transactions have tests of their own.
-NOT_REACHED = {"retain.size", "message", "resume", "ask", "answer"}
+NOT_REACHED = {"retain.size", "message", "resume", "ask", "answer", "settle"}
 ENDS = ["completed", "completed", "completed", "cancelled", "completed", "completed"]
 AT_ONCE = 8  # failpoints armed in one journey; each kills its process once
 
