@@ -9,12 +9,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.audit import database_faults, strays, workspace_faults
+
+from delegate.client import Client
+from delegate.config import Home, load
+from delegate.home import machine_id
 
 QUICK = {
     "DELEGATE_HEARTBEAT": "0.5",
@@ -81,6 +85,12 @@ class World:
     def submit(self, prompt: str, *options: str, agent: str = "shell") -> str:
         answer = json.loads(self.ok("delegate", "-a", agent, "--json", *options, "--", prompt))
         return str(answer["taskId"])
+
+    def submit_together(self, prompts: Sequence[str]) -> list[str]:
+        """Commands that may run again, all there at one moment."""
+        here = {"workingDirectory": str(self.work), "machine": machine_id(Home(self.home))}
+        wishes = [{"agent": "shell", "rerun": True, **here, "prompt": prompt} for prompt in prompts]
+        return [task["taskId"] for task in Client(load(self.environment)).submit_together(wishes)]
 
     def task(self, task_id: str) -> dict[str, Any]:
         return dict(json.loads(self.ok("status", task_id, "--json")))

@@ -29,7 +29,7 @@ def test_fifty_tasks_end_once_whatever_is_killed(world: World) -> None:
     dice = random.Random(SEED)
     print(f"seed {SEED}")
     world.ok("up", "--runners", "3")
-    ids = [world.submit(WORK.format(n=n), "--rerun") for n in range(TASKS)]
+    ids = world.submit_together([WORK.format(n=n) for n in range(TASKS)])
     storms = [[kind] for kind in KINDS] + [[a, b] for i, a in enumerate(KINDS) for b in KINDS[i + 1 :]]
 
     for kinds in storms:
