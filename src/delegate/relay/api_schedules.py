@@ -17,6 +17,8 @@ from delegate.relay.paths import schedule_in_path
 from delegate.relay.schedule_views import detail_view, schedule_view
 from delegate.relay.state import relay_of
 from delegate.relay.views import answer, task_view
+from delegate.schedule import ScheduleState
+from delegate.wire.basics import ScheduleCursor
 from delegate.wire.schedules import (
     CancelledSchedule,
     CancelScheduleRequest,
@@ -26,7 +28,6 @@ from delegate.wire.schedules import (
     SchedulePage,
     ScheduleReason,
     ScheduleRequest,
-    ScheduleStatus,
     ScheduleView,
 )
 
@@ -59,9 +60,9 @@ async def create_pipeline(request: Request, body: PipelineBody) -> Response:
 @router.get("/schedules", response_model=SchedulePage)
 async def list_schedules(
     request: Request,
-    status: Annotated[ScheduleStatus | None, Query()] = None,
+    status: Annotated[ScheduleState | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    cursor: Annotated[str | None, Query(pattern=r"^s[1-9][0-9]{0,17}$")] = None,
+    cursor: Annotated[ScheduleCursor | None, Query()] = None,
 ) -> Response:
     return answer(await scheduling.page(relay_of(request), status, limit, cursor))
 

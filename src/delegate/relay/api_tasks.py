@@ -28,7 +28,7 @@ from delegate.relay.views import answer, change_view, runner_view, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
-from delegate.wire.basics import Problem, TaskStatus
+from delegate.wire.basics import Problem, TaskCursor, TaskStatus
 from delegate.wire.parts import ChangeView
 from delegate.wire.tasks import (
     BatchAnswer,
@@ -93,7 +93,7 @@ async def list_tasks(
     request: Request,
     status: Annotated[TaskStatus | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    cursor: Annotated[str | None, Query(pattern=r"^t[1-9][0-9]{0,17}$")] = None,
+    cursor: Annotated[TaskCursor | None, Query()] = None,
 ) -> Response:
     return answer(await pages.task_page(relay_of(request), status, limit, cursor))
 

@@ -8,23 +8,14 @@ from datetime import timedelta
 from delegate.intake.deciding import upcoming
 from delegate.intake.schedules import FullSchedule
 from delegate.schedule import Schedule, ScheduleRun, ScheduleState
-from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleStatus, ScheduleView
-
-STATUSES: dict[ScheduleState, ScheduleStatus] = {
-    ScheduleState.ACTIVE: "active",
-    ScheduleState.PAUSED: "paused",
-    ScheduleState.COMPLETED: "completed",
-    ScheduleState.EXPIRED: "expired",
-    ScheduleState.FAILED: "failed",
-    ScheduleState.CANCELLED: "cancelled",
-}
+from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleView
 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
     timing, times = schedule.timing, upcoming(schedule)
     return ScheduleView(
         schedule_id=schedule.id,
-        status=STATUSES[schedule.state],
+        status=schedule.state,
         schedule_type="one_time" if timing.cron is None else "cron",
         cron_expression=timing.cron,
         scheduled_at=timing.at,

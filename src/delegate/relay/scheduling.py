@@ -14,7 +14,7 @@ from delegate.relay.news import tell
 from delegate.relay.schedule_views import schedule_view
 from delegate.relay.state import Relay
 from delegate.schedule import Schedule, ScheduleState
-from delegate.wire.schedules import PipelineRequest, SchedulePage, ScheduleRequest, ScheduleStatus
+from delegate.wire.schedules import PipelineRequest, SchedulePage, ScheduleRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,9 @@ async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.Creat
     return created
 
 
-async def page(relay: Relay, status: ScheduleStatus | None, limit: int, cursor: str | None) -> SchedulePage:
-    state = None if status is None else ScheduleState(status)
+async def page(relay: Relay, status: ScheduleState | None, limit: int, cursor: str | None) -> SchedulePage:
     before = None if cursor is None else int(cursor[1:])
-    rows = await intake.page(relay.database, state=state, before=before, limit=limit)
+    rows = await intake.page(relay.database, state=status, before=before, limit=limit)
     following = f"s{rows[-1][0]}" if len(rows) == limit else None
     return SchedulePage(schedules=[schedule_view(schedule) for _, schedule in rows], next=following)
 

@@ -110,8 +110,9 @@ Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PriorityName = Literal["P0", "P1", "P2"]
 TaskStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]  # blocked is shown as queued
 RunnerState = Literal["idle", "busy", "silent"]
-TaskIdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
-ScheduleIdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
+IdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
+TaskCursor = Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,17}$")]
+ScheduleCursor = Annotated[str, StringConstraints(pattern=r"^s[1-9][0-9]{0,17}$")]
 Count = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 
 

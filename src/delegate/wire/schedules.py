@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy
-from delegate.wire.basics import Moment, Name, ScheduleIdText, Text, Wire
+from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, ScheduleState
+from delegate.wire.basics import IdText, Moment, Name, Text, Wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
 YEAR_MS = 366 * 86_400_000
 Cron = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Zone = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")]
-ScheduleStatus = Literal["active", "paused", "completed", "expired", "failed", "cancelled"]
 DelayMs = Annotated[StrictInt, Field(ge=0, le=YEAR_MS)]
 RunCount = Annotated[StrictInt, Field(ge=1, le=1_000_000_000)]
 
@@ -29,7 +28,7 @@ class ScheduleRequest(SubmitRequest):
     missed_run_policy: MissedRunPolicy = MissedRunPolicy.SKIP
     max_runs: RunCount | None = None
     expires_at: Moment | None = None
-    after_schedule: ScheduleIdText | None = None
+    after_schedule: IdText | None = None
 
 
 class PipelineStep(SubmitRequest):
@@ -65,7 +64,7 @@ class RunView(Wire):
 
 class ScheduleView(Wire):
     schedule_id: str
-    status: ScheduleStatus
+    status: ScheduleState
     schedule_type: Literal["cron", "one_time"]
     cron_expression: str | None = None
     scheduled_at: datetime | None = None

@@ -27,6 +27,7 @@ from delegate.wire.basics import (
     KNOWN_AGENT,
     VISIBLE,
     BranchName,
+    IdText,
     Line,
     ModelName,
     Money,
@@ -34,7 +35,6 @@ from delegate.wire.basics import (
     PriorityName,
     RepositoryName,
     RunnerState,
-    TaskIdText,
     TaskStatus,
     Text,
     Title,
@@ -51,7 +51,7 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 Directory = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE]
 TimeoutMs = Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])]
 OutputBytes = Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])]
-Dependencies = Annotated[list[TaskIdText], Field(max_length=DEPENDENCIES_MAX)]
+Dependencies = Annotated[list[IdText], Field(max_length=DEPENDENCIES_MAX)]
 
 
 class SubmitRequest(Wire):
@@ -76,13 +76,13 @@ class SubmitRequest(Wire):
     max_turns: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
     rerun: StrictBool = False
     depends_on: Dependencies = []
-    continue_from: TaskIdText | None = None  # one more dependency; what it leaves is told to this task's agent
+    continue_from: IdText | None = None  # one more dependency; what it leaves is told to this task's agent
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: Name | None = None  # the same key twice is the same task
 
 
 class BatchEntry(SubmitRequest):
-    name: TaskIdText | None = None  # by which others of the batch depend on it or continue from it
+    name: IdText | None = None  # by which others of the batch depend on it or continue from it
 
 
 class BatchRequest(Wire):

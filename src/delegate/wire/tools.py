@@ -11,16 +11,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints
 
 from delegate.model import OPTION_MAX, OPTIONS_MAX, QUESTION_MAX, OnDependencyFailure
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy
+from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, ScheduleState
 from delegate.wire.basics import (
     NO_NUL,
+    IdText,
     ModelName,
     Moment,
     Money,
     PriorityName,
     RepositoryName,
-    ScheduleIdText,
-    TaskIdText,
+    ScheduleCursor,
+    TaskCursor,
     Text,
     Wire,
     Words,
@@ -30,7 +31,7 @@ from delegate.wire.basics import (
     TaskStatus as TaskState,
 )
 from delegate.wire.parts import CheckpointView, QuestionView
-from delegate.wire.schedules import Cron, DelayMs, RunCount, RunView, ScheduleStatus, ScheduleView, Zone
+from delegate.wire.schedules import Cron, DelayMs, RunCount, RunView, ScheduleView, Zone
 from delegate.wire.tasks import (
     Agent,
     AttemptView,
@@ -49,8 +50,6 @@ TASK = Field(description="The id of the task, like task-3f2a9c.")
 SCHEDULE = Field(description="The id of the schedule.")
 LIMIT = Field(ge=1, le=100, description="How many at most.")
 REASON = Field(description="Why, for whoever reads the history.")
-TaskCursor = Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,17}$")]
-ScheduleCursor = Annotated[str, StringConstraints(pattern=r"^s[1-9][0-9]{0,17}$")]
 LineCursor = Annotated[
     str,
     StringConstraints(max_length=100),
@@ -79,7 +78,7 @@ class TaskWishes(Wire):
         Dependencies, Field(description="Ids of tasks that must complete before this one starts.")
     ] = []
     continue_from: Annotated[
-        TaskIdText | None,
+        IdText | None,
         Field(description="One more dependency: its result, git state and last output are told to this task's agent."),
     ] = None
     on_dependency_failure: Annotated[
@@ -113,7 +112,7 @@ class DelegateTask(TaskWishes):
 class TaskStatus(Wire):
     """One task in full, or a page of all tasks, the newest first."""
 
-    task_id: Annotated[TaskIdText | None, TASK] = None
+    task_id: Annotated[IdText | None, TASK] = None
     status: Annotated[TaskState | None, Field(description="Only tasks with this status.")] = None
     limit: Annotated[StrictInt, LIMIT] = 20
     cursor: Annotated[TaskCursor | None, Field(description="`next` of the page before.")] = None
@@ -125,7 +124,7 @@ class TaskLogs(Wire):
     With `since` it waits for new lines, up to 50 seconds or until the task ends, and tells them as progress.
     """
 
-    task_id: Annotated[TaskIdText, TASK]
+    task_id: Annotated[IdText, TASK]
     tail: Annotated[StrictInt, Field(ge=1, le=LINES_MAX, description="How many lines at most.")] = 100
     since: Annotated[LineCursor | None, Field(description="`next` of an earlier answer: only what came after.")] = None
 
@@ -133,20 +132,20 @@ class TaskLogs(Wire):
 class CancelTask(Wire):
     """Stop a task that runs or waits, and those that depend on it."""
 
-    task_id: Annotated[TaskIdText, TASK]
+    task_id: Annotated[IdText, TASK]
     reason: Annotated[Text, REASON] = ""
 
 
 class RetryTask(Wire):
     """Run an ended task once more, as a new task with the same wishes."""
 
-    task_id: Annotated[TaskIdText, TASK]
+    task_id: Annotated[IdText, TASK]
 
 
 class ResumeTask(Wire):
     """Go on where an ended task stopped: a new task in the same place and, if possible, the agent's same session."""
 
-    task_id: Annotated[TaskIdText, TASK]
+    task_id: Annotated[IdText, TASK]
     additional_context: Annotated[
         Words | None, Field(description="What the agent is to know or do differently this time.")
     ] = None
@@ -155,7 +154,7 @@ class ResumeTask(Wire):
 class AnswerTask(Wire):
     """Answer what a task's agent has asked; it then goes on in the same session."""
 
-    task_id: Annotated[TaskIdText, TASK]
+    task_id: Annotated[IdText, TASK]
     answer: Annotated[Words, Field(description="One answer for all that it asked.")]
 
 
@@ -179,15 +178,15 @@ class ScheduleTask(TaskWishes):
     ] = MissedRunPolicy.SKIP
     max_runs: Annotated[RunCount | None, Field(description="The schedule completes after so many runs.")] = None
     expires_at: Annotated[Moment | None, Field(description="No run at or after this moment.")] = None
-    after_schedule: Annotated[
-        ScheduleIdText | None, Field(description="Run after a run of this schedule has ended well.")
-    ] = None
+    after_schedule: Annotated[IdText | None, Field(description="Run after a run of this schedule has ended well.")] = (
+        None
+    )
 
 
 class ListSchedules(Wire):
     """A page of the schedules, the newest first."""
 
-    status: Annotated[ScheduleStatus | None, Field(description="Only schedules with this status.")] = None
+    status: Annotated[ScheduleState | None, Field(description="Only schedules with this status.")] = None
     limit: Annotated[StrictInt, LIMIT] = 20
     cursor: Annotated[ScheduleCursor | None, Field(description="`next` of the page before.")] = None
 
@@ -195,7 +194,7 @@ class ListSchedules(Wire):
 class GetSchedule(Wire):
     """One schedule in full: its next runs, and what became of the past ones."""
 
-    schedule_id: Annotated[ScheduleIdText, SCHEDULE]
+    schedule_id: Annotated[IdText, SCHEDULE]
     include_history: Annotated[StrictBool, Field(description="Also the past runs, the newest first.")] = True
     history_limit: Annotated[StrictInt, Field(ge=1, le=100, description="How many past runs at most.")] = 10
 
@@ -203,21 +202,21 @@ class GetSchedule(Wire):
 class PauseSchedule(Wire):
     """Stop a schedule for now; ResumeSchedule takes it up again."""
 
-    schedule_id: Annotated[ScheduleIdText, SCHEDULE]
+    schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
 
 
 class ResumeSchedule(Wire):
     """Take up a paused schedule again, with its next time to come."""
 
-    schedule_id: Annotated[ScheduleIdText, SCHEDULE]
+    schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
 
 
 class CancelSchedule(Wire):
     """End a schedule for good."""
 
-    schedule_id: Annotated[ScheduleIdText, SCHEDULE]
+    schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
     cancel_tasks: Annotated[StrictBool, Field(description="Also stop its tasks that have not ended.")] = False
 
@@ -313,7 +312,7 @@ class Answered(Wire):
 
 class Scheduled(Wire):
     schedule_id: str
-    status: ScheduleStatus
+    status: ScheduleState
     next_run_at: datetime | None = None
     next_runs: list[datetime]
     why: str | None = None
@@ -321,7 +320,7 @@ class Scheduled(Wire):
 
 class ScheduleBrief(Wire):
     schedule_id: str
-    status: ScheduleStatus
+    status: ScheduleState
     schedule_type: Literal["cron", "one_time"]
     cron_expression: str | None = None
     scheduled_at: datetime | None = None
@@ -347,7 +346,7 @@ class ScheduleAnswer(Wire):
 
 class ScheduleCancelled(Wire):
     schedule_id: str
-    status: ScheduleStatus
+    status: ScheduleState
     cancelled_tasks: list[str]
 
 

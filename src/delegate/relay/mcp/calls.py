@@ -104,7 +104,9 @@ def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
     except (PydanticSerializationError, UnicodeEncodeError):
         raise InvalidField(field="arguments", why="hold half of a character (a lone surrogate)") from None
     except ValidationError as error:
-        raise argument_fault(model, error.errors(include_url=False, include_input=False)[0]) from None
+        found = error.errors(include_url=False, include_input=False)
+        # A name that is spelt wrong explains the one that is missing.
+        raise argument_fault(model, min(found, key=lambda one: one["type"] != "extra_forbidden")) from None
 
 
 def argument_fault(model: type[Wire], found: Found) -> DelegateError:

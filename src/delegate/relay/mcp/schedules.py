@@ -8,7 +8,7 @@ from delegate.model import ScheduleId
 from delegate.relay import scheduling
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.mcp.tasks import beginning, wishes_of
-from delegate.relay.schedule_views import STATUSES, detail_view, schedule_view
+from delegate.relay.schedule_views import detail_view, schedule_view
 from delegate.schedule import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
@@ -66,9 +66,7 @@ async def cancel_schedule(call: Call, asked: wire.CancelSchedule) -> Told:
     schedule_id = ScheduleId(asked.schedule_id)
     done = await scheduling.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
     tasks: list[str] = [task.id for task in done.tasks]
-    answer = wire.ScheduleCancelled(
-        schedule_id=schedule_id, status=STATUSES[done.schedule.state], cancelled_tasks=tasks
-    )
+    answer = wire.ScheduleCancelled(schedule_id=schedule_id, status=done.schedule.state, cancelled_tasks=tasks)
     return Told(
         answer=answer, text=", ".join([f"{schedule_id} is {answer.status}", *(f"{task} too" for task in tasks)])
     )
