@@ -24,3 +24,11 @@ class News(StrEnum):
 
 def line(words: dict[str, object]) -> bytes:
     return json.dumps(words).encode() + b"\n"
+
+
+def words_of(line: bytes) -> object:
+    """What was said, or None: whoever may open the other end of the pipe must not be able to stop us with nonsense."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

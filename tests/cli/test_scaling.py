@@ -65,9 +65,12 @@ class Crowd:
         return {child.slot for child in self.scaling.children if child.wanted}
 
     def says(self, slot: int, now: float, **news: object) -> None:
+        self.says_line(slot, now, json.dumps(news).encode())
+
+    def says_line(self, slot: int, now: float, said: bytes) -> None:
         (child,) = [child for child in self.scaling.children if child.slot == slot]
         child.reports, writing = os.pipe()
-        os.write(writing, json.dumps(news).encode() + b"\n")
+        os.write(writing, said + b"\n")
         self.scaling.hear(child, now)
         os.close(child.reports)
         os.close(writing)
@@ -130,8 +133,9 @@ def test_news_that_nobody_understands_are_logged_and_change_nothing(
 ) -> None:
     crowd = Crowd(tmp_path, Size(fixed=1, ceiling=1))
     crowd.says(1, 1.0, weather="fine")
+    crowd.says_line(1, 2.0, b'{"busy": \xff')
 
-    assert [record.message for record in caplog.records] == ["runner not understood"]
+    assert [record.message for record in caplog.records] == ["runner not understood"] * 2
     assert crowd.slots() == {1}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import selectors
@@ -10,14 +9,13 @@ import signal
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from delegate.cli.children import OPEN, RunnerChild, Terms, hold_order, start_child
 from delegate.cli.machine_state import MachineState, cpu_seconds_of, used_below
 from delegate.config import Home, Settings
 from delegate.errors import InvalidField
 from delegate.fleet import Plan, Shape, Waiting, plan
-from delegate.keeping import News
+from delegate.keeping import News, words_of
 from delegate.pool import Limits, Pool, Resource, Room, Usage
 from delegate.settings_values import RUNNERS_MAX, parse_runners
 
@@ -172,9 +170,9 @@ class Scaling:
             child.reports = None
         *lines, child.unread = (child.unread + piece).split(b"\n")
         for line in lines:
-            self._learn(child, json.loads(line), now)
+            self._learn(child, words_of(line), now)
 
-    def _learn(self, child: RunnerChild, news: dict[str, Any], now: float) -> None:
+    def _learn(self, child: RunnerChild, news: object, now: float) -> None:
         match news:
             case {News.BUSY: str(attempt), News.AGENT: str(agent)}:
                 self._is_well(child)

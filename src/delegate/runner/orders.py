@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
-from delegate.keeping import News, Order, line
+from delegate.keeping import News, Order, line, words_of
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.wakeup import Wakeup
 
@@ -85,7 +84,7 @@ class Orders:
         shutdown.stop_now()
 
     def take(self, said: bytes) -> None:
-        match json.loads(said):
+        match words_of(said):
             case {Order.HOLD: str(why)}:
                 self.hold = why
                 if self._claiming is not None:
