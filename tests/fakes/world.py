@@ -18,7 +18,7 @@ from tests.fakes.audit import database_faults, strays, workspace_faults
 
 from delegate.client import Client
 from delegate.config import Home, load
-from delegate.home import machine_id
+from delegate.home import machine_id, process_start
 
 QUICK = {
     "DELEGATE_HEARTBEAT": "0.5",
@@ -181,3 +181,8 @@ def command_of(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
+
+
+def is_alive(pid: int) -> bool:
+    """A process that has ended and waits for its parent to notice is not: an init need not collect what it adopts."""
+    return process_start(pid) is not None

@@ -7,12 +7,11 @@ import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes.mcp_client import mcp_session
-from tests.fakes.world import World, children_of, command_of, living, wait_until
+from tests.fakes.world import World, children_of, command_of, is_alive, living, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -32,10 +31,6 @@ def until_it_says(world: World, gate: str, word: str) -> str:
     """A command that says something, waits for a file, and leaves one mark each time it runs."""
     path = world.work / gate
     return f"echo x >> {path}.runs; echo {word}; while [ ! -e {path} ]; do sleep 0.05; done; echo end"
-
-
-def is_alive(pid: int | str) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def runs(world: World, gate: str) -> int:
@@ -115,7 +110,7 @@ async def test_cancelling_from_another_process_stops_the_command(shop: World) ->
         status = await agent.call("TaskStatus", taskId=task)
 
     assert status["task"]["status"] == "cancelled"
-    assert not is_alive(pid)
+    assert not is_alive(int(pid))
 
 
 async def test_submitting_beside_a_live_client_starts_nothing_twice(shop: World) -> None:

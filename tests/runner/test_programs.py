@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.fakes.world import is_alive
 
 from delegate.runner import programs
 from delegate.runner.git import GitFailed, read_git
@@ -104,10 +105,3 @@ async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(5):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
