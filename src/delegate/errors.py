@@ -298,6 +298,13 @@ class ScheduleEnded(Conflict):
         super().__init__(advice=advice, **data)
 
 
+class KeyUsed(Conflict):
+    """the request key {key} was used for something else
+    take another one"""
+
+    code = "request_key_used"
+
+
 class NoQuestion(Conflict):
     """{task_id} is {state} and has asked nothing that waits for an answer"""
 

@@ -16,7 +16,7 @@ from tests.conformance.test_plans import overheard
 from tests.databases import empty
 
 from delegate.config import Settings
-from delegate.errors import IllegalMove, InvalidField
+from delegate.errors import IllegalMove, InvalidField, KeyUsed
 from delegate.intake import dependencies
 from delegate.intake.again import retry
 from delegate.intake.batch import Entry, submit_batch
@@ -212,9 +212,9 @@ async def test_the_key_of_one_wish_is_not_good_for_another(scene: Scene) -> None
 
     assert (await retry(scene.database, old.id, "k-2", scene.now)).task == made.task
     for task, key in ((old, "k-1"), (other, "k-2")):
-        with pytest.raises(InvalidField, match="requestKey: was used for something else"):
+        with pytest.raises(KeyUsed, match="used for something else"):
             await retry(scene.database, task.id, key, scene.now)
-    with pytest.raises(InvalidField, match="requestKey: was used for something else"):
+    with pytest.raises(KeyUsed, match="used for something else"):
         await scene.submit(request_key="k-2")
     assert await scene.submit(request_key="k-1") == unrelated
 

@@ -36,19 +36,19 @@ negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 
 
 [[operations]]
 include-name = "POST /api/tasks"
-checks.positive_data_acceptance.expected-statuses = [200, 201, 422]
+checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
 
 [[operations]]
 include-name = "POST /api/tasks/batch"
-checks.positive_data_acceptance.expected-statuses = [201, 422]
+checks.positive_data_acceptance.expected-statuses = [201, 409, 422]
 
 [[operations]]
 include-name = "POST /api/schedules"
-checks.positive_data_acceptance.expected-statuses = [200, 201, 422]
+checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
 
 [[operations]]
 include-name = "POST /api/pipelines"
-checks.positive_data_acceptance.expected-statuses = [200, 201, 422]
+checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
 """
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import IllegalMove, InvalidField, NoSuchTask
+from delegate.errors import IllegalMove, KeyUsed, NoSuchTask
 from delegate.intake.dependencies import joined
-from delegate.intake.submit import KEY_USED, Submitted, born, log_birth
+from delegate.intake.submit import Submitted, born, log_birth
 from delegate.model import Mode, Task, TaskId, Usage, new_task_id
 from delegate.queue.sessions import without_lent_session
 from delegate.states import FINAL_TASK_STATES, TaskState
@@ -57,7 +57,7 @@ async def _write_once(
         if earlier is None:
             return write(connection)
         if earlier.retry_of != task_id:
-            raise InvalidField(field="requestKey", why=KEY_USED)
+            raise KeyUsed(key=request_key)
         return Submitted(task=earlier, is_new=False)
 
     submitted = await database.write(name, write_unless_done)

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from delegate.config import Settings
 from delegate.cron import check_cron, time_after
-from delegate.errors import InvalidField, InvalidSchedule, NoSuchSchedule, ScheduleEnded
+from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedule, ScheduleEnded
 from delegate.intake.deciding import ended, expecting
 from delegate.intake.dependencies import joined
 from delegate.intake.firing import is_open, next_free_time, settle, waits_for_runs
 from delegate.intake.naming import naming
-from delegate.intake.submit import KEY_USED, accepted, preferred
+from delegate.intake.submit import accepted, preferred
 from delegate.intake.wishes import PipelineWish, ScheduleWish, request_of_template
 from delegate.model import DEPENDENCIES_MAX, ScheduleId, Task, TaskId, new_schedule_id
 from delegate.queue.schedule_runs import due_after
@@ -74,7 +74,7 @@ async def create(database: Database, wish: ScheduleWish, settings: Settings, now
         earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
         if earlier is not None:
             if earlier.pipeline is not None:
-                raise InvalidField(field="requestKey", why=KEY_USED)
+                raise KeyUsed(key=wish.request_key)
             return Created(schedule=earlier, is_new=False)
         new = new_schedule(wish, now)  # who asks again is not told that its moment has passed meanwhile
         joined(connection, _task_of(new, settings, now))
@@ -94,7 +94,7 @@ async def create_pipeline(database: Database, wish: PipelineWish, settings: Sett
         earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
         if earlier is not None:
             if earlier.pipeline is None:
-                raise InvalidField(field="requestKey", why=KEY_USED)
+                raise KeyUsed(key=wish.request_key)
             return CreatedPipeline(steps=tuple(steps_of_pipeline(connection, earlier.pipeline)), is_new=False)
         steps = chained(wish, now)
         for number, step in enumerate(steps):

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from delegate.branch import branch_problem
 from delegate.config import Settings
-from delegate.errors import IllegalMove, InvalidField, NoSuchTask, UnknownAgent
+from delegate.errors import IllegalMove, InvalidField, KeyUsed, NoSuchTask, UnknownAgent
 from delegate.intake.dependencies import in_all, joined
 from delegate.labels import parse_labels
 from delegate.model import (
@@ -42,7 +42,6 @@ from delegate.store.tasks import insert_task, lock_task, task_of_trigger
 log = logging.getLogger(__name__)
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-KEY_USED = "was used for something else; take another one"
 AGENTS_KNOWN = ", ".join([*AgentName, "acp:<command>"])
 
 
@@ -103,7 +102,7 @@ def submitted_before(connection: Connection, request_key: str | None) -> Submitt
     if earlier is None:
         return None
     if earlier.retry_of is not None:
-        raise InvalidField(field="requestKey", why=KEY_USED)
+        raise KeyUsed(key=request_key)
     return Submitted(task=earlier, is_new=False)
 
 
