@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -31,6 +32,9 @@ from delegate.model import (
     new_task_id,
 )
 from delegate.preferences import DEFAULTS, Preferences, Wish, resolve
+from delegate.queue.rules import Rules
+from delegate.queue.surroundings import around_tasks
+from delegate.queue.why import Surroundings
 from delegate.repository import repository_url
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
@@ -82,6 +86,28 @@ class Submitted:
 
 async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> Submitted:
     """Write the task; when this returns, it is on disk. The same request key again gives the same task."""
+    submitted = await database.write("submit", _writing(request, settings, now))
+    log_birth(submitted)
+    return submitted
+
+
+async def submit_and_look(
+    database: Database, request: Request, settings: Settings, rules: Rules, now: datetime
+) -> tuple[Submitted, Surroundings]:
+    """The same, and what stands between the task and its start, without a second way to the database."""
+    writing = _writing(request, settings, now)
+
+    def write(connection: Connection) -> tuple[Submitted, Surroundings]:
+        submitted = writing(connection)
+        return submitted, around_tasks(connection, [submitted.task], rules, now)
+
+    submitted, around = await database.write("submit", write)
+    log_birth(submitted)
+    return submitted, around
+
+
+def _writing(request: Request, settings: Settings, now: datetime) -> Callable[[Connection], Submitted]:
+    """What is refused without a look at the database is refused here."""
     preferences = preferred(request, settings)
     task = accepted(request, preferences, settings, now)
 
@@ -91,9 +117,7 @@ async def submit(database: Database, request: Request, settings: Settings, now: 
             return earlier
         return born(connection, joined(connection, task), trigger_key=request.request_key, notes=preferences.notes)
 
-    submitted = await database.write("submit", write)
-    log_birth(submitted)
-    return submitted
+    return write
 
 
 def submitted_before(connection: Connection, request_key: str | None) -> Submitted | None:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
 from delegate.model import Attempt, AttemptId, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
-from delegate.queue.claim import budget_left
 from delegate.queue.rules import Rules, start_of_day
+from delegate.queue.surroundings import around_tasks
 from delegate.queue.why import Surroundings
 from delegate.states import TaskState
 from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
@@ -24,7 +24,6 @@ from delegate.store.events import (
     output_of_attempt,
     output_of_task,
 )
-from delegate.store.graph import dependencies_of
 from delegate.store.results import last_change, last_checkpoint
 from delegate.store.runners import all_runners
 from delegate.store.tasks import count_by_state, get_task, page_of_tasks
@@ -248,19 +247,3 @@ def _existing(connection: Connection, task_id: TaskId) -> Task:
     if task is None:
         raise NoSuchTask(task_id=task_id)
     return task
-
-
-def around_tasks(connection: Connection, tasks: Sequence[Task], rules: Rules, now: datetime) -> Surroundings:
-    blocked = [task.id for task in tasks if task.state is TaskState.BLOCKED]
-    attempts = running_attempts(connection)
-    silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
-    return Surroundings(
-        runners=all_runners(connection),
-        busy=frozenset(attempt.runner_id for attempt in attempts if attempt not in silent),
-        silent=frozenset(attempt.task_id for attempt in silent),
-        silent_after=rules.lease,
-        budget_left=budget_left(connection, rules, now),
-        max_runners=rules.max_runners,
-        now=now,
-        waited_for=dependencies_of(connection, blocked) if blocked else {},
-    )

@@ -13,6 +13,7 @@ from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId
 from delegate.states import AttemptState, Reason
 from delegate.store.tables import attempt, runner, task
 
+RUNNING = select(attempt).where(attempt.c.state == AttemptState.RUNNING).order_by(attempt.c.started_at)
 BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
 
 
@@ -64,10 +65,8 @@ def has_attempt_of(connection: Connection, task_id: TaskId, one: Runner) -> bool
 
 
 def running_attempts(connection: Connection, runner_id: RunnerId | None = None) -> list[Attempt]:
-    query = select(attempt).where(attempt.c.state == AttemptState.RUNNING)
-    if runner_id is not None:
-        query = query.where(attempt.c.runner_id == runner_id)
-    return [to_attempt(row) for row in connection.execute(query.order_by(attempt.c.started_at))]
+    query = RUNNING if runner_id is None else RUNNING.where(attempt.c.runner_id == runner_id)
+    return [to_attempt(row) for row in connection.execute(query)]
 
 
 def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> list[Attempt]:

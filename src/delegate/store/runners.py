@@ -11,6 +11,7 @@ from delegate.model import AgentMessage, Runner, RunnerId, TaskId
 from delegate.store.tables import message, relay, runner
 
 RELAY = "relay"
+ALL = select(runner).order_by(runner.c.name, runner.c.id)
 
 
 def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
@@ -43,7 +44,7 @@ def get_runner(connection: Connection, runner_id: RunnerId) -> Runner | None:
 
 
 def all_runners(connection: Connection) -> list[Runner]:
-    return [to_runner(row) for row in connection.execute(select(runner).order_by(runner.c.name, runner.c.id))]
+    return [to_runner(row) for row in connection.execute(ALL)]
 
 
 def see_runner(

@@ -28,8 +28,9 @@ from delegate.model import (
 from delegate.states import Reason, TaskState
 from delegate.store.tables import task
 
-# One statement for all tasks, with parameters: built with values() it would be made and hashed anew for each.
+# What every submit needs, with parameters: built with its values, a statement would be made and hashed anew each time.
 INSERT = insert(task)
+OF_TRIGGER = select(task).where(task.c.trigger_key == bindparam("key"))
 
 
 def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -> None:
@@ -93,7 +94,7 @@ def lock_task(connection: Connection, task_id: TaskId) -> Task | None:
 
 
 def task_of_trigger(connection: Connection, trigger_key: str) -> Task | None:
-    row = connection.execute(select(task).where(task.c.trigger_key == trigger_key)).one_or_none()
+    row = connection.execute(OF_TRIGGER, {"key": trigger_key}).one_or_none()
     return None if row is None else to_task(row)
 
 

@@ -9,6 +9,7 @@ from delegate.intake.wishes import request_of
 from delegate.model import TaskId
 from delegate.queue import finish
 from delegate.queue.ending import Moved
+from delegate.queue.why import why
 from delegate.relay import pages
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.news import tell
@@ -25,12 +26,11 @@ async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
     relay = call.relay
     wishes = wishes_of(call, wanted)
     request = request_of(SubmitRequest.model_validate({**wishes, "request_key": call.request_key}))
-    submitted = await intake.submit(relay.database, request, relay.settings, relay.now())
-    tell(relay, Moved(task=submitted.task))
-    around = await follow.surroundings(relay.database, relay.rules, relay.now(), [submitted.task])
-    view = task_view(submitted.task, around)
-    answer = wire.Delegated(task_id=view.task_id, status=view.status, why=view.why)
-    return Told(answer=answer, text=headline(view))
+    submitted, around = await intake.submit_and_look(relay.database, request, relay.settings, relay.rules, relay.now())
+    task = submitted.task
+    tell(relay, Moved(task=task))
+    answer = wire.Delegated(task_id=task.id, status=SHOWN[task.state], why=why(task, around))
+    return Told(answer=answer, text=headline(task.id, answer.status, answer.why or task.message))
 
 
 def wishes_of(call: Call, wanted: wire.TaskWishes) -> dict[str, object]:
@@ -55,7 +55,7 @@ async def task_status(call: Call, asked: wire.TaskStatus) -> Told:
 
 async def _page(call: Call, asked: wire.TaskStatus) -> Told:
     page = await pages.task_page(call.relay, asked.status, asked.limit, asked.cursor)
-    text = "\n".join(headline(view) for view in page.tasks) or "there are no such tasks"
+    text = "\n".join(headline_of(view) for view in page.tasks) or "there are no such tasks"
     return Told(answer=wire.StatusAnswer(tasks=[brief(view) for view in page.tasks], next=page.next), text=text)
 
 
@@ -123,12 +123,16 @@ def beginning(prompt: str) -> str:
     return prompt if len(prompt) <= PROMPT_SHOWN else f"{prompt[:PROMPT_SHOWN]}…"
 
 
-def headline(view: TaskView) -> str:
-    return ": ".join(part for part in (f"{view.task_id} is {view.status}", view.why or view.message) if part)
+def headline(task_id: str, status: str, said: str | None) -> str:
+    return f"{task_id} is {status}: {said}" if said else f"{task_id} is {status}"
+
+
+def headline_of(view: TaskView) -> str:
+    return headline(view.task_id, view.status, view.why or view.message)
 
 
 def description(view: TaskView) -> str:
-    lines = [headline(view)]
+    lines = [headline_of(view)]
     lines += [f"asks: {asked.text}" for asked in view.questions if asked.answer is None]
     if view.result and view.result.summary:
         lines.append(view.result.summary)
