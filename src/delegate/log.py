@@ -31,8 +31,9 @@ class KeyValueFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    # Our lines name none of these, and finding them out takes as long as writing a line.
+    # Our lines name neither thread nor caller, and finding them out takes as long as writing a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # as the documentation of logging has it
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     root = logging.getLogger()

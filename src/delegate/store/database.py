@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import anyio
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, lowlevel, to_thread
 from sqlalchemy import Connection as Connection  # the type of what `read` and `write` hand to their work
 from sqlalchemy import Engine, create_engine, event, exc
 
@@ -25,6 +25,7 @@ from delegate.failpoints import failpoint
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of them
+GATHERING = 2  # turns of the event loop before a commit: requests that are being read just now still join it
 READERS = 8
 POSTGRES_WRITERS = 8
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
@@ -101,6 +102,8 @@ class Database:
         with writer.connect() as connection:
             while True:
                 await self._arrived.wait()
+                for _ in range(GATHERING):
+                    await lowlevel.checkpoint()
                 batch, self._jobs = self._jobs[:BATCH_MAX], self._jobs[BATCH_MAX:]
                 if not self._jobs:
                     self._arrived = anyio.Event()
