@@ -33,7 +33,7 @@ class KeyValueFormatter(logging.Formatter):
 def configure(level: str) -> None:
     # Our lines name neither thread nor caller, and finding them out takes as long as writing a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # as the documentation of logging has it
+    logging._srcfile = None  # noqa: SLF001  # as the documentation of logging has it
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     root = logging.getLogger()
