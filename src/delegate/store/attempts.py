@@ -7,33 +7,48 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
 
 from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId, Usage
 from delegate.states import AttemptState, Reason
-from delegate.store.tables import attempt, runner, task
+from delegate.store.tables import attempt, has_state, runner, task
 
-RUNNING = select(attempt).where(attempt.c.state == AttemptState.RUNNING).order_by(attempt.c.started_at)
+# What every claim needs, with parameters: built with its values, a statement would be made and hashed anew each time.
+INSERT = insert(attempt)
+OF_CLAIM = select(attempt).where(attempt.c.claim_id == bindparam("claim"))
+RUNNING = select(attempt).where(has_state(attempt, AttemptState.RUNNING)).order_by(attempt.c.started_at)
+EXPIRED = (
+    select(attempt)
+    .where(
+        has_state(attempt, AttemptState.RUNNING),
+        attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
+        # Not a join: a planner that trusts old statistics would begin with all tasks, at every claim.
+        select(task.c.id)
+        .where(task.c.id == attempt.c.task_id, task.c.lane.in_(bindparam("lanes", expanding=True)))
+        .exists(),
+    )
+    .order_by(attempt.c.renewed_at)
+    .with_for_update(skip_locked=True, of=attempt)
+)
 BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
 
 
 def insert_attempt(connection: Connection, new: Attempt, *, ask_hash: str | None = None) -> None:
-    connection.execute(
-        insert(attempt).values(
-            id=new.id,
-            task_id=new.task_id,
-            runner_id=new.runner_id,
-            claim_id=new.claim_id,
-            fence=new.fence,
-            number=new.number,
-            state=new.state,
-            started_at=new.started_at,
-            renewed_at=new.renewed_at,
-            messages_seen=new.messages_seen,
-            budget_usd=new.budget_usd,
-            ask_hash=ask_hash,
-        )
-    )
+    row = {
+        "id": new.id,
+        "task_id": new.task_id,
+        "runner_id": new.runner_id,
+        "claim_id": new.claim_id,
+        "fence": new.fence,
+        "number": new.number,
+        "state": new.state,
+        "started_at": new.started_at,
+        "renewed_at": new.renewed_at,
+        "messages_seen": new.messages_seen,
+        "budget_usd": new.budget_usd,
+        "ask_hash": ask_hash,
+    }
+    connection.execute(INSERT, row)
 
 
 def get_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | None:
@@ -47,7 +62,7 @@ def lock_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | Non
 
 
 def attempt_of_claim(connection: Connection, claim_id: str) -> Attempt | None:
-    row = connection.execute(select(attempt).where(attempt.c.claim_id == claim_id)).one_or_none()
+    row = connection.execute(OF_CLAIM, {"claim": claim_id}).one_or_none()
     return None if row is None else to_attempt(row)
 
 
@@ -71,15 +86,8 @@ def running_attempts(connection: Connection, runner_id: RunnerId | None = None) 
 
 def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> list[Attempt]:
     """In these lanes, held by a runner not heard of since then; rows that another relay rescues are passed over."""
-    # Not a join: a planner that trusts old statistics would begin with all tasks, at every claim.
-    in_lanes = select(task.c.id).where(task.c.id == attempt.c.task_id, task.c.lane.in_(lanes)).exists()
-    query = (
-        select(attempt)
-        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at <= silent_since, in_lanes)
-        .order_by(attempt.c.renewed_at)
-        .with_for_update(skip_locked=True, of=attempt)
-    )
-    return [to_attempt(row) for row in connection.execute(query)]
+    rows = connection.execute(EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)})
+    return [to_attempt(row) for row in rows]
 
 
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
@@ -88,7 +96,7 @@ def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_
     query = (
         select(attempt)
         .where(
-            attempt.c.state == AttemptState.RUNNING,
+            has_state(attempt, AttemptState.RUNNING),
             or_(attempt.c.renewed_at <= given_up_since, and_(attempt.c.renewed_at <= silent_since, unknown)),
         )
         .with_for_update(skip_locked=True, of=attempt)
@@ -99,7 +107,7 @@ def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_
 def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, now: datetime) -> bool:
     result = connection.execute(
         update(attempt)
-        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
         .values(renewed_at=now, messages_seen=max(held.messages_seen, messages_seen))
     )
     return result.rowcount == 1
@@ -109,14 +117,14 @@ def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> in
     """After a restart: a lease that was good when the relay was last alive is good again from now on."""
     result = connection.execute(
         update(attempt)
-        .where(attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at >= good_at)
+        .where(has_state(attempt, AttemptState.RUNNING), attempt.c.renewed_at >= good_at)
         .values(renewed_at=now)
     )
     return result.rowcount
 
 
 def pull_back_leases(connection: Connection, now: datetime) -> None:
-    ahead = (attempt.c.state == AttemptState.RUNNING, attempt.c.renewed_at > now)
+    ahead = (has_state(attempt, AttemptState.RUNNING), attempt.c.renewed_at > now)
     connection.execute(update(attempt).where(*ahead).values(renewed_at=now))
 
 
@@ -125,7 +133,7 @@ def advance_attempt(
 ) -> bool:
     result = connection.execute(
         update(attempt)
-        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
         .values(next_seq=next_seq, output_bytes=output_bytes, truncated_bytes=truncated_bytes, renewed_at=now)
     )
     return result.rowcount == 1
@@ -141,7 +149,7 @@ def keep_usage(connection: Connection, held: Attempt, usage: Usage) -> None:
     """So far; an attempt that is lost afterwards has spent it all the same."""
     connection.execute(
         update(attempt)
-        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
         .values(usage=asdict(usage), cost_usd=usage.cost_usd)
     )
 
@@ -149,7 +157,7 @@ def keep_usage(connection: Connection, held: Attempt, usage: Usage) -> None:
 def keep_session(connection: Connection, held: Attempt, session_id: str) -> None:
     connection.execute(
         update(attempt)
-        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
         .values(session_id=session_id)
     )
 
@@ -157,7 +165,7 @@ def keep_session(connection: Connection, held: Attempt, session_id: str) -> None
 def end_attempt_if_held(connection: Connection, held: Attempt, outcome: Outcome, now: datetime) -> bool:
     result = connection.execute(
         update(attempt)
-        .where(attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
         .values(
             state=outcome.state,
             reason=outcome.reason,
@@ -184,7 +192,7 @@ def lock_budget(connection: Connection) -> None:
 
 
 def reserved_budget(connection: Connection) -> float:
-    query = select(func.coalesce(func.sum(attempt.c.budget_usd), 0.0)).where(attempt.c.state == AttemptState.RUNNING)
+    query = select(func.coalesce(func.sum(attempt.c.budget_usd), 0.0)).where(has_state(attempt, AttemptState.RUNNING))
     return float(connection.execute(query).scalar_one())
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_
 
 from delegate.model import OnDependencyFailure, Task, TaskId
 from delegate.states import FINAL_TASK_STATES, Reason, TaskState
-from delegate.store.tables import dependency, task
+from delegate.store.tables import dependency, has_state, task
 from delegate.store.tasks import to_task
 
 T = TypeVar("T", TaskId, int)
@@ -32,7 +32,7 @@ CANCEL_BLOCKED = (
     update(task)
     .where(
         task.c.id == bindparam("known_id"),
-        task.c.state == TaskState.BLOCKED,
+        has_state(task, TaskState.BLOCKED),
         task.c.fence == bindparam("known_fence"),
     )
     .values(
@@ -128,13 +128,13 @@ def late_blocked(connection: Connection, *, limit: int) -> list[Blocked]:
     is_spoilt = dependencies.where(other.c.state.in_(ENDED_BADLY)).exists()
     is_open = dependencies.where(other.c.state.in_(UNENDED_TASK_STATES)).exists()
     is_late = or_(and_(task.c.on_dependency_failure == OnDependencyFailure.CANCEL, is_spoilt), ~is_open)
-    query = select(task.c.depth, task.c.seq, task.c.id).where(task.c.state == TaskState.BLOCKED, is_late)
+    query = select(task.c.depth, task.c.seq, task.c.id).where(has_state(task, TaskState.BLOCKED), is_late)
     return [to_blocked(row) for row in connection.execute(query.order_by(task.c.seq).limit(limit))]
 
 
 def lock_blocked(connection: Connection, ids: Sequence[TaskId]) -> list[Task]:
     """Those of these tasks that still wait for others, held until the transaction ends."""
-    query = select(task).where(task.c.id.in_(ids), task.c.state == TaskState.BLOCKED)
+    query = select(task).where(task.c.id.in_(ids), has_state(task, TaskState.BLOCKED))
     rows = connection.execute(query.order_by(task.c.depth, task.c.seq).with_for_update())
     return [to_task(row) for row in rows]
 
@@ -180,7 +180,7 @@ def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int,
 
 def release_blocked(connection: Connection, ids: Sequence[TaskId]) -> int:
     """To the queue; returns how many of them still waited."""
-    waiting = (task.c.id.in_(ids), task.c.state == TaskState.BLOCKED)
+    waiting = (task.c.id.in_(ids), has_state(task, TaskState.BLOCKED))
     return connection.execute(update(task).where(*waiting).values(state=TaskState.QUEUED)).rowcount
 
 

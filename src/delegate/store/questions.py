@@ -11,19 +11,19 @@ from delegate.model import Attempt, Event, EventKind, Question, Task, TaskId
 from delegate.states import AttemptState, TaskState
 from delegate.store.attempts import to_attempt
 from delegate.store.events import to_event
-from delegate.store.tables import attempt, event_table, task
+from delegate.store.tables import attempt, event_table, has_state, task
 from delegate.store.tasks import question_data
 
 
 def asking_attempt(connection: Connection, ask_hash: str) -> Attempt | None:
     """The attempt that this token opens, while it runs."""
-    mine = select(attempt).where(attempt.c.ask_hash == ask_hash, attempt.c.state == AttemptState.RUNNING)
+    mine = select(attempt).where(attempt.c.ask_hash == ask_hash, has_state(attempt, AttemptState.RUNNING))
     row = connection.execute(mine.limit(1)).first()
     return None if row is None else to_attempt(row)
 
 
 def keep_ask_hash(connection: Connection, held: Attempt, ask_hash: str | None) -> None:
-    mine = (attempt.c.id == held.id, attempt.c.state == AttemptState.RUNNING, attempt.c.fence == held.fence)
+    mine = (attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
     connection.execute(update(attempt).where(*mine).values(ask_hash=ask_hash))
 
 
@@ -31,7 +31,7 @@ def keep_questions(connection: Connection, known: Task, questions: Sequence[Ques
     """Only of a task that still stands as it was read."""
     result = connection.execute(
         update(task)
-        .where(task.c.id == known.id, task.c.state == known.state, task.c.fence == known.fence)
+        .where(task.c.id == known.id, has_state(task, known.state), task.c.fence == known.fence)
         .values(questions=[question_data(question) for question in questions])
     )
     return result.rowcount == 1
@@ -41,7 +41,7 @@ def put_aside(connection: Connection, asked: Task) -> bool:
     """From a runner to where its answer is: waiting for one, or queued with it. The attempt is not counted."""
     result = connection.execute(
         update(task)
-        .where(task.c.id == asked.id, task.c.state == TaskState.RUNNING, task.c.fence == asked.fence)
+        .where(task.c.id == asked.id, has_state(task, TaskState.RUNNING), task.c.fence == asked.fence)
         .values(
             state=asked.state,
             attempts=task.c.attempts - 1,
@@ -58,7 +58,7 @@ def put_aside(connection: Connection, asked: Task) -> bool:
 def queue_answered(connection: Connection, waiting: Task) -> bool:
     result = connection.execute(
         update(task)
-        .where(task.c.id == waiting.id, task.c.state == TaskState.WAITING, task.c.fence == waiting.fence)
+        .where(task.c.id == waiting.id, has_state(task, TaskState.WAITING), task.c.fence == waiting.fence)
         .values(state=TaskState.QUEUED)
     )
     return result.rowcount == 1

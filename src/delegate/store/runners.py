@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from delegate.model import AgentMessage, Runner, RunnerId, TaskId
 from delegate.store.tables import message, relay, runner
 
 RELAY = "relay"
+# Made once: every claim needs them.
+SEE = update(runner).where(runner.c.id == bindparam("which"))
+SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
 ALL = select(runner).order_by(runner.c.name, runner.c.id)
 
 
@@ -57,11 +60,8 @@ def see_runner(
     now: datetime,
 ) -> None:
     until = {name: moment.isoformat() for name, moment in parked.items()}
-    connection.execute(
-        update(runner)
-        .where(runner.c.id == runner_id)
-        .values(agents=list(agents), parked=until, problem=problem, seen_at=now)
-    )
+    seen = {"agents": list(agents), "parked": until, "problem": problem, "seen_at": now}
+    connection.execute(SEE, {"which": runner_id, **seen})
 
 
 def forget_runner(connection: Connection, runner_id: RunnerId) -> None:
@@ -88,7 +88,7 @@ def messages_after(connection: Connection, task_id: TaskId, after: int) -> list[
 
 
 def relay_seen_at(connection: Connection) -> datetime | None:
-    return connection.execute(select(relay.c.seen_at).where(relay.c.name == RELAY)).scalar_one_or_none()
+    return connection.execute(SEEN_AT).scalar_one_or_none()
 
 
 def mark_relay_seen(connection: Connection, now: datetime) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
-from delegate.store.tables import schedule, schedule_run
+from delegate.store.tables import has_state, schedule, schedule_run
 
 LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
 
@@ -51,7 +51,7 @@ def lock_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule |
 
 def lock_due(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
     """The schedule if it is still due and no other relay is at it."""
-    is_due = (schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at <= now)
+    is_due = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at <= now)
     query = select(schedule).where(schedule.c.id == schedule_id, *is_due)
     row = connection.execute(query.with_for_update(skip_locked=True)).one_or_none()
     return None if row is None else to_schedule(row)
@@ -65,7 +65,7 @@ def schedule_of_trigger(connection: Connection, trigger_key: str) -> Schedule | 
 def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, datetime]]:
     """Those that are due next, or already, with their times."""
     query = select(schedule.c.id, schedule.c.next_run_at).where(
-        schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at.isnot(None)
+        has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.isnot(None)
     )
     rows = connection.execute(query.order_by(schedule.c.next_run_at).limit(limit))
     return [(ScheduleId(row.id), row.next_run_at) for row in rows]
@@ -73,7 +73,7 @@ def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleI
 
 def reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Active ones whose next run was worked out at a time that the clock has not reached again."""
-    query = select(schedule).where(schedule.c.state == ScheduleState.ACTIVE, schedule.c.reckoned_at > now)
+    query = select(schedule).where(has_state(schedule, ScheduleState.ACTIVE), schedule.c.reckoned_at > now)
     rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
     return [to_schedule(row) for row in rows]
 
@@ -82,7 +82,7 @@ def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState
     """Write what has become of a schedule that is still in state `was`."""
     result = connection.execute(
         update(schedule)
-        .where(schedule.c.id == moved.id, schedule.c.state == was)
+        .where(schedule.c.id == moved.id, has_state(schedule, was))
         .values(
             state=moved.state,
             runs=moved.runs,
@@ -103,7 +103,7 @@ def page_of_schedules(
     """Newest first, each with its place in the order, which is the cursor of the next page."""
     query = select(schedule).order_by(schedule.c.seq.desc()).limit(limit)
     if state is not None:
-        query = query.where(schedule.c.state == state)
+        query = query.where(has_state(schedule, state))
     if before is not None:
         query = query.where(schedule.c.seq < before)
     return [(row.seq, to_schedule(row)) for row in connection.execute(query)]
@@ -203,9 +203,9 @@ def lock_waiting_for(connection: Connection, schedule_id: ScheduleId) -> list[Sc
 
 def lock_lapsed(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Those that have expired while they had no time to run at: they waited for another, or were paused."""
-    waits = (schedule.c.state == ScheduleState.ACTIVE, schedule.c.next_run_at.is_(None))
+    waits = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.is_(None))
     waiting = select(schedule).where(*waits, schedule.c.expires_at <= now)
-    paused = select(schedule).where(schedule.c.state == ScheduleState.PAUSED, schedule.c.expires_at <= now)
+    paused = select(schedule).where(has_state(schedule, ScheduleState.PAUSED), schedule.c.expires_at <= now)
     found = (connection.execute(one.limit(limit).with_for_update(skip_locked=True)) for one in (waiting, paused))
     return [to_schedule(row) for rows in found for row in rows]
 

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     Float,
     ForeignKey,
     Index,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -49,6 +51,13 @@ class Instant(TypeDecorator[datetime]):
 MaybeJson = JSON(none_as_null=True)
 # SQLite makes rowids only for INTEGER, PostgreSQL needs the eight bytes.
 Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+def has_state(table: Table, state: TaskState | AttemptState | ScheduleState) -> ColumnElement[bool]:
+    """As a word of the statement, not as a parameter: with one, SQLite plans anew at every execution to see whether a
+    partial index fits, and PostgreSQL cannot use such an index in a plan that it keeps."""
+    return table.c.state == literal_column(f"'{state.value}'")
+
 
 metadata = MetaData(
     naming_convention={
@@ -127,8 +136,8 @@ Index(
     task.c.lane,
     task.c.priority,
     task.c.seq,
-    sqlite_where=task.c.state == TaskState.QUEUED,
-    postgresql_where=task.c.state == TaskState.QUEUED,
+    sqlite_where=has_state(task, TaskState.QUEUED),
+    postgresql_where=has_state(task, TaskState.QUEUED),
 )
 Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
@@ -163,7 +172,7 @@ attempt = Table(
     one_of("state", AttemptState),
     UniqueConstraint("task_id", "fence"),
 )
-RUNNING_ATTEMPT = attempt.c.state == AttemptState.RUNNING
+RUNNING_ATTEMPT = has_state(attempt, AttemptState.RUNNING)
 # One holder per task is not only a rule of the code.
 Index(
     "uq_attempt_holder", attempt.c.task_id, unique=True, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT
@@ -212,7 +221,7 @@ schedule = Table(
     one_of("state", ScheduleState),
     sqlite_autoincrement=True,
 )
-ACTIVE_SCHEDULE = schedule.c.state == ScheduleState.ACTIVE
+ACTIVE_SCHEDULE = has_state(schedule, ScheduleState.ACTIVE)
 # With the state, although all have the same: without statistics SQLite would rather sort all that are active.
 Index(
     "ix_schedule_due",

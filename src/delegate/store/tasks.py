@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, bindparam, func, insert, or_, select, union_all, update
+from sqlalchemy import CompoundSelect, Connection, Row, Update, bindparam, func, insert, or_, select, union_all, update
 
 from delegate.model import (
     AttemptId,
@@ -26,7 +27,7 @@ from delegate.model import (
     Usage,
 )
 from delegate.states import Reason, TaskState
-from delegate.store.tables import task
+from delegate.store.tables import has_state, task
 
 # What every submit needs, with parameters: built with its values, a statement would be made and hashed anew each time.
 INSERT = insert(task)
@@ -110,30 +111,52 @@ def chain_of(connection: Connection, lineage: TaskId) -> list[tuple[TaskId, Task
 _ORDER = (task.c.priority, task.c.seq)
 
 
-def _claimable(lane: Any, priority: Priority, now: Any) -> tuple[Any, ...]:  # Any: values, or parameters for them
+def _claimable(lane: str, priority: Any) -> tuple[Any, ...]:  # Any: what SQLAlchemy takes for a value
+    """The conditions, with parameters for the moment and, by this name, for the lane."""
+    now = bindparam("now", type_=task.c.not_before.type)
     return (
-        task.c.state == TaskState.QUEUED,
-        task.c.lane == lane,
+        has_state(task, TaskState.QUEUED),
+        task.c.lane == bindparam(lane),
         task.c.priority >= priority,
         or_(task.c.not_before.is_(None), task.c.not_before <= now),
     )
 
 
-def _heads() -> CompoundSelect[Any]:
-    """Made once: a seek in the index for every priority, however long the queue is.
+def _next_in_line() -> Update:
+    oldest = select(task.c.seq).where(*_claimable("in_lane", bindparam("least"))).order_by(*_ORDER).limit(1)
+    return (
+        update(task)
+        .where(
+            task.c.seq == oldest.with_for_update(skip_locked=True).scalar_subquery(),
+            has_state(task, TaskState.QUEUED),
+        )
+        .values(
+            state=TaskState.RUNNING,
+            fence=task.c.fence + 1,
+            attempts=task.c.attempts + 1,
+            started_at=func.coalesce(task.c.started_at, bindparam("now", type_=task.c.started_at.type)),
+            not_before=None,
+        )
+        .returning(task)
+    )
+
+
+TAKE = _next_in_line()
+
+
+@cache
+def _heads(lanes: int) -> CompoundSelect[Any]:
+    """For so many lanes: a seek in the index for every priority, however long the queue is.
 
     Where a priority has none, its seek finds the head of the next one, once more.
     """
-    seen = (task.c.priority, task.c.created_at, task.c.seq)
-    now = bindparam("now", type_=task.c.not_before.type)
+    seen = (task.c.lane, task.c.priority, task.c.created_at, task.c.seq)
     seeks = [
-        select(*seen).where(*_claimable(bindparam("lane"), priority, now)).order_by(*_ORDER).limit(1)
+        select(*seen).where(*_claimable(f"lane{number}", priority)).order_by(*_ORDER).limit(1)
+        for number in range(lanes)
         for priority in Priority
     ]
     return union_all(*(select(seek.subquery()) for seek in seeks))
-
-
-HEADS = _heads()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +171,12 @@ class Head:
 
 def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[Head]:
     """What could run next: of every lane and every priority the oldest."""
+    if not lanes:
+        return []
+    names = {f"lane{number}": lane for number, lane in enumerate(lanes)}
+    rows = connection.execute(_heads(len(lanes)), {**names, "now": now})
     heads = {
-        Head(lane=lane, priority=Priority(row.priority), created_at=row.created_at, seq=row.seq)
-        for lane in lanes
-        for row in connection.execute(HEADS, {"lane": lane, "now": now})
+        Head(lane=row.lane, priority=Priority(row.priority), created_at=row.created_at, seq=row.seq) for row in rows
     }
     return list(heads)
 
@@ -159,20 +184,7 @@ def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) ->
 def take_queued(connection: Connection, head: Head, now: datetime) -> Task | None:
     """Move the head, or the next behind it, to running under a new fence: rows that another relay takes are passed
     over."""
-    claimable = _claimable(head.lane, head.priority, now)
-    oldest = select(task.c.seq).where(*claimable).order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
-    row = connection.execute(
-        update(task)
-        .where(task.c.seq == oldest.scalar_subquery(), task.c.state == TaskState.QUEUED)
-        .values(
-            state=TaskState.RUNNING,
-            fence=task.c.fence + 1,
-            attempts=task.c.attempts + 1,
-            started_at=func.coalesce(task.c.started_at, bindparam("started", now, type_=task.c.started_at.type)),
-            not_before=None,
-        )
-        .returning(task)
-    ).one_or_none()
+    row = connection.execute(TAKE, {"in_lane": head.lane, "least": head.priority, "now": now}).one_or_none()
     return None if row is None else to_task(row)
 
 
@@ -180,7 +192,7 @@ def requeue_task(connection: Connection, held: Task, *, counted: bool, not_befor
     """Back to the queue from a runner; an attempt that is not counted is taken off the budget."""
     result = connection.execute(
         update(task)
-        .where(task.c.id == held.id, task.c.state == TaskState.RUNNING, task.c.fence == held.fence)
+        .where(task.c.id == held.id, has_state(task, TaskState.RUNNING), task.c.fence == held.fence)
         .values(
             state=TaskState.QUEUED,
             attempts=task.c.attempts if counted else task.c.attempts - 1,
@@ -199,7 +211,7 @@ def end_task(connection: Connection, ended: Task, *, was: TaskState, finished_at
     """Write the end of a task that is still in state `was` under the fence it was read with."""
     result = connection.execute(
         update(task)
-        .where(task.c.id == ended.id, task.c.state == was, task.c.fence == ended.fence)
+        .where(task.c.id == ended.id, has_state(task, was), task.c.fence == ended.fence)
         .values(
             state=ended.state,
             reason=ended.reason,
@@ -218,7 +230,7 @@ def end_task(connection: Connection, ended: Task, *, was: TaskState, finished_at
 def keep_session(connection: Connection, held: Task) -> bool:
     result = connection.execute(
         update(task)
-        .where(task.c.id == held.id, task.c.state == TaskState.RUNNING, task.c.fence == held.fence)
+        .where(task.c.id == held.id, has_state(task, TaskState.RUNNING), task.c.fence == held.fence)
         .values(session_id=held.session_id)
     )
     return result.rowcount == 1
@@ -227,7 +239,7 @@ def keep_session(connection: Connection, held: Task) -> bool:
 def request_cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> bool:
     result = connection.execute(
         update(task)
-        .where(task.c.id == task_id, task.c.state == TaskState.RUNNING, task.c.cancel_requested_at.is_(None))
+        .where(task.c.id == task_id, has_state(task, TaskState.RUNNING), task.c.cancel_requested_at.is_(None))
         .values(cancel_requested_at=now, cancel_reason=reason)
     )
     return result.rowcount == 1
@@ -241,7 +253,7 @@ def page_of_tasks(
     if before is not None:
         query = query.where(task.c.seq < before)
     # One by one: of several states together, a planner would sort all there are.
-    queries = [query.where(task.c.state == state) for state in states] or [query]
+    queries = [query.where(has_state(task, state)) for state in states] or [query]
     rows = [row for one in queries for row in connection.execute(one)]
     newest = sorted(rows, key=lambda row: -row.seq)[:limit]
     return [(row.seq, to_task(row)) for row in newest]
