@@ -7,7 +7,7 @@ import pytest
 from delegate.errors import PreferenceConflict
 from delegate.labels import parse_labels, parse_tags
 from delegate.model import Choice, Field, Mode, Source
-from delegate.preferences import Preferences, Wish, fill, resolve
+from delegate.preferences import MAY_RUN_COMMANDS, Preferences, Wish, fill, resolve
 from delegate.repofile import RepoFile
 
 
@@ -164,11 +164,11 @@ def test_a_shell_command_has_neither_model_nor_effort() -> None:
     assert resolve([wish(Source.RELAY, model="opus", effort="high"), asked(agent="shell")]).model is None
 
 
-@pytest.mark.parametrize("source", [one for one in Source if one not in {Source.REQUEST, Source.RELAY}])
-def test_only_a_request_or_the_relay_can_choose_the_shell(source: Source) -> None:
+@pytest.mark.parametrize("source", [one for one in Source if one not in MAY_RUN_COMMANDS])
+def test_only_a_request_or_settings_can_choose_the_shell(source: Source) -> None:
     (told,) = problems(wish(source, agent="shell"))
 
-    assert told.endswith("the agent shell can be chosen by a request only, or for requests by the relay's settings")
+    assert told.endswith("the agent shell can be chosen by a request only, or for requests by settings")
 
 
 @pytest.mark.parametrize("name", ["gemini", "", "acp:", "acp:sh;id", "claude codex", "\x1b[31mcodex"])

@@ -177,7 +177,8 @@ def test_a_schedule_that_a_missed_run_has_stopped_says_so() -> None:
     decision = decide(due_at(missed_run_policy=FAIL), is_run_open=False, now=NOON + HOUR)
 
     assert decision.after.message == (
-        "2026-03-04 12:00 UTC was missed: the relay came to it at 2026-03-04 13:00; by its policy a missed run stops it"
+        "2026-03-04 12:00 UTC was missed: it could not start before 2026-03-04 13:00; "
+        "by its policy a missed run stops it"
     )
 
 

@@ -5,7 +5,7 @@ Only for the type checker: pydantic would cost more than the whole of `delegate 
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class UsageData(TypedDict):
@@ -168,6 +168,7 @@ class RelayData(TypedDict):
     dailyBudgetUsd: float | None
     spentTodayUsd: float
     tasks: dict[str, int]
+    settings: NotRequired[dict[str, object]]  # a relay of an older version does not tell them
     runners: list[RunnerData]
 
 
@@ -234,6 +235,7 @@ class ScheduleData(TypedDict):
     nextRuns: list[str]
     lastRunAt: str | None
     lastTaskId: str | None
+    lastOutcome: str | None
     createdAt: str
     endedAt: str | None
     message: str | None

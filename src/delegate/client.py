@@ -20,9 +20,10 @@ from delegate.errors import (
     Reported,
     Unauthenticated,
 )
-from delegate.exchange import Exchange, NotHttp, Target, request_bytes
+from delegate.exchange import Exchange, Target, request_bytes
+from delegate.http_answer import Events, NotHttp, reason
 from delegate.settings_values import without_login
-from delegate.stream import StreamItem, StreamParser, parsed
+from delegate.stream import STREAM_MESSAGE_MAX, StreamItem, parsed, understood
 
 if TYPE_CHECKING:
     from delegate.answers import (
@@ -218,7 +219,7 @@ class Client:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         with self._open(_task_path(task_id, "/stream"), headers) as answer:
             answer.set_timeout(idle_after)
-            parser, quiet = StreamParser(), 0.0
+            events, quiet = Events(STREAM_MESSAGE_MAX), 0.0
             while quiet < STREAM_SILENCE:
                 try:
                     piece = answer.read()
@@ -229,7 +230,7 @@ class Client:
                 if not piece:
                     return
                 quiet = 0.0
-                yield from parser.feed(piece)
+                yield from map(understood, events.feed(piece))
 
     def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
         def once() -> Any:
@@ -309,7 +310,7 @@ class Client:
         return Busy(problem) if answer.status == 503 else problem
 
     def _unreachable(self, error: Exception) -> DelegateError:
-        why = "it did not answer in time" if isinstance(error, TimeoutError) else _reason(error)
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
         local = f"look into {self._home.logs / 'relay.log'}"
         advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
         return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
@@ -351,9 +352,3 @@ def _schedule_path(schedule_id: str, rest: str) -> str:
     if not PLAIN_ID.fullmatch(schedule_id):
         raise NoSuchSchedule(schedule_id=schedule_id)
     return f"/api/schedules/{schedule_id}{rest}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__

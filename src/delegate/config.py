@@ -6,13 +6,13 @@ A flag of a command wins over a variable, a variable over the file, the file ove
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from delegate.errors import BadSetting, LoosePermissions
+from delegate.errors import BadData, BadSetting, LoosePermissions
 from delegate.settings_values import (
     MIB,
     MINUTE_MS,
@@ -32,6 +32,7 @@ from delegate.settings_values import (
 )
 
 DEFAULT_HOME = "~/.delegate"
+OF_CLIENTS = frozenset({"home", "relay_url", "token"})  # every command reads them anew; the others are for processes
 ADDRESSES = frozenset({"relay_url", "database_url"})
 
 
@@ -212,7 +213,33 @@ class Settled:
 
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this process; an empty variable counts as not set."""
-    return Settings(**{one.name: one.value for one in settled(environ)})
+    return settings_of(settled(environ))
+
+
+def settings_of(found: Sequence[Settled]) -> Settings:
+    return Settings(**{one.name: one.value for one in found})
+
+
+def readable(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
+    """What can be read of the settings, and all that cannot, which counts as not set."""
+    home, written, problems = home_of(environ), dict[str, Any](), list[BadData]()
+    try:
+        written = _written(Home(home).config)
+    except BadData as problem:
+        problems.append(problem)
+    values: dict[str, Any] = {}
+    for entry in fields(Settings):
+        try:
+            values[entry.name] = _settled(entry, environ, written).value
+        except BadSetting as problem:
+            problems.append(problem)
+    settings = Settings(**values | {"home": home})
+    if not problems:
+        try:
+            _check(settings)
+        except BadSetting as problem:
+            problems.append(problem)
+    return settings, problems
 
 
 def settled(environ: Mapping[str, str]) -> list[Settled]:
@@ -281,6 +308,25 @@ def masked(key: str, value: str) -> str:
     if key in ADDRESSES and "@" in value and "//" not in value:
         return "…@" + value.rpartition("@")[2]
     return without_login(value)
+
+
+def plain(key: str, value: Any) -> int | float | str | list[str] | None:  # Any: as in Settings
+    """As JSON has it, without what must stay secret."""
+    match value:
+        case timedelta():
+            seconds = value.total_seconds()
+            return int(seconds) if seconds.is_integer() else seconds
+        case tuple():
+            return list(value)
+        case None | int() | float():
+            return value
+        case _:
+            return masked(key, str(value))
+
+
+def shown_settings(settings: Settings) -> dict[str, object]:
+    """Those of a running process."""
+    return {key: plain(key, getattr(settings, key)) for key in sources() if key not in OF_CLIENTS}
 
 
 def _check(settings: Settings) -> None:

@@ -22,6 +22,7 @@ DelegateError
 ├── NotFound
 │   ├── NoSuchTask
 │   ├── NoSuchSchedule
+│   ├── NoSuchWorkspace     nothing is kept of that task
 │   ├── NoSuchAttempt
 │   ├── NoSuchRunner
 │   └── NoSuchRoute
@@ -29,6 +30,7 @@ DelegateError
 │   ├── StaleFence          another runner, or nobody, holds the attempt
 │   ├── IllegalMove
 │   ├── ScheduleEnded
+│   ├── KeyUsed             of a request that was for something else
 │   ├── NoQuestion          there is nothing to answer
 │   ├── SequenceGap
 │   ├── EventConflict
@@ -60,6 +62,7 @@ from typing import Any
 
 SHOWN_MAX = 80  # characters of foreign text that a message may repeat
 OWN_WORDS = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # what we say ourselves may be longer
+DEPEND_ON_RETRY = "and depend on the new task, or submit with `--on-dependency-failure run`"
 
 
 def shown(value: object, most: int = SHOWN_MAX) -> str:
@@ -160,9 +163,12 @@ class UnknownDependency(Refused):
 
 class DependencyFailed(Refused):
     """{field}: {task_id} has ended as {state}, so this task would never run
-    `delegate retry {task_id}` and depend on the new task, or submit with `--on-dependency-failure run`"""
+    `delegate retry {task_id}` {advice}"""
 
     code = "dependency_failed"
+
+    def __init__(self, *, advice: str = DEPEND_ON_RETRY, **data: Any) -> None:  # Any: as above
+        super().__init__(advice=advice, **data)
 
 
 class CycleDetected(Refused):
@@ -246,6 +252,13 @@ class NoSuchSchedule(NotFound):
     `delegate schedule list` shows those there are"""
 
     code = "no_such_schedule"
+
+
+class NoSuchWorkspace(NotFound):
+    """nothing is kept for {name}
+    `delegate workspaces` lists what is"""
+
+    code = "no_such_workspace"
 
 
 class NoSuchAttempt(NotFound):

@@ -6,13 +6,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-HEAD_MAX = 64 * 1024
-LINE_MAX = 8 * 1024
+from delegate.http_answer import Answer, NotHttp
+
 PIECE = 64 * 1024
-
-
-class NotHttp(Exception):
-    """What answered does not speak HTTP/1.1 as a relay does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +36,23 @@ class Exchange:
 
     def __init__(self, target: Target, request: bytes, timeout: float) -> None:
         self._socket = _connected(target, timeout)
-        self._buffer = bytearray()
+        self._answer = Answer()
+        self._came = b""  # of the body, together with the head
         try:
             self._socket.sendall(request)
-            self.status, self.headers = self._read_head()
-            self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
-            self._left = self._declared_length()
-            self._finished = self._left == 0 and not self._chunked
+            while not self._answer.status:
+                self._came = self._receive()
         except BaseException:
             self._socket.close()
             raise
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._answer.headers
 
     def __enter__(self) -> Exchange:
         return self
@@ -65,21 +68,9 @@ class Exchange:
 
     def read(self) -> bytes:
         """The next piece of the body; empty at its end."""
-        if self._finished:
-            return b""
-        if self._chunked and self._left == 0:
-            self._next_chunk()
-            if self._finished:
-                return b""
-        piece = self._take(self._left)
-        if self._left is None:
-            self._finished = not piece
-            return piece
-        if not piece:
-            raise ConnectionResetError("the answer ended before its end")
-        self._left -= len(piece)
-        if self._left == 0 and not self._chunked:
-            self._finished = True
+        piece, self._came = self._came, b""
+        while not piece and not self._answer.is_complete:
+            piece = self._receive()
         return piece
 
     def read_all(self, limit: int) -> bytes:
@@ -91,61 +82,12 @@ class Exchange:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def _read_head(self) -> tuple[int, dict[str, str]]:
-        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
-            if len(self._buffer) > HEAD_MAX:
-                raise NotHttp("its answer has no end of headers")
-            self._receive()
-        first, *rest = self._buffer[:end].decode("latin-1").split("\r\n")
-        del self._buffer[: end + 4]
-        version, _, status = first.partition(" ")
-        if not version.startswith("HTTP/1.") or not status[:3].isdigit():
-            raise NotHttp("it does not speak HTTP")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
-        return int(status[:3]), headers
-
-    def _declared_length(self) -> int | None:
-        """Bytes until the end of the body or of the chunk; None: until the connection closes."""
-        if self._chunked or self.status == 204:
-            return 0
-        length = self.headers.get("content-length")
-        if length is None:
-            return None
-        if not length.isdigit():
-            raise NotHttp("its answer has no readable length")
-        return int(length)
-
-    def _next_chunk(self) -> None:
-        line = self._line()
-        if not line:  # the line end after the chunk before
-            line = self._line()
-        try:
-            self._left = int(line.split(b";")[0], 16)
-        except ValueError:
-            raise NotHttp("its answer has an unreadable chunk") from None
-        self._finished = self._left == 0
-
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > LINE_MAX:
-                raise NotHttp("its answer has an unreadable chunk")
-            self._receive()
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 2]
-        return line
-
-    def _take(self, most: int | None) -> bytes:
-        if not self._buffer:
-            return self._socket.recv(PIECE if most is None else min(most, PIECE))
-        piece = bytes(self._buffer[:most])
-        del self._buffer[:most]
-        return piece
-
-    def _receive(self) -> None:
+    def _receive(self) -> bytes:
         data = self._socket.recv(PIECE)
-        if not data:
-            raise ConnectionResetError("the connection was closed before an answer")
-        self._buffer += data
+        if data:
+            return self._answer.feed(data)
+        self._answer.end()
+        return b""
 
 
 def _connected(target: Target, timeout: float) -> socket.socket:

@@ -9,9 +9,9 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -266,11 +266,31 @@ class Holder:
         return process_start(self.pid) == self.started
 
 
-def sign(descriptor: int) -> None:
-    """Write this process into a lock that it holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A process that a keeper could not end."""
+
+    pid: int
+    command: str
+    why: str
+
+
+def sign(descriptor: int, left: Sequence[Left] = ()) -> None:
+    """Write this process, and at its end what it leaves, into a lock that it holds."""
     os.ftruncate(descriptor, 0)
-    text = json.dumps({"pid": os.getpid(), "started": process_start(os.getpid())})
-    os.pwrite(descriptor, text.encode(), 0)
+    signature = {"pid": os.getpid(), "started": process_start(os.getpid()), "left": [asdict(one) for one in left]}
+    os.pwrite(descriptor, json.dumps(signature).encode(), 0)
+
+
+def left_by(place: Home, keeper: Holder) -> list[Left]:
+    """What a keeper that has ended could not end; nothing once the next one has signed."""
+    try:
+        found = json.loads(place.keeper_lock.read_text())
+        if (found["pid"], found["started"]) != (keeper.pid, keeper.started):
+            return []
+        return [Left(pid=int(one["pid"]), command=str(one["command"]), why=str(one["why"])) for one in found["left"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def is_kept(place: Home, keeper: Holder) -> bool:

@@ -20,6 +20,7 @@ ScheduleId = NewType("ScheduleId", str)
 PROMPT_MAX = 250_000
 DEPENDENCIES_MAX = 100  # of one task
 DEPENDENTS_MAX = 1_000  # that wait for one task: its end settles them in one transaction
+FOLLOWERS_MAX = 1_000  # schedules that wait for one end, each for the one before it: that end may stop them all
 DEPTH_MAX = 100  # tasks in a chain of dependencies
 QUESTIONS_MAX = 10  # of one attempt
 QUESTION_MAX = 10_000  # characters
@@ -27,7 +28,6 @@ OPTIONS_MAX = 20  # of one question
 OPTION_MAX = 1_000  # characters
 MAX_ATTEMPTS = 3  # in all, counting those lost with their machine
 ANY_MACHINE = "*"
-AGENT_PREFIX = "dat_"  # of the token that a runner makes for the agent of an attempt, and by which the relay knows it
 HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
 
 
@@ -168,6 +168,7 @@ class Source(StrEnum):
 
     DEFAULT = "default"
     RELAY = "relay settings"
+    CALLER = "caller's settings"
     PROJECT = "project"
     REPOSITORY_FILE = ".delegate.toml"
     LABEL = "label"

@@ -1,7 +1,8 @@
 """Which agent works, with which model and effort, on what: one answer from many wishes, and who decided each part.
 
 A later source wins. A wish that cannot be fulfilled is a problem, told before anything runs; only a standing default
-(of the relay, a project or a repository) gives way to what somebody asked for this very piece of work, and says so.
+(of the relay, its caller, a project or a repository) gives way to what somebody asked for this very piece of work,
+and says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from delegate.thinking import EFFORTS, TITLES, effort_problem, family, full_mode
 
 RANK = {source: rank for rank, source in enumerate(Source)}
 IN_AN_ISSUE = frozenset({Source.LABEL, Source.DESCRIPTION, Source.COMMENT})
-STANDING = frozenset({Source.DEFAULT, Source.RELAY, Source.PROJECT, Source.REPOSITORY_FILE})
+STANDING = frozenset({Source.DEFAULT, Source.RELAY, Source.CALLER, Source.PROJECT, Source.REPOSITORY_FILE})
+MAY_RUN_COMMANDS = frozenset({Source.REQUEST, Source.RELAY, Source.CALLER})
 DEFAULTS = {Field.AGENT: str(AgentName.CLAUDE), Field.MODE: str(Mode.IN_PLACE)}
 AGENT_SYNONYMS = {"claude-code": AgentName.CLAUDE, "codex-cli": AgentName.CODEX}
 MODE_SYNONYMS = {"pr": Mode.PULL_REQUEST}
@@ -28,6 +30,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}")
 PLACES = {
     Source.DEFAULT: "the default",
     Source.RELAY: "the relay's settings",
+    Source.CALLER: "the caller's settings",
     Source.PROJECT: "the project",
     Source.REPOSITORY_FILE: ".delegate.toml",
     Source.LABEL: "a label",
@@ -220,9 +223,9 @@ def _effort(chosen: Mapping[Field, Choice], efforts: Sequence[Choice], found: Fi
 
 def _read(one: Field, text: str, source: Source) -> str:
     value = READERS[one](text.strip())
-    if one is Field.AGENT and value == AgentName.SHELL and source not in {Source.REQUEST, Source.RELAY}:
+    if one is Field.AGENT and value == AgentName.SHELL and source not in MAY_RUN_COMMANDS:
         # Otherwise the text of an issue, which anybody may have written, would run as commands.
-        raise ValueError("the agent shell can be chosen by a request only, or for requests by the relay's settings")
+        raise ValueError("the agent shell can be chosen by a request only, or for requests by settings")
     if one is Field.REPOSITORY and source in IN_AN_ISSUE and SHORT.fullmatch(value) is None:
         # Whoever may write an issue does not choose among the paths and the addresses that the runner can reach.
         raise ValueError(f"{PLACES[source]} must name the repository as owner/name, not {shown(value)}")

@@ -71,6 +71,7 @@ class Schedule:
     next_run_at: datetime | None = None
     last_run_at: datetime | None = None
     last_task_id: TaskId | None = None
+    last_outcome: RunOutcome | None = None  # what came of the latest time that was due
     ended_at: datetime | None = None
     message: str | None = None
 

@@ -64,7 +64,7 @@ TASK_MOVES: dict[TaskState, frozenset[TaskState]] = {
     S.BLOCKED: frozenset({S.QUEUED, S.CANCELLED}),
     S.QUEUED: frozenset({S.RUNNING, S.CANCELLED}),
     S.RUNNING: frozenset({S.QUEUED, S.WAITING, S.COMPLETED, S.FAILED, S.CANCELLED}),
-    S.WAITING: frozenset({S.BLOCKED, S.QUEUED, S.FAILED, S.CANCELLED}),
+    S.WAITING: frozenset({S.QUEUED, S.CANCELLED}),
     S.COMPLETED: frozenset(),
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),

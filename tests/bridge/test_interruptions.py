@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.bridge.scripted_mcp import Json, ScriptedMcp, kept_home
 from tests.bridge.spoken import META, bridge
+from tests.cli.scripted_relay import ScriptedRelay, answer
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
@@ -35,6 +36,22 @@ def test_a_call_that_always_breaks_off_is_refused_in_the_end(tmp_path: Path) -> 
 
         assert "broke off" in client.tool("Deadly")["error"]["message"]
         assert client.call("ping")["result"] == {"method": "ping"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n", "its answer has an unreadable chunk"),
+        (b"Content-Length: \xb2\r\n\r\n{}", "its answer has no readable length"),
+    ],
+)
+def test_an_answer_that_is_none_does_not_hold_the_bridge_up(tmp_path: Path, broken: bytes, why: str) -> None:
+    whole = answer({"jsonrpc": "2.0", "id": 2, "result": {}})
+    with ScriptedRelay([b"HTTP/1.1 200 OK\r\n" + broken] * 6 + [whole]) as relay:
+        port = int(relay.url.rpartition(":")[2])
+        with kept_home(tmp_path / "home", port) as home, bridge(home) as client:
+            assert why in client.call("ping", {"_meta": META})["error"]["message"]
+            assert client.call("ping", {"_meta": META})["result"] == {}
 
 
 def test_calls_made_while_the_relay_is_down_wait_for_it(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_it_loads_next_to_nothing() -> None:
         "delegate",
         "delegate.entry",
         "delegate.bridge",
+        "delegate.http_answer",
         *(f"delegate.bridge.{path.stem}" for path in Path(place.__file__).parent.glob("*.py")),
     }
 

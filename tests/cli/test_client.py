@@ -24,7 +24,7 @@ from delegate.errors import (
     Reported,
     Unauthenticated,
 )
-from delegate.stream import StreamItem, StreamParser
+from delegate.stream import STREAM_MESSAGE_MAX, StreamItem
 
 RELAY = {"version": "0.1.0", "runners": []}
 
@@ -55,8 +55,9 @@ def test_a_call_sends_the_token_and_reads_the_answer() -> None:
         chunked(b'{"version":', b'"0.1.0",', b'"runners":[]}') + LAST_CHUNK,
         b'HTTP/1.1 200 OK\r\n\r\n{"version": "0.1.0", "runners": []}',
         b'HTTP/1.0 200\r\nContent-Length:35\r\nX-Other: y\r\n\r\n{"version": "0.1.0", "runners": []}\r\nrest',
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer(RELAY),
     ],
-    ids=["chunked", "until the connection closes", "content length"],
+    ids=["chunked", "until the connection closes", "content length", "after an interim one"],
 )
 def test_an_answer_is_read_however_it_is_framed(reply: bytes) -> None:
     with ScriptedRelay([reply]) as relay:
@@ -125,7 +126,9 @@ def raised(asker: Client) -> Reported:
             b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
             "it answered 302, not as a relay does",
         ),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "its answer has an unreadable chunk"),
+        (chunked() + b"zz\r\n", "its answer has an unreadable chunk"),
+        (chunked() + b"-5\r\nhello\r\n", "its answer has an unreadable chunk"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n{}", "its answer has no readable length"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "its answer has no end of headers"),
     ],
 )
@@ -305,17 +308,10 @@ def test_a_stream_of_an_unknown_task_ends_with_the_relays_words() -> None:
     assert caught.value.exit_code == 5
 
 
-def test_server_sent_events_may_come_in_any_pieces() -> None:
-    text = sse("event", 1, {"text": "日"}) + b": ping\n\ndata: [1,\ndata: 2]\n\n" + sse("end", 2, {})
-
-    def pieces(size: int) -> Iterator[bytes]:
-        return (text[start : start + size] for start in range(0, len(text), size))
-
-    wanted = [("event", {"text": "日"}), ("message", [1, 2]), ("end", {})]
-    for size in (1, 2, 3, 7, len(text)):
-        parser = StreamParser()
-        found = [(item.kind, item.data) for piece in pieces(size) for item in parser.feed(piece)]
-        assert found == wanted
+def test_a_stream_whose_message_never_ends_is_given_up() -> None:
+    endless = chunked(b"data: " + b"x" * STREAM_MESSAGE_MAX)
+    with ScriptedRelay([endless]) as relay, pytest.raises(RelayUnreachable, match="more than 8,388,608 bytes"):
+        list(Client(settings_for(relay)).stream("task-1"))
 
 
 @pytest.mark.parametrize("task_id", ["", "../relay?x=1\r\nX-Evil: 1", "a/b", "task-é"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,14 @@ def asked(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         ("delegate --json status --js", ["--json"]),
         ("delegate completion ", list(SHELLS)),
         ("delegate nonsense --x", [""]),
+        ("delegate help lo", ["logs"]),
+        ("delegate help schedule pa", ["pause"]),
+        ("delegate help logs ", [""]),
+        ("delegate config show cpu", ["cpu_threshold"]),
+        ("delegate config set hea", ["heartbeat"]),
+        ("delegate run -w sr", ["dir,sr"]),
+        ("delegate run --prompt-file pl", ["file,pl"]),
+        ("delegate backup de", ["file,de"]),
     ],
 )
 def test_commands_and_options_are_completed(
@@ -70,6 +79,13 @@ def test_in_bash_itself_a_command_is_completed(capsys: pytest.CaptureFixture[str
     )
 
     assert done.stdout == "schedule\n"
+
+
+def test_a_script_is_json_when_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash", "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert (told["shell"], "_DELEGATE_COMPLETE=bash_complete" in told["script"]) == ("bash", True)
 
 
 def test_another_shell_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

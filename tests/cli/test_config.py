@@ -97,6 +97,8 @@ def test_as_json_each_setting_is_a_line(desk: Desk, monkeypatch: pytest.MonkeyPa
         "variables": ["DELEGATE_CPU_THRESHOLD", "CPU_THRESHOLD"],
         "range": "from 1 to 100",
         "help": "percent of the machine's CPU above which the pool starts nothing more",
+        "counts": "now",
+        "running": None,
     }
     assert (desk.shown("task_timeout_ms")["value"], desk.shown("task_timeout_ms")["from"]) == (7_200_000, "file")
 

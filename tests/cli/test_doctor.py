@@ -26,6 +26,7 @@ from delegate import __version__, config
 from delegate.cli.doctor import page
 from delegate.cli.output import Look
 from delegate.home import PRIVATE_DIRECTORY
+from delegate.runner import supervisor
 from delegate.runner.doctor.case import Case
 from delegate.runner.doctor.examine import examine
 from delegate.runner.doctor.findings import Finding, Part
@@ -244,8 +245,10 @@ agents
   ok       claude          VERSION, logged in
   ok       codex           VERSION, its login shows when it is used, models
                            MODELS
-  ok       acp:claude-agent-acp  is installed
-  ok       acp:opencode acp  VERSION
+  ok       acp:claude-agent-acp
+                           is installed
+  ok       acp:opencode acp
+                           VERSION
   ok       codex sandbox   works
   note     permissions     …
 
@@ -356,7 +359,8 @@ def test_a_terminal_gets_colours_and_a_long_name_a_line_of_its_own() -> None:
 
     assert shown == [
         "\x1b[1magents\x1b[0m",
-        "  \x1b[32mok     \x1b[0m  acp:opencode acp  1.18.18",
+        "  \x1b[32mok     \x1b[0m  acp:opencode acp",
+        "             1.18.18",
         "  \x1b[31mproblem\x1b[0m  acp:claude-agent-acp",
         "             does not run: Cannot find module x",
     ]
@@ -381,6 +385,34 @@ def test_a_setting_that_cannot_be_read_is_the_first_to_mend(machine: Machine) ->
         "  problem  DELEGATE_LEASE  soon: must be a positive number of seconds",
     ]
     assert "\nmend first: DELEGATE_LEASE soon: must be a positive number of seconds;\nDELEGATE_LEASE: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cpu_threshold = \n", "is not TOML: "),
+        ("grace = true\n", ", line 1: grace: must be "),
+        ('token = "secret-of-mine"\n', " can be read by other users"),
+    ],
+)
+def test_a_settings_file_that_cannot_be_read_is_told_and_the_rest_is_examined(
+    machine: Machine, text: str, said: str
+) -> None:
+    machine.home.mkdir(mode=PRIVATE_DIRECTORY)
+    (machine.home / "config.toml").write_text(text)
+    (machine.home / "config.toml").chmod(0o644)
+
+    done = machine.run("--json", DELEGATE_LEASE="soon")
+
+    file, lease, *rest = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [(one["level"], one["subject"]) for one in (file, lease)] == [
+        ("problem", "config.toml"),
+        ("problem", "DELEGATE_LEASE"),
+    ]
+    assert f"{machine.home}/config.toml" in file["message"]
+    assert said in file["message"]
+    assert {one["part"] for one in rest} >= {"home", "git", "agents", "relay", "this repository"}
 
 
 def test_names_of_secrets_are_told_but_no_values(machine: Machine) -> None:
@@ -412,6 +444,31 @@ def test_the_agent_of_the_next_task_must_work_and_others_need_not(machine: Machi
     )
 
 
+def test_the_agent_of_the_settings_is_the_one_that_must_work(machine: Machine) -> None:
+    machine.have_clone()
+    machine.home.mkdir(mode=PRIVATE_DIRECTORY)
+    (machine.home / "config.toml").write_text('default_agent = "codex"\n')
+
+    of_file, of_variable = machine.findings(), machine.findings(DELEGATE_DEFAULT_AGENT="shell")
+
+    assert levels(of_file, "agents: claude", "agents: codex") == ["note", "problem"]
+    assert of_file["this repository: next task"].message == "codex (the relay's settings), its own default model"
+    assert levels(of_variable, "agents: claude", "agents: codex") == ["note", "note"]
+    assert of_variable["this repository: next task"].message == "shell (the caller's settings)"
+    assert machine.run(DELEGATE_DEFAULT_AGENT="shell").returncode == 0
+
+
+def test_the_file_of_a_repository_wins_over_the_agent_of_the_settings(machine: Machine) -> None:
+    machine.install("codex", CODEX)
+    machine.have_clone(dot_delegate_toml='agent = "codex"\n')
+
+    found = machine.findings(DELEGATE_DEFAULT_AGENT="shell", CODEX_API_KEY="k")
+
+    assert found["this repository: next task"].message == (
+        "codex (.delegate.toml), its own default model; in place: shell (the caller's settings)"
+    )
+
+
 def test_a_sandbox_that_does_not_run_is_a_problem_for_codex(machine: Machine) -> None:
     machine.install("codex", f'case "$1" in sandbox) echo "no namespaces" >&2; exit 1 ;; esac; {CODEX}')
     machine.have_clone(dot_delegate_toml='agent = "codex"\n')
@@ -440,6 +497,14 @@ def test_an_agent_that_no_runner_looks_for_is_a_problem(machine: Machine) -> Non
     found = machine.findings()["agents: acp:mine --acp"]
 
     assert (found.level, "DELEGATE_ACP_AGENTS" in found.fix) == ("problem", True)
+    assert found.message.startswith("is wanted by .delegate.toml, ")
+
+
+def test_an_agent_of_the_settings_that_no_runner_looks_for_is_a_problem(machine: Machine) -> None:
+    found = machine.findings(DELEGATE_DEFAULT_AGENT="acp:mine --acp")["agents: acp:mine --acp"]
+
+    assert (found.level, "DELEGATE_ACP_AGENTS" in found.fix) == ("problem", True)
+    assert found.message.startswith("is wanted by the caller's settings, ")
 
 
 @pytest.mark.slow
@@ -582,6 +647,17 @@ def test_a_process_that_outlived_its_attempt_is_named(machine: Machine) -> None:
     found = next(one for one in shown if one["subject"] == "processes")
     assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: of an attempt that has ended")
     assert f"kill {orphan.pid}" in found["fix"]
+
+
+def test_a_process_that_only_names_the_supervisor_is_none(machine: Machine) -> None:
+    env = {**os.environ, "DELEGATE_ATTEMPT_ID": "att-1", "DELEGATE_HOME": str(machine.home)}
+    command = ["sh", "-c", "read line", supervisor.__file__]
+
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as orphan:
+        shown = [json.loads(line) for line in machine.run("--json").stdout.splitlines()]
+
+    found = next(one for one in shown if one["subject"] == "processes")
+    assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: of an attempt that has ended")
 
 
 @pytest.mark.parametrize(("days", "level"), [(3, "note"), (13, "warning")])

@@ -74,24 +74,24 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["schedule", "create", "x", "--at", "soon"],
-            "delegate: at: 'soon' is no moment; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h\n",
+            "delegate: --at: 'soon' is no moment; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h\n",
         ),
         (
             ["schedule", "create", "x", "--at", "2026-02-19"],
-            "delegate: at: '2026-02-19' has no time of day; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z "
+            "delegate: --at: '2026-02-19' has no time of day; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z "
             "or +2h\n",
         ),
         (
             ["schedule", "create", "x", "--at", "+999999999d"],
-            "delegate: at: +999999999d from now is after the year 9999\n",
+            "delegate: --at: +999999999d from now is after the year 9999\n",
         ),
         (
             ["schedule", "create", "x", "--cron", "* * * * *", "--expires-at", "+1d", "--timezone", "Europe/Berln"],
-            "delegate: timezone: there is no time zone 'Europe/Berln'; did you mean Europe/Berlin?\n",
+            "delegate: --timezone: there is no time zone 'Europe/Berln'; did you mean Europe/Berlin?\n",
         ),
         (
             ["schedule", "create", "x", "--cron", "* * * * *", "--timezone", "Mars/Base"],
-            "delegate: timezone: there is no time zone 'Mars/Base'; write one like Europe/Berlin or UTC\n",
+            "delegate: --timezone: there is no time zone 'Mars/Base'; write one like Europe/Berlin or UTC\n",
         ),
         (
             ["schedule", "create", "--cron", "* * * * *"],
@@ -133,6 +133,21 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "delegate: choose one of --tail, -f and --raw\nhint: `delegate logs --help` shows how it is used\n",
         ),
         (
+            ["logs", "--raw", "--json", "task-1"],
+            '{"error":"usage","message":"choose one of --raw and --json",'
+            '"hint":"exact bytes are no JSON; without --raw each line is"}\n',
+        ),
+        (
+            ["cancel", "task-1", "wrong", "task-2"],
+            "delegate: task-2 stands after the reason\n"
+            "hint: write the reason as --reason TEXT, and the tasks before it\n",
+        ),
+        (
+            ["cancel", "task-1", "wrong", "--reason", "branch"],
+            "delegate: 'wrong' is no id of a task, and --reason says why already\n"
+            "hint: write the reason as --reason TEXT\n",
+        ),
+        (
             ["delegate", "-x do it"],
             "delegate: no such option '-x'\n"
             'hint: put -- before a prompt that starts with a dash: delegate delegate -- "-…"\n',
@@ -167,15 +182,62 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["delegate", "--prompt-file", "nowhere"],
-            "delegate: prompt file: nowhere: no such file or directory\n",
+            "delegate: --prompt-file: nowhere: no such file or directory\n",
         ),
         (
             ["delegate", "-w", "/nowhere/at/all", "x"],
-            "delegate: working directory: /nowhere/at/all does not exist\n",
+            "delegate: --working-directory: /nowhere/at/all does not exist\n",
+        ),
+        (
+            ["pipeline", "-w", "", "one", "two"],
+            "delegate: --working-directory: is empty; name a directory, or leave it out for the present one\n",
+        ),
+        (
+            ["schedule", "create", "--at", "+1h", "--repository", "/nowhere/at/all", "x"],
+            "delegate: --repository: /nowhere/at/all does not exist\n",
+        ),
+        (
+            ["run", "--continue-from", "task-1", "--continue-from", "task-2", "x"],
+            "delegate: invalid value for '--continue-from': names one task, not 2; --depends-on takes several\n"
+            "hint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["run", "--continue-from", "task-1,task-2", "x"],
+            "delegate: invalid value for '--continue-from': names one task, not 2; --depends-on takes several\n"
+            "hint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["run", "--continue-from", "", "x"],
+            "delegate: invalid value for '--continue-from': is empty; name a task, as `delegate status` lists them\n"
+            "hint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["run", "-b", "1k", "x"],
+            "delegate: invalid value for '-b' / '--max-output-buffer': must be a number of bytes from 1,024 to "
+            "1,073,741,824, not 1k\nhint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["run", "--max-turns", "0", "x"],
+            "delegate: invalid value for '--max-turns': must be a whole number from 1 to 10,000, not 0\n"
+            "hint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["run", "--max-budget-usd", "much", "x"],
+            "delegate: invalid value for '--max-budget-usd': must be US dollars, more than 0 and up to 1,000,000, "
+            "not much\nhint: `delegate run --help` shows how it is used\n",
+        ),
+        (
+            ["pipeline", "-", "test it", "-"],
+            "delegate: only one step can be read from standard input\nhint: write the others as words\n",
+        ),
+        (
+            ["pipeline", "one", "two", "--prompt-file", "plan.md"],
+            "delegate: no such option '--prompt-file'\nhint: the steps of a pipeline are its arguments, of which - "
+            "reads one from standard input; `delegate run` takes --prompt-file\n",
         ),
         (
             ["delegate", "-w", "/dev/null", "x"],
-            "delegate: working directory: /dev/null is not a directory\n",
+            "delegate: --working-directory: /dev/null is not a directory\n",
         ),
         (
             ["up", "--runners", "many"],
@@ -200,6 +262,23 @@ def test_what_is_typed_wrong_gets_a_line_a_hint_and_exit_code_2(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == said
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        (["--json"], "delegate"),
+        (["help", "--json"], "delegate"),
+        (["help", "--json", "logs"], "delegate logs"),
+    ],
+)
+def test_help_is_json_when_that_is_asked_for(
+    typed: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert (told["command"], told["help"].startswith(f"Usage: {command} ")) == (command, True)
 
 
 @pytest.mark.parametrize("group", ["schedule", "config", "mcp"])

@@ -23,6 +23,7 @@ from delegate.cli.scaling import Size, size_of
 from delegate.config import Home, Settings
 from delegate.errors import InvalidField
 
+LOST = "failed: lost_runner: "
 HOLD = "while [ ! -e {} ]; do sleep 0.05; done"
 
 
@@ -115,6 +116,61 @@ def test_what_a_runner_and_its_supervisor_leave_behind_is_ended(world: World) ->
     assert wait_until(lambda: is_gone(daemon), 15)
 
 
+AS_ANOTHER_USER = """
+setpriv --reuid 1 --clear-groups sleep 600 &
+until [ "$(stat -c %u /proc/$!)" = 1 ]; do sleep 0.05; done
+echo $! > other.new; mv other.new other
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+@pytest.mark.promise("P11")
+def test_down_ends_beside_a_process_that_it_may_not_kill_and_names_it(world: World) -> None:
+    up = ["setpriv", "--bounding-set", "-kill", sys.executable, "-m", "delegate", "up", "--runners", "1"]
+    subprocess.run(up, env=world.environment, cwd=world.work, check=True, stdout=subprocess.DEVNULL)
+    world.wait_for(world.submit(AS_ANOTHER_USER), "completed")
+    other = int((world.work / "other").read_text())
+
+    try:
+        down = world.run("down", "--json")
+        assert not is_gone(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+    left = {"pid": other, "command": "sleep", "why": "it belongs to another user"}
+    told = [line.split(" ", 1)[1] for line in (world.home / "logs" / "keeper.log").read_text().splitlines()]
+    assert json.loads(down.stdout)["left"] == [left]
+    assert down.stderr.startswith(f"delegate: process {other} (sleep) was left: it belongs to another user\n")
+    assert [line for line in told if f"pid={other}" in line] == [
+        f"warning delegate.cli.orphans orphan left pid={other} command=sleep why=it belongs to another user"
+    ]
+
+
+BESIDE_A_STUCK_PROCESS = """
+import json, subprocess, time
+from delegate.cli import orphans
+
+watch = orphans.Orphans()
+subprocess.run(["sh", "-c", "exec >&- 2>&-; sleep 600 &"], check=True)
+kill, orphans.supervisor.send_signal = orphans.supervisor.send_signal, lambda *_: True  # it hears of it, and stays
+orphans.KILL_TIME = 0.0
+looks = [(watch.end(set()), [one.why for one in watch.left]) for _ in range(2)]
+orphans.supervisor.send_signal = kill
+while watch.left:
+    watch.end(set())
+print(json.dumps(looks))
+"""
+
+
+def test_a_process_that_was_killed_and_stays_does_not_hold_the_keeper() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_A_STUCK_PROCESS], capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert json.loads(done.stdout) == [[False, ["it was killed and does not end"]]] * 2
+    assert done.stderr.splitlines() == ["orphan killed", "orphan left"]
+
+
 KEEPER_WITH_STRANGERS = """
 sleep 600 & echo $! > stranger
 (until [ -e ready ]; do sleep 0.05; done; (setsid sh -c 'echo $$ > late.new; mv late.new late; sleep 600' &) ) &
@@ -192,9 +248,27 @@ def test_down_now_puts_a_running_task_that_may_run_again_back_into_the_queue(wor
     wait_until(lambda: not strays(world.home))
     world.ok("up", "--runners", "0")
 
-    assert said == "stopped; running tasks that may run again are back in the queue\n"
+    assert said == f"stopped\n{task_id} is back in the queue\n"
     task = world.task(task_id)
     assert (task["status"], task["attempt"]) == ("queued", 1)
+
+
+def test_down_now_tells_what_became_of_each_task_and_of_none_when_none_ran(world: World) -> None:
+    world.ok("up", "--runners", "2")
+    ended = world.wait_for(world.submit("true"))
+    lost, kept = world.submit("touch up-1; sleep 600"), world.submit("touch up-2; sleep 600", "--rerun")
+    for name in ("up-1", "up-2"):
+        wait_until((world.work / name).exists)
+
+    said = json.loads(world.ok("down", "--now", "--json"))
+    world.ok("up", "--runners", "0")
+    nothing = world.ok("down", "--now")
+
+    assert (ended["status"], nothing) == ("completed", "stopped\n")
+    assert said["tasks"] == [
+        {"taskId": lost, "status": "failed", "reason": "lost_runner"},
+        {"taskId": kept, "status": "queued", "reason": None},
+    ]
 
 
 def test_interrupting_down_twice_stops_now(world: World) -> None:
@@ -211,7 +285,7 @@ def test_interrupting_down_twice_stops_now(world: World) -> None:
     out, _ = stopping.communicate(timeout=30)
 
     assert said == "delegate: still draining; Ctrl-C again stops the running tasks now\n"
-    assert (out, stopping.returncode) == ("stopped; running tasks that may run again are back in the queue\n", 0)
+    assert (out.startswith(f"stopped\n{task_id} {LOST}"), stopping.returncode) == (True, 0)
 
 
 def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: World) -> None:
@@ -287,9 +361,9 @@ def test_serve_is_a_relay_alone_that_clients_find(world: World) -> None:
     task = world.task(world.submit("true"))
     refused = world.run("up", "--foreground")
     serving.send_signal(signal.SIGINT)
-    serving.communicate(timeout=30)
+    printed, _ = serving.communicate(timeout=30)
 
-    assert (task["status"], bool(task["why"])) == ("queued", True)
+    assert (task["status"], bool(task["why"]), printed) == ("queued", True, "")
     assert refused.returncode == 5
     assert refused.stderr.startswith(f"delegate: Delegate already runs for {world.home} (process {serving.pid})")
     assert not (world.home / "relay.json").exists()
@@ -343,6 +417,15 @@ def test_serve_says_that_its_port_is_taken(world: World) -> None:
 
     assert done.returncode == 2
     assert f"port {port} cannot be used: address already in use" in done.stderr
+
+
+def test_a_backup_into_a_directory_that_is_not_there_is_refused(world: World) -> None:
+    missing = world.work / "nope"
+
+    done = world.run("backup", str(missing / "copy.db"))
+
+    assert (done.returncode, missing.exists()) == (2, False)
+    assert f"there is no directory {missing}; make it first" in done.stderr
 
 
 def test_a_database_is_restored_only_while_nothing_runs(world: World) -> None:

@@ -153,6 +153,8 @@ def test_the_real_programs_take_the_entry_and_take_it_again(world: World, tmp_pa
     assert codex == entry(world)
     assert first == "claude: added\ncodex: added\n"
     assert [json.loads(line) for line in again.splitlines()] == [
-        {"agent": "claude", "done": "updated"},
-        {"agent": "codex", "done": "added"},
+        {"agent": "claude", "done": "unchanged"},
+        {"agent": "codex", "done": "unchanged"},
     ]
+    world.environment["DELEGATE_HOME"] = str(tmp_path / "another home")
+    assert world.ok("mcp", "install") == "claude: updated\ncodex: updated\n"

@@ -205,6 +205,8 @@ def test_a_worktree_is_made_of_the_directory_one_stands_in(run: Run, tmp_path: P
 
 
 def test_a_repository_that_is_a_path_is_one_of_this_machine(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shop.git").mkdir()
+
     _, asked = run(answer({"taskId": "task-1"}), "delegate", "--pr", "--repository", "./shop.git", "fix it")
 
     sent = body_of(asked)
@@ -216,7 +218,7 @@ def test_a_repository_that_is_a_path_is_one_of_this_machine(run: Run, tmp_path: 
 def test_a_wish_that_is_not_text_is_refused_by_name(run: Run, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, asked = run(b"", "delegate", f"--{option}", "a\udcff", "fix it")
 
-    assert (code, asked, capsys.readouterr().err) == (2, [], f"delegate: {option}: is not UTF-8 text\n")
+    assert (code, asked, capsys.readouterr().err) == (2, [], f"delegate: --{option}: is not UTF-8 text\n")
 
 
 def test_a_directory_that_is_not_text_is_refused_by_name(
@@ -227,7 +229,7 @@ def test_a_directory_that_is_not_text_is_refused_by_name(
     code, asked = run(b"", "delegate", "-w", str(tmp_path / "a\udcff"), "fix it")
 
     assert (code, asked) == (2, [])
-    assert capsys.readouterr().err == "delegate: working directory: is not UTF-8 text\n"
+    assert capsys.readouterr().err == "delegate: --working-directory: is not UTF-8 text\n"
 
 
 def test_a_reason_that_is_not_text_is_refused_by_name(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

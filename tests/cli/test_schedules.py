@@ -11,8 +11,9 @@ from tests.cli.scripted_relay import Run, answer, body_of, problem
 from tests.cli.test_output import NOW, look
 
 from delegate.cli.moments import parse_moment
-from delegate.cli.schedule_pages import next_lines, pipeline_table, schedule_page, schedule_table
+from delegate.cli.schedule_pages import TOLD_OUTCOMES, next_lines, pipeline_table, schedule_page, schedule_table
 from delegate.cli.terminal import cells
+from delegate.schedule import RunOutcome
 
 if TYPE_CHECKING:
     from delegate.answers import ScheduleData
@@ -41,6 +42,7 @@ def schedule(**changes: Any) -> ScheduleData:
         "nextRuns": NIGHTS,
         "lastRunAt": None,
         "lastTaskId": None,
+        "lastOutcome": None,
         "createdAt": "2026-03-01T11:00:00Z",
         "endedAt": None,
         "message": None,
@@ -110,7 +112,7 @@ def test_what_the_relay_refuses_is_told(run: Run, capsys: pytest.CaptureFixture[
     code, _ = run(refusal, "schedule", "create", "x", "--cron", "* * * *")
 
     assert code == 2
-    assert capsys.readouterr().err == "delegate: cronExpression: has 4 fields\nhint: write five fields\n"
+    assert capsys.readouterr().err == "delegate: --cron: has 4 fields\nhint: write five fields\n"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_an_empty_moment_is_refused_before_anybody_is_asked(
     code, asked = run(answer(DETAIL), "schedule", "create", "x", option, "", *also)
 
     assert (code, asked) == (2, [])
-    assert f"{option.removeprefix('--')}: '' is no moment; write it as 2030-02-19T08:00" in capsys.readouterr().err
+    assert f"{option}: '' is no moment; write it as 2030-02-19T08:00" in capsys.readouterr().err
 
 
 def test_the_table_of_schedules_says_when_each_runs_next_and_why_not() -> None:
@@ -178,6 +180,42 @@ def test_the_table_of_schedules_says_when_each_runs_next_and_why_not() -> None:
         "  active in 19h00 0 2 * * *",
         "  back up the database",
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "shown"),
+    [
+        ("active", None, "active"),
+        ("completed", "completed", "completed"),
+        ("completed", "started", "completed (task started)"),
+        ("completed", "failed", "completed (task failed)"),
+        ("completed", "cancelled", "completed (task cancelled)"),
+        ("active", "overlapped", "active (overlapped)"),
+        ("expired", "missed", "expired (missed)"),
+        ("failed", "refused", "failed (refused)"),
+    ],
+)
+def test_a_last_run_that_did_not_end_well_stands_beside_the_status(
+    status: str, outcome: str | None, shown: str
+) -> None:
+    known = once(status=status, lastOutcome=outcome, nextRunAt=None, nextRuns=[])
+
+    assert schedule_table([known], look(200))[1].split("  ")[1] == shown
+    assert schedule_table([known], look(40))[1] == f"  {shown} once"
+    assert schedule_page({"schedule": known, "history": []}, look())[0] == f"schedule-1f0c9a77e2  {shown}"
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_colour_paints_the_status_and_the_last_run(width: int) -> None:
+    known = once(status="completed", lastOutcome="failed", nextRunAt=None)
+
+    table = schedule_table([known], look(width, colour=True))
+
+    assert "  \x1b[32mcompleted\x1b[0m (task \x1b[31mfailed)\x1b[0m " in "\n".join(table)
+
+
+def test_every_outcome_but_a_good_one_is_told() -> None:
+    assert {*TOLD_OUTCOMES, "completed"} == {outcome.value for outcome in RunOutcome}
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
@@ -246,7 +284,7 @@ def test_the_page_of_a_schedule_has_its_history_with_outcomes() -> None:
         "  Sun 2026-03-01 02:00 EST  failed      task-0000000002  took 12s",
         "    command_failed: the command ended with exit code 7",
         "  Sat 2026-02-28 02:00 EST  completed   task-0000000001  2h00 late, took 1m",
-        "    2 more missed",
+        "    2 more passed over",
         "  Fri 2026-02-27 02:00 EST  overlapped",
         "    task-0000000000 had not ended",
     ]
@@ -303,6 +341,22 @@ def test_a_schedule_is_paused_and_resumed(run: Run, capsys: pytest.CaptureFixtur
     assert asked[0].line == f"POST /api/schedules/schedule-1/{verb} HTTP/1.1"
     assert json.loads(asked[0].body) == {"reason": "holidays"}
     assert capsys.readouterr().out == f"schedule-1f0c9a77e2 {state}\n"
+
+
+def test_a_resumed_schedule_that_is_too_late_says_what_became_of_it(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = once(status="expired", message="2026-03-01 10:00 UTC was missed", nextRunAt=None, nextRuns=[])
+
+    run(answer(late), "schedule", "resume", "schedule-1")
+
+    assert capsys.readouterr() == ("schedule-1f0c9a77e2 expired\n", "  2026-03-01 10:00 UTC was missed\n")
+
+
+def test_a_time_that_is_due_already_is_said_to_be() -> None:
+    due = once(nextRunAt="2026-03-01T11:57:00Z", nextRuns=["2026-03-01T11:57:00Z"])
+
+    assert next_lines(due, look()) == ["  Sun 2026-03-01 11:57 UTC, 3m ago: due now"]
 
 
 def test_a_schedule_is_cancelled_with_its_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_a_prompt_comes_from_standard_input_or_from_a_file(busy_world: World) ->
 
 def test_every_option_reaches_the_task(busy_world: World) -> None:
     (busy_world.work / "inside").mkdir()
-    options = "-a shell -p P0 -w inside -t 2h -b 4096 --max-turns 3 --max-budget-usd 0.5 --rerun"
+    options = "-a claude -p P0 -w inside -t 2h -b 4096 --max-turns 3 --max-budget-usd 0.5 --rerun"
 
     task = json.loads(
         busy_world.ok("delegate", *options.split(), "--permission-mode", "plan", "--json", "--", "-v; true")
@@ -57,7 +57,7 @@ def test_every_option_reaches_the_task(busy_world: World) -> None:
 
     wanted = {
         "prompt": "-v; true",
-        "agent": "shell",
+        "agent": "claude",
         "priority": "P0",
         "workingDirectory": str(busy_world.work / "inside"),
         "timeout": 7_200_000,
@@ -123,6 +123,40 @@ def test_a_task_that_has_ended_cannot_be_cancelled(busy_world: World) -> None:
 
     assert done.returncode == 5
     assert done.stderr.startswith(f"delegate: task {task_id} is completed")
+
+
+def test_several_tasks_are_cancelled_together_for_one_reason(busy_world: World) -> None:
+    first, second = busy_world.submit("sleep 60"), busy_world.submit("sleep 60")
+
+    done = busy_world.run("cancel", first, second, "--json", "--reason", "wrong branch")
+
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(task["taskId"], task["status"], task["message"]) for task in told] == [
+        (first, "cancelled", "wrong branch"),
+        (second, "cancelled", "wrong branch"),
+    ]
+
+
+def test_a_task_that_cannot_be_cancelled_does_not_keep_the_others_from_it(busy_world: World) -> None:
+    ended, running = busy_world.submit("true"), busy_world.submit("sleep 60")
+    busy_world.wait_for(ended)
+
+    done = busy_world.run("cancel", ended, "task-none", running, "enough")
+
+    assert (done.returncode, done.stdout) == (5, f"{running} cancelled\n")
+    said = [line for line in done.stderr.splitlines() if line.startswith("delegate: ")]
+    assert said == [f"delegate: task {ended} is completed: it cannot be cancelled", "delegate: no task task-none"]
+
+
+@pytest.mark.parametrize(("prompt", "code"), [("true", 0), ("exit 7", 7)])
+def test_following_the_logs_ends_with_the_exit_code_of_the_task(busy_world: World, prompt: str, code: int) -> None:
+    task_id = busy_world.submit(prompt)
+
+    followed = busy_world.run("logs", "-f", task_id)
+
+    assert followed.returncode == code
+    assert busy_world.run("logs", task_id).returncode == 0
 
 
 def test_interrupting_a_follower_leaves_its_task_alone(busy_world: World) -> None:

@@ -98,13 +98,13 @@ def test_kept_work_comes_back_where_one_wants_it(kept: Scene, capsys: pytest.Cap
     [
         (
             ["restore", "task-none"],
-            2,
-            "delegate: workspace: nothing is kept for task-none; `delegate workspaces` lists what is\n",
+            5,
+            "delegate: nothing is kept for task-none\nhint: `delegate workspaces` lists what is\n",
         ),
         (
             ["drop", "task-none"],
-            2,
-            "delegate: workspace: nothing is kept for task-none; `delegate workspaces` lists what is\n",
+            5,
+            "delegate: nothing is kept for task-none\nhint: `delegate workspaces` lists what is\n",
         ),
         (["restore", LINEAGE, "checkout"], 2, "delegate: directory: {place}/checkout is not empty; name a new one\n"),
         (

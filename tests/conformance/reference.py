@@ -181,7 +181,8 @@ class Reference:
         self.stay_fair()
         for one in self.running():
             silent = self.now - one.renewed
-            if silent >= GIVEN_UP_AFTER or (silent >= self.rules.reclaim_after and one.runner not in self.known):
+            is_left = one.runner not in self.known or one.task.cancelled
+            if silent >= GIVEN_UP_AFTER or (silent >= self.rules.reclaim_after and is_left):
                 self.lose(one)
 
     def restart(self) -> None:

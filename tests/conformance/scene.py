@@ -63,6 +63,11 @@ def holder(held: Held) -> Holder:
     return Holder(runner_id=held.attempt.runner_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
 
 
+def only_reading(database: Database) -> Database:
+    """The same one, where PostgreSQL refuses everything but plain reads."""
+    return Database(database.engine.execution_options(postgresql_readonly=True), None)
+
+
 def output(seq: int, data: bytes, stream: Stream = Stream.STDOUT) -> Item:
     return Item(seq=seq, through=seq, at=NOON, kind=EventKind.OUTPUT, stream=stream, output=data)
 

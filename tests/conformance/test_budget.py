@@ -7,8 +7,10 @@ import anyio
 import pytest
 from tests.conformance.scene import DONE, GONE, NOON, Scene, fact, parked_until, runner
 
+from delegate.errors import StaleFence
 from delegate.model import EventKind, Outcome, Usage
 from delegate.queue.claim import Held, budget_left
+from delegate.queue.questions import ask
 from delegate.queue.rules import start_of_day
 from delegate.report.follow import relay_state
 from delegate.states import AttemptState, Reason, TaskState
@@ -86,10 +88,10 @@ async def test_a_spent_budget_stops_paid_agents_until_the_next_day(scene: Scene,
     assert (await relay_state(scene.database, scene.now)).spent_today_usd == 0.0
 
 
-async def test_a_command_costs_nothing_whatever_budget_it_was_given(scene: Scene) -> None:
+async def test_a_command_costs_nothing_of_the_daily_budget(scene: Scene) -> None:
     scene.with_budget(10.0)
 
-    held = await scene.take(agent="shell", max_budget_usd=8.0)
+    held = await scene.take(agent="shell")
 
     assert held.attempt.budget_usd is None
     assert await left(scene) == 10.0
@@ -144,6 +146,24 @@ async def test_a_task_stopped_by_the_days_budget_waits_for_the_next_day(scene: S
 
     assert (waiting.state, waiting.not_before) == (TaskState.QUEUED, start_of_day(scene.now) + timedelta(days=1))
     assert (again.id, again.state) == (waiting.id, TaskState.QUEUED)
+
+
+@pytest.mark.parametrize("has_asked", [False, True])
+async def test_the_end_by_the_days_budget_told_twice_is_one_end(scene: Scene, has_asked: bool) -> None:
+    """What it has spent is on its account already when the end is told again."""
+    scene.with_budget(3.0)
+    held = await scene.take(agent="claude", max_budget_usd=5.0)
+    broke = Outcome(state=AttemptState.FAILED, reason=Reason.BUDGET, message="", exit_code=1, usage=spent(3.0))
+    if has_asked:
+        await ask(scene.database, held.attempt.id, "Red or blue?", [], scene.now)
+
+    first = await scene.finish(held, broke)
+    again = await scene.finish(held, broke)
+
+    assert first.state is (TaskState.WAITING if has_asked else TaskState.QUEUED)
+    assert again == first
+    with pytest.raises(StaleFence):
+        await scene.finish(held, replace(broke, reason=Reason.TIMEOUT))
 
 
 async def test_a_task_stopped_by_its_own_budget_has_failed(scene: Scene) -> None:

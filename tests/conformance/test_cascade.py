@@ -18,7 +18,7 @@ from tests.databases import empty
 from delegate.config import Settings
 from delegate.errors import IllegalMove, InvalidField, KeyUsed
 from delegate.intake import dependencies
-from delegate.intake.again import retry
+from delegate.intake.again import resume, retry
 from delegate.intake.batch import Entry, submit_batch
 from delegate.intake.submit import Request
 from delegate.model import EventKind, OnDependencyFailure, Task
@@ -217,6 +217,22 @@ async def test_the_key_of_one_wish_is_not_good_for_another(scene: Scene) -> None
     with pytest.raises(KeyUsed, match="used for something else"):
         await scene.submit(request_key="k-2")
     assert await scene.submit(request_key="k-1") == unrelated
+
+
+async def test_a_key_of_a_retry_is_not_good_for_a_resume_nor_the_other_way_round(scene: Scene) -> None:
+    old = await scene.cancel(await scene.submit())
+    retried = await retry(scene.database, old.id, "k-1", scene.now)
+    for context in ("mind the tests", None):
+        with pytest.raises(KeyUsed, match="used for something else"):
+            await resume(scene.database, old.id, context, request_key="k-1", now=scene.now)
+
+    await scene.cancel(retried.task)
+    resumed = await resume(scene.database, old.id, "mind the tests", request_key="k-2", now=scene.now)
+    with pytest.raises(KeyUsed, match="used for something else"):
+        await retry(scene.database, old.id, "k-2", scene.now)
+
+    again = await resume(scene.database, old.id, "mind the tests", request_key="k-2", now=scene.now)
+    assert (again.task, again.is_new) == (resumed.task, False)
 
 
 @pytest.mark.real

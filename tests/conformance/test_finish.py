@@ -233,6 +233,21 @@ async def test_cancelling_twice_is_cancelling_once(scene: Scene) -> None:
     assert await scene.cancel(queued) == await scene.cancel(queued)
 
 
+async def test_the_first_reason_of_a_cancel_is_kept_though_it_comes_later(scene: Scene) -> None:
+    held = await scene.take()
+    await scene.cancel(held.task)
+    told = (await scene.renew(held)).cancel
+    await scene.cancel(held.task, "second")
+    await scene.cancel(held.task, "third")
+    await scene.cancel(held.task)
+    stopped = Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=told)
+
+    ended = await scene.finish(held, stopped)
+
+    assert (ended.message, ended.cancel_requested_at) == ("second", NOON)
+    assert (await scene.kinds(held)).count(EventKind.CANCEL_REQUESTED) == 2
+
+
 async def test_an_ended_task_cannot_be_cancelled(scene: Scene) -> None:
     held = await scene.take()
     await scene.finish(held)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from tests.conformance.scene import HANDED_BACK, LEASE, NOON, Scene, fact, output, runner
 
 from delegate.errors import IllegalMove, NoSuchTask
-from delegate.intake.submit import send_message
+from delegate.intake.messages import send_message
 from delegate.model import EventKind, TaskId
+from delegate.relay.lines import Line, Reading, Tail, read_to_end
 from delegate.report.follow import (
     HOLE_PATIENCE,
     Cursor,
@@ -176,3 +180,30 @@ async def test_only_an_agent_at_work_can_be_told_anything(scene: Scene) -> None:
             await send_message(scene.database, task.id, "hello", request_key=None, now=scene.now)
     with pytest.raises(NoSuchTask):
         await send_message(scene.database, TaskId("task-none"), "hello", request_key=None, now=scene.now)
+
+
+async def test_who_reads_much_output_gives_others_their_turn_after_each_chunk(scene: Scene) -> None:
+    held = await scene.take()
+    await scene.record(held, *(output(seq, b"line %d\n" % seq) for seq in range(5)))
+    turns = 0
+    seen = []
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await checkpoint()
+
+    class Watched(Tail):
+        def add(self, lines: Iterable[Line]) -> None:
+            super().add(lines)
+            seen.append(turns)
+
+    tail = Watched(2, 1024)
+    async with anyio.create_task_group() as group:
+        group.start_soon(neighbour)
+        await read_to_end(scene.database, held.task.id, Reading(last=2), tail)
+        group.cancel_scope.cancel()
+
+    assert len(set(seen)) == 5
+    assert [line.text for line in tail.lines] == ["line 3", "line 4"]

@@ -149,6 +149,7 @@ async def test_what_has_ended_is_not_waited_for(scene: Scene) -> None:
 
     assert caught.value.message == f"dependsOn: {bad.id} has ended as failed, so this task would never run"
     assert caught.value.field == "dependsOn"
+    assert caught.value.hint.startswith(f"`delegate retry {bad.id}` and depend on the new task, or ")
 
 
 async def test_an_unknown_dependency_is_refused_by_its_field(scene: Scene) -> None:
@@ -261,8 +262,9 @@ async def test_a_retry_goes_on_waiting_for_the_retry_of_what_failed(scene: Scene
     bad = await scene.submit("bad")
     waiting = await after(scene, bad, continue_from=bad.id)
     await end_all(scene, 1, bad=FAILED)
-    with pytest.raises(DependencyFailed, match=f"{bad.id} has ended as failed"):
+    with pytest.raises(DependencyFailed, match=f"{bad.id} has ended as failed") as caught:
         await scene.retry(waiting)
+    assert caught.value.hint == f"`delegate retry {bad.id}` first, then this one again"
 
     better = await scene.retry(bad)
     again = await scene.retry(waiting)

@@ -7,13 +7,15 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from tests.conformance.scene import GONE, LEASE, NOON, RECLAIM_AFTER, Scene, fact, runner
+from tests.conformance.scene import GONE, LEASE, NOON, RECLAIM_AFTER, Scene, fact, only_reading, runner
 
-from delegate.errors import StaleFence
-from delegate.model import EventKind
-from delegate.queue.claim import Held
-from delegate.queue.rescue import GIVEN_UP_AFTER, welcome_back
+from delegate.errors import NoSuchTask, StaleFence
+from delegate.model import EventKind, TaskId
+from delegate.queue.claim import Held, Wish
+from delegate.queue.finish import cancel
+from delegate.queue.rescue import GIVEN_UP_AFTER, has_expired, welcome_back
 from delegate.states import AttemptState, Reason, TaskState
+from delegate.store.reading import at_work_since
 from delegate.store.runners import forget_runners
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +53,23 @@ async def test_a_lost_agent_goes_on_with_its_session(scene: Scene) -> None:
 
     assert again is not None
     assert (again.task.session_id, again.attempt.number, again.attempt.fence) == ("s-1", 2, 2)
+
+
+async def test_what_a_stop_has_done_is_told_of_the_tasks_that_ran_and_of_no_others(scene: Scene) -> None:
+    await scene.release(await scene.take(), GONE)
+    scene.now += timedelta(seconds=1)
+    lost, back = await scene.take(), await scene.take(rerun=True)
+    held = await scene.take()
+    for one in (lost, back):
+        await scene.release(one, GONE)
+
+    found = await scene.database.read(lambda connection: at_work_since(connection, scene.now))
+
+    assert {task.id: task.state for task in found} == {
+        lost.task.id: TaskState.FAILED,
+        back.task.id: TaskState.QUEUED,
+        held.task.id: TaskState.RUNNING,
+    }
 
 
 async def test_telling_a_loss_twice_is_telling_it_once(scene: Scene) -> None:
@@ -169,6 +188,67 @@ async def test_a_runner_that_is_silent_for_a_day_is_given_up(scene: Scene) -> No
     await scene.tick()
 
     assert (await scene.task(held)).reason is Reason.LOST_RUNNER
+
+
+@pytest.mark.promise("P5")
+async def test_a_cancelled_task_of_a_silent_runner_ends_without_a_claim(scene: Scene) -> None:
+    await scene.register(runner())
+    held = await scene.take(agent="claude")
+    waiting = await scene.submit(depends_on=(held.task.id,))
+    await scene.cancel(held.task, "enough")
+    await scene.pass_time(RECLAIM_AFTER - timedelta(microseconds=1))
+    assert await scene.tick() == []
+    scene.now += timedelta(microseconds=1)
+
+    assert [task.id for task in await scene.tick()] == [held.task.id]
+
+    task = await scene.task(held)
+    assert (task.state, task.reason, task.message) == (TaskState.CANCELLED, Reason.CANCELLED, "enough")
+    assert (await scene.task(waiting)).reason is Reason.DEPENDENCY_FAILED
+    with pytest.raises(StaleFence):
+        await scene.renew(held)
+
+
+@pytest.mark.parametrize("taker", ["tick", "claim"])
+async def test_a_loss_is_in_the_log_once_however_often_it_is_written(
+    scene: Scene, caplog: pytest.LogCaptureFixture, taker: str
+) -> None:
+    """A refused neighbour has a whole batch done again."""
+    held = await scene.take(agent="claude")
+    await scene.pass_time(RECLAIM_AFTER)
+    await scene.database.write("forget", lambda c: forget_runners(c, silent_since=scene.now))
+
+    async def be_refused() -> None:
+        with pytest.raises(NoSuchTask):
+            await cancel(scene.database, TaskId("task-none"), "", scene.now)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(getattr(scene, taker))
+        group.start_soon(be_refused)
+
+    [told] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
+    assert (told["task_id"], told["attempt_id"], told["state"]) == (held.task.id, held.attempt.id, TaskState.QUEUED)
+    assert told["runner_id"] == held.attempt.runner_id
+
+
+async def test_a_loss_that_its_runner_tells_is_in_the_log_as_every_loss(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = await scene.take()
+
+    await scene.release(held, GONE)
+
+    [told] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
+    assert (told["attempt_id"], told["state"]) == (held.attempt.id, TaskState.FAILED)
+
+
+async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) -> None:
+    """PostgreSQL refuses locks in a transaction that only reads."""
+    await scene.take(agent="claude")
+    await scene.pass_time(RECLAIM_AFTER)
+    lanes = Wish(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
+
+    assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, lanes, scene.now))
 
 
 @pytest.mark.promise("P5")

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.conformance.scene import DONE, GONE, HANDED_BACK, LEASE, NOON, RECLAIM_AFTER, Scene, parked_until, runner
 
-from delegate.errors import InvalidField, NoQuestion, NoSuchTask, StaleFence
+from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchTask, StaleFence
 from delegate.model import QUESTIONS_MAX, AttemptId, EventKind, Outcome, Task, TaskId
 from delegate.queue.claim import Held
 from delegate.queue.questions import answer, ask
@@ -48,6 +48,17 @@ async def test_a_question_is_kept_with_its_options_and_told_in_the_timeline(scen
     (told,) = [event for event in await scene.events(held) if event.kind is EventKind.QUESTION]
     assert told.data == {"text": "Red or blue?", "options": ["red", "blue"]}
     assert (await scene.renew(held)).asked
+
+
+async def test_a_task_that_waits_for_an_answer_is_not_done_again_and_says_what_it_wants(scene: Scene) -> None:
+    held = await asked(scene)
+    await scene.finish(held, ASKED)
+
+    for again in (scene.retry, scene.resume):
+        with pytest.raises(IllegalMove) as refused:
+            await again(held.task)
+
+        assert refused.value.hint.startswith(f"`delegate answer {held.task.id}` it, or `delegate cancel` it first")
 
 
 async def test_an_attempt_that_asked_ends_in_waiting_and_is_not_counted(scene: Scene) -> None:

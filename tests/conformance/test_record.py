@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.conformance.scene import GONE, NOON, Scene, fact, output, skipped
+from tests.conformance.scene import GONE, NOON, Scene, fact, holder, only_reading, output, skipped
 
-from delegate.errors import EventConflict, SequenceGap
-from delegate.intake.submit import send_message
-from delegate.model import AttemptId, EventKind, OutputChunk, Stream
+from delegate.errors import EventConflict, Forbidden, KeyUsed, NoSuchAttempt, SequenceGap, StaleFence
+from delegate.intake.messages import send_message
+from delegate.model import AttemptId, EventKind, OutputChunk, RunnerId, Stream
 from delegate.report.follow import output_chunks
-from delegate.report.record import Item
+from delegate.report.record import Item, standing
 
 pytestmark = pytest.mark.anyio
 
@@ -185,6 +186,44 @@ async def test_a_message_sent_again_after_the_end_is_still_the_same_message(scen
     again = await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
 
     assert again.id == held.task.id
+
+
+async def test_the_key_of_a_message_to_one_task_is_refused_for_another(scene: Scene) -> None:
+    held, other = await scene.take(agent="claude"), await scene.take(agent="claude")
+    await send_message(scene.database, held.task.id, "stop", request_key="k", now=scene.now)
+
+    with pytest.raises(KeyUsed, match="used for something else"):
+        await send_message(scene.database, other.task.id, "go on", request_key="k", now=scene.now)
+
+    assert [message.text for message in (await scene.renew(held)).messages] == ["stop"]
+    assert (await scene.renew(other)).messages == ()
+
+
+async def test_looking_how_an_attempt_stands_locks_nothing(scene: Scene) -> None:
+    """PostgreSQL refuses locks in a transaction that only reads."""
+    held = await scene.take(agent="claude")
+    await send_message(scene.database, held.task.id, "hello", request_key=None, now=scene.now)
+
+    found = await standing(only_reading(scene.database), holder(held), 0)
+
+    assert found == await scene.renew(held)
+
+
+async def test_who_does_not_hold_an_attempt_is_not_told_how_it_stands(scene: Scene) -> None:
+    held = await scene.take(agent="claude")
+    mine = holder(held)
+    strangers = (
+        (replace(mine, attempt_id=AttemptId("attempt-none")), NoSuchAttempt),
+        (replace(mine, runner_id=RunnerId("runner-eve")), Forbidden),
+        (replace(mine, fence=mine.fence + 1), StaleFence),
+    )
+
+    for stranger, refusal in strangers:
+        with pytest.raises(refusal):
+            await standing(scene.database, stranger, 0)
+    await scene.finish(held)
+    with pytest.raises(StaleFence):
+        await standing(scene.database, mine, 0)
 
 
 async def test_output_that_could_not_be_sent_is_told_in_the_timeline(scene: Scene) -> None:

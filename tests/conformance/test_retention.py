@@ -8,7 +8,7 @@ from tests.conformance.scene import DONE, NOON, Scene, output, runner
 from tests.conformance.test_record import kept
 
 from delegate.config import Settings
-from delegate.intake.submit import send_message
+from delegate.intake.messages import send_message
 from delegate.queue.claim import Held
 from delegate.report.retention import RUNNER_FORGOTTEN_AFTER, retain
 from delegate.settings_values import MIB

@@ -6,15 +6,19 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import anyio
 import pytest
 from sqlalchemy import update
 from tests.conformance.clockwork import BAD, HERE, Clockwork
 from tests.conformance.scene import NOON, Scene
 
 from delegate.config import Settings
-from delegate.errors import InvalidField, NoSuchTask, PreferenceConflict
+from delegate.errors import InvalidField, NoSuchSchedule, NoSuchTask, PreferenceConflict
+from delegate.intake import schedules
 from delegate.intake.firing import AT_ONCE, Round, expire, fire_due, reckon_back
 from delegate.model import ScheduleId
+from delegate.queue import ending
+from delegate.queue.finish import cancel
 from delegate.relay.schedule_views import schedule_view
 from delegate.report.retention import retain
 from delegate.schedule import Schedule, ScheduleState
@@ -43,6 +47,19 @@ async def lose_zones(clock: Clockwork) -> None:
         connection.execute(update(table).values(timezone="Mars/Base"))
 
     await clock.scene.database.write("lose", write)
+
+
+async def expire_now(clock: Clockwork, schedule: Schedule) -> None:
+    """A paused one that has expired meanwhile."""
+    await clock.pause(schedule)
+    expired = update(table).where(table.c.id == schedule.id).values(expires_at=NOON)
+    await clock.scene.database.write("expire", lambda connection: connection.execute(expired))
+    await expire(clock.scene.database, NOON)
+
+
+def told_followers(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    found = (vars(record) for record in caplog.records if record.msg == "follower settled")
+    return [(fields["schedule_id"], fields["state"].value) for fields in found]
 
 
 async def follower_of(clock: Clockwork, **wanted: object) -> tuple[Schedule, Schedule]:
@@ -169,6 +186,30 @@ async def test_what_waits_or_is_paused_expires_too_and_its_followers_fail(clock:
     assert found == ["expired", "expired", "failed", "paused"]
 
 
+async def test_what_expires_together_with_what_it_comes_after_ends_too(clock: Clockwork) -> None:
+    expiry = (NOON + DAY).isoformat()
+    before, waiting = await follower_of(clock, expiresAt=expiry)
+    last = await clock.create(afterSchedule=waiting.id, expiresAt=expiry)
+
+    await expire(clock.scene.database, NOON + DAY)
+
+    found = [await clock.look(one) for one in (before, waiting, last)]
+    assert [one.state.value for one in found[:2]] == ["active", "expired"]
+    assert found[2].state.value in ("expired", "failed")  # whichever of the two was found first
+
+
+async def test_one_that_ends_when_the_clock_goes_back_takes_what_comes_after_it_along(clock: Clockwork) -> None:
+    before, waiting = await follower_of(clock)
+    other = await clock.create(scheduledAt=(NOON + DAY).isoformat())
+    await lose_zones(clock)
+
+    await reckon_back(clock.scene.database, NOON - HOUR)
+
+    found = [await clock.look(one) for one in (before, waiting, other)]
+    assert [one.state.value for one in found] == ["failed", "failed", "active"]
+    assert found[2].reckoned_at == NOON - HOUR
+
+
 async def test_followers_that_move_are_in_the_log(clock: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     _, released = await follower_of(clock)
@@ -177,10 +218,88 @@ async def test_followers_that_move_are_in_the_log(clock: Clockwork, caplog: pyte
     before, failed = await follower_of(clock)
     await clock.cancel(before)
 
-    told = [
-        (vars(record)["schedule_id"], vars(record)["state"]) for record in caplog.records if "follower" in record.msg
-    ]
-    assert told == [(released.id, "active"), (failed.id, "failed")]
+    assert told_followers(caplog) == [(released.id, "active"), (failed.id, "failed")]
+
+
+async def test_followers_are_told_once_however_often_the_move_is_tried(
+    clock: Clockwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is refused in the same commit makes SQLite do all of it again."""
+    caplog.set_level(logging.INFO)
+    before, failed = await follower_of(clock)
+    run = await clock.create(scheduledAt=(NOON + MINUTE).isoformat())
+    released = await clock.create(afterSchedule=run.id)
+    await clock.at(NOON + MINUTE)
+    held = await clock.scene.claim()
+    assert held is not None
+
+    async def refused() -> None:
+        with pytest.raises(NoSuchSchedule):
+            await schedules.pause(clock.scene.database, ScheduleId("schedule-none"), "", clock.scene.now)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(clock.cancel, before)
+        group.start_soon(clock.scene.finish, held)
+        group.start_soon(refused)
+
+    assert sorted(told_followers(caplog)) == sorted([(failed.id, "failed"), (released.id, "active")])
+
+
+@pytest.mark.parametrize("verb", ["expire", "fire", "reckon"])
+async def test_whoever_ends_a_schedule_tells_what_became_of_its_followers(
+    clock: Clockwork, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    before, follower = await follower_of(clock)
+    last = await clock.create(afterSchedule=follower.id)
+    await lose_zones(clock)
+
+    match verb:
+        case "expire":
+            await expire_now(clock, before)
+        case "fire":
+            await clock.at(NOON + HOUR)
+        case _:
+            await reckon_back(clock.scene.database, NOON - HOUR)
+
+    assert told_followers(caplog) == [(follower.id, "failed"), (last.id, "failed")]
+
+
+async def test_so_many_schedules_may_wait_for_one_end_and_no_more(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "FOLLOWERS_MAX", 3)
+    top, first = await follower_of(clock)
+    second = await clock.create(afterSchedule=first.id)
+    other = await clock.create(afterSchedule=top.id)
+
+    for one in (top, first, second, other):
+        with pytest.raises(InvalidField) as caught:
+            await clock.create(afterSchedule=one.id)
+        assert caught.value.message == (
+            f"afterSchedule: cannot name {one.id}: 3 schedules wait for the same end, and the limit is 3; "
+            "name one that others do not wait for, or cancel some of those"
+        )
+    assert await clock.create(afterSchedule=top.id, cronExpression=HOURLY)  # its tasks wait, not the schedule
+    await clock.cancel(second)
+    assert await clock.create(afterSchedule=other.id)
+
+
+async def test_schedules_that_an_end_stops_count_with_the_tasks_it_settles(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "CASCADE_MAX", 3)
+    monkeypatch.setattr(ending, "DEPENDENTS_AT_ONCE", 1)
+    top = await clock.scene.submit()
+    runs = [await clock.create(cronExpression=HOURLY, dependsOn=[top.id]) for _ in range(2)]
+    waiting = [await clock.create(afterSchedule=run.id) for run in runs for _ in range(2)]
+    await clock.at(NOON + HOUR)
+
+    moved = await cancel(clock.scene.database, top.id, "", clock.scene.now)
+
+    assert (len(moved.others), len(moved.followers)) == (1, 2)
+    assert len(await ending.settle_blocked(clock.scene.database, clock.scene.now)) == 1
+    assert {(await clock.look(one)).state for one in waiting} == {ScheduleState.FAILED}
 
 
 async def test_the_task_of_the_schedule_before_counts_as_a_dependency_from_the_start(clock: Clockwork) -> None:

@@ -6,9 +6,9 @@ import anyio
 import pytest
 from tests.conformance.scene import DONE, NOON, Scene
 
-from delegate.errors import IllegalMove, NoSuchTask
+from delegate.errors import IllegalMove, NoSuchTask, PreferenceConflict
 from delegate.intake.again import retry
-from delegate.model import EventKind, Priority, TaskId, Usage
+from delegate.model import EventKind, Priority, Source, TaskId, Usage
 from delegate.queue.finish import cancel
 from delegate.states import TaskState
 from delegate.store.tasks import count_by_state
@@ -79,6 +79,19 @@ async def test_a_refused_neighbour_does_not_harm_the_others_of_its_commit(scene:
 
     assert len(refusals) == 5
     assert await scene.database.read(count_by_state) == {TaskState.QUEUED: 5}
+
+
+async def test_a_command_with_a_limit_that_nothing_keeps_is_not_written(scene: Scene) -> None:
+    with pytest.raises(PreferenceConflict, match="permission mode plan cannot be had"):
+        await scene.submit(permission_mode="plan", max_turns=3)
+
+    assert await scene.database.read(count_by_state) == {}
+
+
+async def test_the_callers_default_agent_is_kept_with_who_chose_it(scene: Scene) -> None:
+    task = await scene.task(await scene.submit(agent=None, default_agent="codex"))
+
+    assert (task.agent, Source.CALLER) in [(choice.value, choice.source) for choice in task.choices]
 
 
 async def test_a_retry_is_a_new_task_with_the_same_wishes(scene: Scene) -> None:

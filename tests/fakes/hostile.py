@@ -105,3 +105,22 @@ def active(text: str) -> list[str]:
     theirs = OUR_MARKERS.sub("", text)
     unseen = [line for line in theirs.translate(NO_HARM).split("\n") if not line.isprintable()]
     return unseen + [found[0] for found in POWERS.finditer(theirs)]
+
+
+# What a program may take for a moment, and ISO 8601 does not, or not without a zone.
+NO_MOMENTS: tuple[object, ...] = (
+    "",
+    "now",
+    "2030-01-01",
+    "2030-01-01T00:00:00",
+    "2030-01-01 00:00:00Z",
+    "2030-02-30T00:00:00Z",
+    1_900_000_000,
+    "1900000000",
+    "1900000000.5",
+    "20300219",
+    "0000-01-01T00:00:00Z",
+    "10000-01-01T00:00:00Z",
+    "2016-12-31T23:59:60Z",
+    "2030-01-01T00:00:00+25:00",
+)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from delegate.config import Settings
-from delegate.errors import InvalidField, UnknownAgent
+from delegate.errors import InvalidField, PreferenceConflict, UnknownAgent
 from delegate.intake.submit import Request, preferred
 from delegate.intake.submit import accepted as accept
 from delegate.model import PROMPT_MAX, AgentName, Choice, Field, Issue, Priority, Source, Task, TaskId
@@ -118,3 +119,41 @@ def test_a_task_waits_for_at_most_a_hundred_others() -> None:
     assert len(accepted(replace(REQUEST, depends_on=hundred), Settings(), NOW).depends_on) == 100
     with pytest.raises(InvalidField, match="dependsOn: has 101 tasks with continueFrom; the limit is 100"):
         accepted(replace(REQUEST, depends_on=hundred, continue_from=TaskId("task-x")), Settings(), NOW)
+
+
+def test_the_callers_default_agent_beats_the_relays_and_gives_way_to_every_wish() -> None:
+    settings, plain = Settings(default_agent="shell"), replace(REQUEST, agent=None, default_agent="claude")
+
+    task = accepted(plain, settings, NOW)
+
+    assert Choice(field=Field.AGENT, value="claude", source=Source.CALLER) in task.choices
+    assert accepted(replace(plain, labels=("executor/codex",)), settings, NOW).agent == "codex"
+    assert accepted(replace(plain, model="gpt-5.5"), settings, NOW).agent == "codex"
+    assert accepted(replace(plain, agent="shell"), Settings(), NOW).agent == "shell"
+    assert accepted(replace(plain, default_agent="shell"), Settings(), NOW).agent == "shell"
+    with pytest.raises(UnknownAgent):
+        accepted(replace(plain, default_agent="nobody"), settings, NOW)
+
+
+def test_the_words_of_an_issue_do_not_become_commands_by_a_default_of_the_caller() -> None:
+    asked = replace(REQUEST, agent=None, default_agent="shell", issue=Issue(key="PER-44", title="rm -rf ~"))
+
+    assert accepted(asked, Settings(default_agent="codex"), NOW).agent == "codex"
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"),
+    [
+        ({"permission_mode": "plan"}, "permission mode plan"),
+        ({"max_turns": 3}, "a limit of 3 turns"),
+        ({"max_budget_usd": 0.5}, "a limit of 0.5 USD"),
+    ],
+)
+def test_what_would_hold_an_agent_back_is_refused_for_a_command(wish: dict[str, Any], problem: str) -> None:
+    told = f"{problem} cannot be had: nothing holds a shell command to it"
+
+    with pytest.raises(PreferenceConflict, match=told):
+        accepted(replace(REQUEST, **wish), Settings(), NOW)
+    with pytest.raises(PreferenceConflict, match=told):
+        accepted(replace(REQUEST, agent=None, **wish), Settings(default_agent="shell"), NOW)
+    assert accepted(replace(REQUEST, agent="claude", **wish), Settings(), NOW).agent == "claude"

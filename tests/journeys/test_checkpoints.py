@@ -63,7 +63,7 @@ def test_an_end_of_every_kind_leaves_the_state_of_the_directory(project: Project
     failed = project.submit("echo oops >&2; exit 3")
     assert project.left(failed) == (*here, ["new.txt"], ["oops"], "the command ended with exit code 3")
     late = project.submit("echo begun; rm new.txt; exec sleep 600", "--timeout", "1s")
-    assert project.left(late) == (*here, [], ["begun"], "it was stopped because its time of 1 seconds was over")
+    assert project.left(late) == (*here, [], ["begun"], "it was stopped because its time of 1 second was over")
     cancelled = project.submit("echo waiting; touch up; exec sleep 600")
     wait_until((project.path / "up").exists)
     wait_until(lambda: "waiting" in project.world.ok("logs", cancelled))

@@ -89,8 +89,13 @@ def test_codex_asks_from_its_sandbox_and_goes_on_in_the_same_thread(shop: Shop) 
 
     task_id = shop.submit("Mend the discount", agent="codex", model="gpt-5.5", permissionMode="acceptEdits", pr=False)
     waiting = asked(shop, task_id)
+    logs_before = shop.world.run("logs", task_id)
     task = answered(shop, task_id)
+    logs_after = shop.world.run("logs", task_id)
 
+    hint = f"delegate: {task_id} waits for an answer\nhint: delegate answer {task_id} TEXT\n"
+    assert (logs_before.returncode, logs_before.stderr) == (0, hint)
+    assert "waits for an answer" not in logs_after.stderr
     assert [question["text"] for question in waiting["questions"]] == [QUESTION["question"]]
     assert (task["status"], task["attempt"]) == ("completed", 1), task["message"]
     assert len(sessions(task)) == 1

@@ -21,10 +21,10 @@ import anyio
 import httpx2
 
 from delegate.config import Home, Settings
-from delegate.relay.auth import hash_of
 from delegate.relay.state import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
+from delegate.tokens import hash_of
 
 TOKEN = "owner-token-of-the-tests"
 ADDRESS = "127.0.0.1"

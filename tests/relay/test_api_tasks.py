@@ -9,8 +9,8 @@ import pytest
 from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
 
 from delegate.model import Stream
-from delegate.relay.feeds import LINES_MAX, Tail
-from delegate.relay.lines import Line
+from delegate.relay.feeds import LINES_MAX
+from delegate.relay.lines import Line, Tail
 
 pytestmark = pytest.mark.anyio
 

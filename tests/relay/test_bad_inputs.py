@@ -15,6 +15,7 @@ from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P17")]
 
 INVALID, MALFORMED = (422, "invalid_field"), (400, "malformed_json")
+CONFLICT = (422, "preference_conflict")
 JSON = {"content-type": "application/json"}
 NUL = "a\x00b"
 LONG = "x" * 10_001
@@ -83,6 +84,11 @@ SUBMITS: list[tuple[str, str | bytes, tuple[int, str], str | None]] = [
     ("budget as boolean", with_(maxBudgetUsd=True), INVALID, "maxBudgetUsd"),
     ("turns 0", with_(maxTurns=0), INVALID, "maxTurns"),
     ("rerun as number", with_(rerun=1), INVALID, "rerun"),
+    ("command with a permission mode", with_(permissionMode="plan"), CONFLICT, None),
+    ("command with a limit of turns", with_(maxTurns=3), CONFLICT, None),
+    ("command with a limit of money", with_(maxBudgetUsd=0.5), CONFLICT, None),
+    ("empty model", with_(model=""), INVALID, "model"),
+    ("unknown default agent", with_(agent=None, defaultAgent="nobody"), (422, "unknown_agent"), "defaultAgent"),
     ("rerun as text", with_(rerun="yes"), INVALID, "rerun"),
     ("NUL in the request key", with_(requestKey=NUL), INVALID, "requestKey"),
     ("empty request key", with_(requestKey=""), INVALID, "requestKey"),

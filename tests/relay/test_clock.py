@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.relay.peers import relay_in_process, task
+from sqlalchemy import text
+from tests.relay.peers import WAIT, client, relay_in_process, runner_of, running_relay, task
 
 from delegate.intake import schedules
 from delegate.intake.firing import AT_ONCE
@@ -32,6 +33,10 @@ async def made(relay: Relay, at: datetime, **wanted: Any) -> Schedule:
 async def states(relay: Relay) -> set[str]:
     found = await schedules.page(relay.database, state=None, before=None, limit=1000)
     return {schedule.state.value for _, schedule in found}
+
+
+async def state_of(relay: Relay, schedule: Schedule) -> str:
+    return (await schedules.in_full(relay.database, schedule.id, 1)).schedule.state.value
 
 
 async def test_a_crowd_that_is_due_is_started_in_one_look(tmp_path: Path) -> None:
@@ -80,3 +85,54 @@ async def test_what_expires_while_it_waits_is_ended_by_the_clock(tmp_path: Path)
         await clock.look(now + DAY)
 
         assert await states(relay) == {"active", "expired"}
+
+
+async def test_two_that_expire_one_after_the_other_keep_nobody_waiting(tmp_path: Path) -> None:
+    async with relay_in_process(tmp_path) as relay:
+        now = relay.now()
+        before = await made(relay, now + 9 * DAY)
+        expiring = {"expiresAt": (now + DAY).isoformat()}
+        waiting = await made(relay, now + SECOND, afterSchedule=before.id, **expiring)
+        last = await made(relay, now + SECOND, afterSchedule=waiting.id, **expiring)
+        due = await made(relay, now + DAY)
+
+        await Clock(relay).look(now + DAY)
+
+        assert await state_of(relay, due) == "completed"
+        assert await state_of(relay, waiting) == "expired"
+        assert await state_of(relay, last) != "active"
+
+
+async def test_a_schedule_that_nobody_can_read_keeps_no_other_from_its_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with relay_in_process(tmp_path) as relay:
+        now = relay.now()
+        before = await made(relay, now + 9 * DAY)
+        await made(relay, now + SECOND, afterSchedule=before.id, expiresAt=(now + DAY).isoformat())
+        await made(relay, now + DAY)
+        await relay.database.write("damage", lambda c: c.execute(text("UPDATE schedule SET request = '{'")))
+        due = [await made(relay, now + DAY), await made(relay, now + DAY + 2 * AFTER_FAILURE)]
+        clock = Clock(relay)
+
+        for moment in (now + DAY, now + DAY + SECOND, now + DAY + 2 * AFTER_FAILURE, now):
+            await clock.look(moment)
+
+        assert [await state_of(relay, one) for one in due] == ["completed", "completed"]
+    failures = [vars(record)["chore"] for record in caplog.records if record.msg == "schedules not put in order"]
+    assert failures == ["expire", "expire", "reckon_back"]
+    assert all(record.exc_info for record in caplog.records if record.levelname == "ERROR")
+
+
+@pytest.mark.real
+async def test_with_a_database_elsewhere_the_disk_of_the_home_stops_nothing(tmp_path: Path, postgres_url: str) -> None:
+    low = {"DELEGATE_DATABASE_URL": postgres_url, "DELEGATE_RELAY_MIN_FREE": str(1 << 49)}
+    with running_relay(tmp_path, **low) as relay:
+        async with client(relay.url) as owner, runner_of(owner) as runner:
+            soon = (datetime.now(UTC) + 0.3 * SECOND).isoformat()
+            body = task(scheduleType="one_time", scheduledAt=soon, machine=runner.machine)
+            assert (await owner.post("/api/schedules", json=body)).status_code == 201
+
+            assert await runner.ask(wait=WAIT) is not None
+            assert (await owner.post("/api/tasks", json=task())).status_code == 201
+        assert not (tmp_path / "ballast").exists()

@@ -109,6 +109,15 @@ def test_ballast_does_not_take_the_room_it_is_to_keep(tmp_path: Path) -> None:
     assert not disk.ballast.exists()
 
 
+def test_a_database_elsewhere_has_no_floor_and_no_ballast_here(tmp_path: Path) -> None:
+    disk = disk_of(Settings(home=tmp_path, relay_min_free=TOO_MUCH, database_url="postgresql://db.example/delegate"))
+
+    disk.look()
+
+    assert disk.lacks_floor() is None
+    assert not disk.ballast.exists()
+
+
 def test_a_floor_of_nothing_asks_for_nothing(tmp_path: Path) -> None:
     disk = disk_of(Settings(home=tmp_path, relay_min_free=0))
 

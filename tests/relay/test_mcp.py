@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,13 +18,26 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from tests.conformance.test_plans import overheard
-from tests.relay.peers import TOKEN, WAIT, RelayProcess, Runner, chunk, client, problem_of, relay_in_process, runner_of
+from tests.relay.peers import (
+    TOKEN,
+    WAIT,
+    Attempt,
+    RelayProcess,
+    Runner,
+    chunk,
+    client,
+    problem_of,
+    relay_in_process,
+    runner_of,
+)
 
 from delegate.errors import DiskFull
 from delegate.intake.submit import Request, submit
 from delegate.relay.app import make_app
 from delegate.relay.mcp.calls import Call
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
+from delegate.relay.mcp.words import for_agents
+from delegate.states import ADVICE, Reason
 from delegate.wire.tools import TaskStatus
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +58,12 @@ class Outer:
         assert not result.is_error, result.content
         assert result.content[0].text
         return dict(result.structured_content)
+
+    async def text(self, tool: str, **arguments: Any) -> str:
+        with anyio.fail_after(WAIT):
+            result = await self.client.call_tool(tool, arguments)
+        assert not result.is_error, result.content
+        return str(result.content[0].text)
 
     async def refusal(self, tool: str, **arguments: Any) -> str:
         with anyio.fail_after(WAIT):
@@ -121,6 +141,92 @@ async def test_what_a_cancellation_sets_free_is_not_told_as_cancelled(outer: Out
     await outer.call("CancelTask", taskId=freed)
 
 
+async def test_a_running_task_takes_those_that_wait_for_it_along_when_it_ends(outer: Outer, runner: Runner) -> None:
+    attempt = await runner.take()
+    waiting = (await outer.call("DelegateTask", prompt="x", agent="shell", dependsOn=[attempt.task_id]))["taskId"]
+
+    first = await outer.text("CancelTask", taskId=attempt.task_id)
+    again = await outer.call("CancelTask", taskId=attempt.task_id, reason="not needed")
+    told = await attempt.renew()
+    await attempt.finish(outcome="cancelled", reason="cancelled", message="cancelled by its user")
+
+    assert first == (
+        f"{attempt.task_id} is running; its runner has been told to stop it, "
+        "and what waits for it is cancelled when it has"
+    )
+    assert (again["status"], again["alsoCancelled"], told["cancel"]) == ("running", [], "not needed")
+    assert (await outer.call("TaskStatus", taskId=attempt.task_id))["task"]["message"] == "not needed"
+    assert (await outer.call("TaskStatus", taskId=waiting))["task"]["status"] == "cancelled"
+
+
+async def test_what_to_do_is_told_in_tools(outer: Outer, runner: Runner) -> None:
+    attempt = await runner.take(agent="claude")
+    waiting = (await outer.call("DelegateTask", prompt="x", agent="shell", dependsOn=[attempt.task_id]))["taskId"]
+    await attempt.finish(outcome="failed", reason="pr_rejected", message="no `gh`: `delegate retry` tries it again")
+
+    failed = await outer.call("TaskStatus", taskId=attempt.task_id)
+    text = await outer.text("TaskStatus", taskId=waiting)
+    page = await outer.call("TaskStatus", limit=2)
+
+    said = "no `gh`: `RetryTask` tries it again"
+    assert (failed["task"]["message"], failed["attempts"][0]["message"]) == (said, said)
+    assert failed["task"]["advice"].endswith("mend what the message names and `RetryTask` the task")
+    assert page["tasks"][1]["message"] == said
+    assert text.endswith(
+        "`TaskStatus` of each task in `dependsOn` shows what failed: `RetryTask` that one, then this one"
+    )
+    refusal = await outer.refusal("RetryTask", taskId=waiting)
+    assert f"hint: `RetryTask {attempt.task_id}` first, then this one again\n" in refusal
+    refusal = await outer.refusal("DelegateTask", prompt="x", agent="shell", dependsOn=[waiting])
+    assert f'`RetryTask {waiting}` and depend on the new task, or submit with `"onDependencyFailure": "run"`' in refusal
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_no_advice_leaves_an_agent_with_a_command_that_is_no_tool(reason: Reason) -> None:
+    advice = for_agents(ADVICE[reason])
+
+    shell = re.findall(r"`(?:delegate |--)[^`]*`(?! \(in a shell\))", advice)
+    assert shell == []
+    known = {"delegate diff", "delegate workspaces", "--max-turns", "--rerun"}
+    assert set(re.findall(r"`([^`]*)` \(in a shell\)", advice)) <= known
+
+
+async def test_a_task_that_waits_for_an_answer_names_the_tool_that_gives_it(
+    relay: RelayProcess, outer: Outer, runner: Runner
+) -> None:
+    await runner.submit(agent="claude")
+    assignment = await runner.ask(askHash=sha256(AGENT_TOKEN.encode()).hexdigest())
+    assert assignment is not None
+    attempt = Attempt(
+        runner=runner, id=assignment["attemptId"], task_id=assignment["taskId"], fence=assignment["fence"]
+    )
+    async with speaking(relay, token=AGENT_TOKEN) as inner:
+        await inner.call("ask_user", question="red or blue?")
+    await attempt.finish()
+
+    text = await outer.text("TaskStatus", taskId=attempt.task_id)
+
+    assert f"waits for an answer: `AnswerTask {attempt.task_id}` gives it" in text
+    await outer.call("CancelTask", taskId=attempt.task_id)
+
+
+async def test_a_completed_task_is_started_anew_and_any_other_is_gone_on_with(outer: Outer, runner: Runner) -> None:
+    completed, failed = await runner.take(), await runner.take()
+    await completed.finish()
+    await failed.finish(outcome="failed", reason="command_failed", message="exit code 1", exitCode=1)
+
+    assert f"starts the work anew of {completed.task_id};" in await outer.text("RetryTask", taskId=completed.task_id)
+    assert f"goes on from {failed.task_id};" in await outer.text("RetryTask", taskId=failed.task_id)
+    for task in (await outer.call("TaskStatus", status="queued", limit=2))["tasks"]:
+        await outer.call("CancelTask", taskId=task["taskId"])
+
+
+async def test_a_limit_that_nothing_holds_a_command_to_is_refused(outer: Outer) -> None:
+    said = await outer.refusal("DelegateTask", prompt="make", agent="shell", maxBudgetUsd=0.5)
+
+    assert said.startswith("a limit of 0.5 USD cannot be had: nothing holds a shell command to it")
+
+
 async def test_an_ended_task_is_run_again_or_gone_on_with(outer: Outer, runner: Runner) -> None:
     attempt = await runner.take(agent="claude")
     await attempt.finish(outcome="failed", reason="agent_error", message="no idea")
@@ -188,6 +294,37 @@ async def test_who_goes_on_reading_is_told_new_lines_until_the_task_ends(
     assert ([line["text"] for line in answer["lines"]], answer["status"]) == (["first", "second"], "completed")
 
 
+async def test_who_goes_on_reading_waits_without_progress_too(outer: Outer, runner: Runner) -> None:
+    attempt = await runner.take()
+
+    async def work() -> None:
+        await attempt.record(chunk(0, b"first\n"))
+        await attempt.record(chunk(1, b"second\n"))
+        await attempt.finish(2)
+
+    async with anyio.create_task_group() as group:
+        since = (await outer.call("TaskLogs", taskId=attempt.task_id))["next"]
+        group.start_soon(work)
+        answer = await outer.call("TaskLogs", taskId=attempt.task_id, since=since)
+
+    assert ([line["text"] for line in answer["lines"]], answer["status"]) == (["first", "second"], "completed")
+
+
+async def test_who_does_not_say_where_it_stopped_never_waits(outer: Outer, runner: Runner) -> None:
+    attempt = await runner.take()
+    await attempt.record(chunk(0, b"first\n"))
+
+    with anyio.fail_after(WAIT):
+        result = await outer.client.call_tool("TaskLogs", {"taskId": attempt.task_id}, progress_callback=unheard)
+
+    assert [line["text"] for line in result.structured_content["lines"]] == ["first"]
+    await attempt.finish(1)
+
+
+async def unheard(_count: float, _total: float | None, message: str | None) -> None:
+    raise AssertionError(f"nobody waits, and yet it is told: {message}")
+
+
 async def test_a_task_is_scheduled_looked_at_paused_resumed_and_cancelled(outer: Outer, runner: Runner) -> None:
     nightly = await outer.call(
         "ScheduleTask",
@@ -204,6 +341,7 @@ async def test_a_task_is_scheduled_looked_at_paused_resumed_and_cancelled(outer:
 
     paused = await outer.call("PauseSchedule", scheduleId=nightly["scheduleId"], reason="holiday")
     full = await outer.call("GetSchedule", scheduleId=nightly["scheduleId"])
+    stands = await outer.text("GetSchedule", scheduleId=nightly["scheduleId"])
     resumed = await outer.call("ResumeSchedule", scheduleId=nightly["scheduleId"])
     cancelled = await outer.call("CancelSchedule", scheduleId=once["scheduleId"], cancelTasks=True)
     page = await outer.call("ListSchedules", status="active", limit=1)
@@ -211,6 +349,7 @@ async def test_a_task_is_scheduled_looked_at_paused_resumed_and_cancelled(outer:
     assert (nightly["status"], len(nightly["nextRuns"]), nightly["nextRuns"][0]) == ("active", 3, nightly["nextRunAt"])
     assert once["nextRuns"] == ["2030-02-19T08:00:00Z"]
     assert (paused["status"], resumed["status"]) == ("paused", "active")
+    assert stands == f"{nightly['scheduleId']} is paused: holiday"
     assert full["schedule"]["task"]["workingDirectory"] == "/tmp"
     assert (full["schedule"]["timezone"], full["history"]) == ("America/New_York", [])
     assert cancelled == {"scheduleId": once["scheduleId"], "status": "cancelled", "cancelledTasks": []}
@@ -226,11 +365,15 @@ async def test_a_pipeline_begins_at_once_and_its_steps_wait_for_each_other(outer
 
     pipeline = await outer.call("CreatePipeline", steps=steps)
     assignment = await runner.ask(wait=WAIT)
+    listed = (await outer.call("ListSchedules", limit=2))["schedules"]
+    told = await outer.text("ListSchedules", limit=2)
     refusal = await outer.refusal("CreatePipeline", steps=[*steps, {"prompt": "x", "dependsOn": ["task-of-nobody"]}])
 
     first, second = pipeline["steps"]
     assert (pipeline["pipelineId"], second["status"]) == (first["scheduleId"], "active")
     assert first["scheduleId"] in second["why"]
+    assert [(one["status"], one.get("lastOutcome")) for one in listed] == [("active", None), ("completed", "started")]
+    assert f"{first['scheduleId']} is completed (last run: started)" in told
     assert assignment is not None
     assert (assignment["prompt"], assignment["workingDirectory"]) == ("build", "/tmp")
     assert refusal.startswith("steps.2.dependsOn: there is no task task-of-nobody")
@@ -264,6 +407,10 @@ async def test_the_place_of_a_task_is_that_of_the_client_or_what_it_names(relay:
         garbled = await outer.refusal("DelegateTask", prompt="x")
     async with speaking(relay, delegate_machine="mine") as outer:
         removed = await outer.refusal("DelegateTask", prompt="x")
+    async with speaking(
+        relay, delegate_directory="/", delegate_machine="mine", delegate_default_agent="nobody"
+    ) as outer:
+        unknown = await outer.refusal("DelegateTask", prompt="x")
 
     assert nowhere.startswith("workingDirectory: is missing, and the client has not said where it is")
     assert "delegate-machine" in whose
@@ -275,6 +422,8 @@ async def test_the_place_of_a_task_is_that_of_the_client_or_what_it_names(relay:
     ]
     assert garbled.startswith("delegate-directory: is not UTF-8")
     assert "does not exist any more: name an absolute path, or name a repository" in removed
+    assert "nobody" in unknown
+    assert "claude" in unknown
 
 
 async def test_the_agent_of_an_attempt_can_ask_and_nothing_else(

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from jsonschema import Draft202012Validator
-from tests.fakes.hostile import EVERYTHING
+from tests.fakes.hostile import EVERYTHING, NO_MOMENTS
 from tests.relay.peers import RelayProcess, client, problem_of, raw_exchange, request_bytes
 from tests.relay.test_mcp import Outer, speaking
 
@@ -32,6 +32,7 @@ DEEP = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + '{"a":' * 10_
 # What somebody may hope that a program takes for more than text, and what is hardly any.
 EMPTY = ("\u200d", "\x00", "\ud800", "", " ")
 PLACES = ("https://user:password@host/x", "/tmp/../etc", "http://169.254.169.254/latest/meta-data", "</issue>")
+OR_LEAVE_OUT = "is empty; give it a value, or leave it out"
 STRINGS = (*EVERYTHING, *PLACES, *EMPTY)
 
 
@@ -179,6 +180,56 @@ def test_a_name_that_is_spelt_wrong_is_told_before_the_one_that_is_missing() -> 
 
     assert refusal is not None
     assert refusal.message == "promt: is no parameter of DelegateTask; did you mean prompt?"
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({"promt": "x"}, "steps.1.promt: is no parameter of a step; did you mean prompt?"),
+        ({"prompt": "x", "zzz": 1}, "steps.1.zzz: is no parameter of a step; it takes prompt, priority, "),
+        ({"prompt": ""}, "steps.1.prompt: is empty; give it a value"),
+        ({"prompt": "x", "model": 1}, "steps.1.model: "),
+    ],
+)
+def test_a_fault_in_a_step_is_told_of_the_step(step: dict[str, Any], told: str) -> None:
+    refusal = fault_in(FOR_OWNER["CreatePipeline"].parameters, {"steps": [{"prompt": "x"}, step]})
+
+    assert refusal is not None
+    assert refusal.message.startswith(told)
+    assert refusal.message.endswith((", delay", told)) or "model" in step
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("DelegateTask", {"prompt": ""}, "prompt: is empty; give it a value"),
+        ("AnswerTask", {"taskId": "t", "answer": ""}, "answer: is empty; give it a value"),
+        (
+            "DelegateTask",
+            {"prompt": "x", "model": "", "agent": ""},
+            "agent: is empty; give it a value, or leave it out",
+        ),
+        (
+            "DelegateTask",
+            {"prompt": "x", "continueFrom": ""},
+            "continueFrom: is empty; give it a value, or leave it out",
+        ),
+    ],
+)
+def test_only_what_may_be_left_out_is_told_to_be_left_out(name: str, arguments: dict[str, Any], told: str) -> None:
+    refusal = fault_in(FOR_OWNER[name].parameters, arguments)
+
+    assert refusal is not None
+    assert refusal.message == told
+
+
+@pytest.mark.parametrize("moment", NO_MOMENTS, ids=repr)
+@pytest.mark.parametrize("field", ["scheduledAt", "expiresAt"])
+def test_a_moment_is_written_out_with_its_zone(field: str, moment: object) -> None:
+    refusal = fault_in(FOR_OWNER["ScheduleTask"].parameters, {"prompt": "x", "scheduleType": "one_time", field: moment})
+
+    assert refusal is not None
+    assert refusal.message == f"{field}: is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z"
 
 
 def fault_in(parameters: type[Wire], arguments: dict[str, Any]) -> DelegateError | None:

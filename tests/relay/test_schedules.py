@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.fakes.hostile import NO_MOMENTS
 from tests.relay.peers import WAIT, Attempt, Runner, client, end, problem_of, runner_of, start_relay, task
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +70,8 @@ async def test_what_is_due_starts_without_anybody_asking_and_its_end_is_in_the_h
     (run,) = found["history"]
     assert (run["taskId"], run["outcome"], run["reason"]) == (attempt.task_id, "failed", "command_failed")
     assert (found["schedule"]["status"], found["schedule"]["lastTaskId"]) == ("completed", attempt.task_id)
+    listed = (await owner.get("/api/schedules", params={"limit": 1})).json()["schedules"]
+    assert [one["lastOutcome"] for one in (schedule, found["schedule"], *listed)] == [None, "failed", "failed"]
     assert (await attempt.detail())["task"]["scheduleId"] == schedule["scheduleId"]
 
 
@@ -184,6 +187,8 @@ async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.Async
     refused = [
         await owner.post("/api/schedules", json=cron(cronExpression="")),
         await owner.post("/api/schedules", json=cron(continueFrom="")),
+        await owner.post("/api/schedules", json=cron(prompt="")),
+        await owner.post("/api/pipelines", json={"steps": [task(), task(prompt="")]}),
         await owner.post("/api/schedules", json=cron(timezone="x" * 101)),
         await owner.post("/api/schedules", json=cron(colour="red")),
         await owner.post("/api/pipelines", json={}),
@@ -194,9 +199,30 @@ async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.Async
     assert [problem_of(response, 422, "invalid_field")["detail"] for response in refused] == [
         "cronExpression: is empty; give it a value, or leave it out",
         "continueFrom: is empty; give it a value, or leave it out",
+        "prompt: is empty; give it a value",
+        "steps.1.prompt: is empty; give it a value",
         "timezone: has more than 100 characters",
         "colour: is not known here",
         "steps: is missing",
         "steps: needs at least 2 entries, not 1",
         "cursor: is no cursor; send `next` of the page before, as it came",
     ]
+
+
+@pytest.mark.parametrize("moment", NO_MOMENTS, ids=repr)
+@pytest.mark.parametrize("field", ["scheduledAt", "expiresAt"])
+async def test_a_moment_is_written_out_with_its_zone(owner: httpx2.AsyncClient, field: str, moment: object) -> None:
+    refusal = problem_of(await owner.post("/api/schedules", json=once(**{field: moment})), 422, "invalid_field")
+
+    assert refusal["detail"] == f"{field}: is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z"
+
+
+async def test_the_last_moment_there_is_can_be_scheduled(owner: httpx2.AsyncClient) -> None:
+    last = "9999-12-31T23:59:59Z"
+
+    schedule = await made(owner, once(scheduledAt=last, expiresAt=None))
+    over = await owner.post("/api/schedules", json=once(scheduledAt="9999-12-31T23:59:59-01:00"))
+
+    assert schedule["nextRuns"] == [last]
+    assert problem_of(over, 422, "invalid_field")["detail"].endswith("is no moment of the years 1 to 9999 in UTC")
+    await owner.post(f"/api/schedules/{schedule['scheduleId']}/cancel", json={})

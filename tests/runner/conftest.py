@@ -16,12 +16,12 @@ import uvicorn
 from delegate.config import Home, Settings
 from delegate.home import machine_id, make_token
 from delegate.relay.app import make_app
-from delegate.relay.auth import hash_of
 from delegate.relay.state import Relay
 from delegate.runner.equipment import Equipment, equip
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
+from delegate.tokens import hash_of
 from delegate.wire.runners import Assignment, ClaimRequest
 from delegate.wire.tasks import TaskDetail
 

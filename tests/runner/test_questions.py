@@ -14,12 +14,12 @@ from delegate.model import AttemptId, EventKind
 from delegate.queue.questions import ask
 from delegate.runner import attempt as attempt_module
 from delegate.runner.agents import Invocation, Turn
-from delegate.runner.agents.asking import hash_of
 from delegate.runner.attempt import carry_out
 from delegate.runner.lease import Lease
 from delegate.runner.wakeup import Wakeup
 from delegate.runner.watchdog import Patience
 from delegate.states import Reason
+from delegate.tokens import hash_of
 from delegate.wire.runners import Assignment, ClaimRequest, Control, FinishRequest
 
 if TYPE_CHECKING:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from tests.fakes.github import GitHub
 from tests.fakes.github import github as github
@@ -12,10 +15,11 @@ from tests.runner.workspaces.conftest import BRANCH, Scene, make_scene
 
 from delegate.model import EffectKind, EffectState, Outcome
 from delegate.runner import ends
-from delegate.runner.effects import Entry, Undo
+from delegate.runner.effects import UNDO_PAUSE, UNDO_PAUSE_MOST, UNDO_TIME, Entry, Undo
 from delegate.runner.equipment import Equipment
 from delegate.runner.forges.base import PullRequest, PullState
 from delegate.runner.forges.body import END_MARKER, marker
+from delegate.runner.loop import Runner
 from delegate.runner.tidying import UNWANTED, must_close, tidy_up
 from delegate.runner.workspaces.mirrors import fetched
 from delegate.runner.workspaces.repositories import locate
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SHOP = "acme/shop"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PULL_1, PULL_2 = (f"https://github.com/{SHOP}/pull/{number}" for number in (1, 2))
 
 
@@ -83,9 +88,9 @@ async def test_a_branch_that_its_task_ended_without_is_deleted_and_its_work_kept
     await fetched(git, late.scene.home, await locate(git, late.assignment))
     await late.ends()
 
-    is_tidy = await tidy_up(late.equipment)
+    again = await tidy_up(late.equipment, NOW)
 
-    assert is_tidy
+    assert again is None
     assert list(late.branches) == ["main"]
     assert late.workspaces == []
     restored = await late.scene.restored(late.assignment.lineage)
@@ -98,30 +103,103 @@ async def test_a_branch_that_somebody_has_worked_on_since_is_left_alone(late: La
     theirs = late.scene.push("theirs.txt", "theirs\n", BRANCH)
     await late.ends()
 
-    is_tidy = await tidy_up(late.equipment)
+    again = await tidy_up(late.equipment, NOW)
 
-    assert is_tidy
+    assert again is None
     assert late.branches[BRANCH] == theirs
 
 
 async def test_what_belongs_to_a_task_that_goes_on_waits_for_its_end(late: Late) -> None:
-    before = await tidy_up(late.equipment), late.branches[BRANCH], late.workspaces
+    before = await tidy_up(late.equipment, NOW), late.branches[BRANCH], late.workspaces
     await late.ends()
-    after = await tidy_up(late.equipment), late.branches.get(BRANCH), late.workspaces
+    after = await tidy_up(late.equipment, NOW), late.branches.get(BRANCH), late.workspaces
 
-    assert before == (False, late.commit, [late.assignment.lineage])
-    assert after == (True, None, [])
+    assert before == (NOW, late.commit, [late.assignment.lineage])
+    assert after == (None, None, [])
 
 
 async def test_what_cannot_be_undone_now_is_undone_the_next_time(late: Late) -> None:
     await late.ends()
     away = late.scene.remote.rename(late.scene.place / "away.git")
-    first = await tidy_up(late.equipment)
+    first = await tidy_up(late.equipment, NOW)
     away.rename(late.scene.remote)
-    second = await tidy_up(late.equipment)
+    early = await tidy_up(late.equipment, NOW), late.branches.get(BRANCH)
+    second = await tidy_up(late.equipment, NOW + UNDO_PAUSE)
 
-    assert (first, second) == (False, True)
+    assert early == (first, late.commit)
+    assert (first, second) == (NOW + UNDO_PAUSE, None)
     assert BRANCH not in late.branches
+
+
+async def test_a_runner_works_on_beside_what_cannot_be_undone_also_after_a_restart(stage: Stage, late: Late) -> None:
+    await late.ends()
+    late.scene.remote.rename(late.scene.place / "away.git")
+    equipment = late.equipment
+
+    for _ in range(2):
+        await stage.leave(equipment)
+        equipment = stage.equipment(**late.scene.env)
+        await works_off(stage, equipment, [await stage.submit("true") for _ in range(2)])
+
+    assert [entry.failures for entry in equipment.journal.entries()] == [1]
+
+
+async def works_off(stage: Stage, equipment: Equipment, tasks: list[str]) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(Runner(equipment).work)
+        with anyio.fail_after(5):
+            for task in tasks:
+                await stage.ended(task)
+        equipment.shutdown.drain()
+
+
+async def test_after_one_failure_the_next_claim_comes_before_the_next_try(late: Late) -> None:
+    await late.ends()
+    (entry,) = late.equipment.journal.entries()
+    late.equipment.journal.note(entry.model_copy(update={"attempt_id": "att-2"}))
+    away = late.scene.remote.rename(late.scene.place / "away.git")
+
+    looks = [await tidy_up(late.equipment, NOW) for _ in range(3)]
+
+    assert looks == [NOW, NOW + UNDO_PAUSE, NOW + UNDO_PAUSE]
+    assert [entry.failures for entry in late.equipment.journal.entries()] == [1, 1]
+    away.rename(late.scene.remote)
+
+
+async def test_work_whose_branch_cannot_be_deleted_now_is_kept_before_it_goes(late: Late) -> None:
+    git = await late.equipment.git.get()
+    await fetched(git, late.scene.home, await locate(git, late.assignment))
+    (entry,) = late.equipment.journal.entries()
+    late.equipment.journal.note(entry.model_copy(update={"not_before": NOW + UNDO_PAUSE}))
+    await late.ends()
+
+    await tidy_up(late.equipment, NOW)
+
+    restored = await late.scene.restored(late.assignment.lineage)
+    assert (restored / "work.txt").read_text() == "dear work\n"
+
+
+@pytest.mark.promise("P2")
+async def test_what_cannot_be_undone_for_days_is_left_and_named(late: Late, caplog: pytest.LogCaptureFixture) -> None:
+    await late.ends()
+    (entry,) = late.equipment.journal.entries()
+    late.scene.remote.rename(late.scene.place / "away.git")
+    when: datetime | None = NOW
+    tries: list[datetime] = []
+
+    while when is not None:
+        tries.append(when)
+        when = await tidy_up(late.equipment, when)
+
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    last = [record for record in caplog.records if record.message == "effect left for good"]
+    assert (pauses[0], pauses[-1]) == (UNDO_PAUSE, UNDO_PAUSE_MOST)
+    assert pauses == sorted(pauses)
+    assert UNDO_TIME <= tries[-1] - NOW < UNDO_TIME + UNDO_PAUSE_MOST
+    assert late.equipment.journal.entries() == []
+    assert [(one.levelname, one.task_id, one.branch, one.remote) for one in last] == [  # type: ignore[attr-defined]
+        ("WARNING", entry.task_id, BRANCH, entry.url)
+    ]
 
 
 def pull(**given: object) -> PullRequest:
@@ -223,9 +301,9 @@ async def test_a_second_pull_request_is_closed_and_names_the_first(opened: Opene
     await opened.records(first)
     await opened.ends(AttemptState.COMPLETED, Reason.DONE)
 
-    is_tidy = await tidy_up(opened.equipment)
+    again = await tidy_up(opened.equipment, NOW)
 
-    assert is_tidy
+    assert again is None
     assert (first.state, second.state) == ("MERGED", "CLOSED")
     assert first.url in second.comments[0]
 
@@ -235,9 +313,9 @@ async def test_a_pull_request_of_a_task_that_ended_without_one_is_closed(opened:
     only = opened.pull()
     await opened.ends(AttemptState.CANCELLED, Reason.CANCELLED)
 
-    is_tidy = await tidy_up(opened.equipment)
+    again = await tidy_up(opened.equipment, NOW)
 
-    assert is_tidy
+    assert again is None
     assert only.state == "CLOSED"
     assert only.comments == [UNWANTED]
 
@@ -248,7 +326,7 @@ async def test_the_pull_request_that_its_task_ended_with_stays(opened: Opened) -
     await opened.records(only)
     await opened.ends(AttemptState.COMPLETED, Reason.DONE)
 
-    is_tidy = await tidy_up(opened.equipment)
+    again = await tidy_up(opened.equipment, NOW)
 
-    assert is_tidy
+    assert again is None
     assert (only.state, only.comments) == ("OPEN", [])

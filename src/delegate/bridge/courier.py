@@ -7,12 +7,12 @@ import select
 import time
 
 from delegate.bridge import rpc
-from delegate.bridge.answer import BUSY, FAULT, NOT_FOUND, NotHttp
 from delegate.bridge.dialing import connect
 from delegate.bridge.ear import Ear
 from delegate.bridge.errands import Call, Cancelling, Desk, Errand, Farewell, Listening, Note, Opening
-from delegate.bridge.exchange import Exchange, percent, reason, request_bytes
+from delegate.bridge.exchange import BUSY, FAULT, NOT_FOUND, Exchange, percent, request_bytes
 from delegate.bridge.place import Unreachable, Way
+from delegate.http_answer import NotHttp, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Courier:
         self._desk = Desk(output, log)
         self._way = Way(environ)
         self._ear = Ear(self._desk, self._way)
-        self._directory = own_directory()
+        self._own = own_headers(environ)
         self._barrier: Errand | None = None
         self._exchanges: dict[int, Exchange] = {}
         self._idle: dict[int, Connection] = {}
@@ -191,7 +191,7 @@ class Courier:
         self._exchanges[connection.number] = exchange
         errand.used = self._desk.session.id if errand.needs_session else None
         try:
-            connection.send(request_bytes(errand, connection.place, self._desk.session, self._directory))
+            connection.send(request_bytes(errand, connection.place, self._desk.session, self._own))
         except OSError as error:
             self._broken(exchange, reason(error))
 
@@ -336,7 +336,7 @@ class Courier:
                 return
             connection = connect(place)
             goodbye = Exchange(connection, Farewell(), is_second=False, now=now)
-            connection.send(request_bytes(Farewell(), connection.place, self._desk.session, self._directory))
+            connection.send(request_bytes(Farewell(), connection.place, self._desk.session, self._own))
             while not goodbye.answer.is_complete and (left := now + FAREWELL - time.monotonic()) > 0:
                 waiting = select.poll()
                 waiting.register(connection.number, connection.mask)
@@ -344,6 +344,13 @@ class Courier:
                     goodbye.work(self._desk, time.monotonic())
         except (OSError, NotHttp, Unreachable) as error:
             self._desk.log("no farewell", why=reason(error))
+
+
+def own_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where the client is, and the agent it wants for tasks that name none."""
+    agent = os.fsencode(environ.get("DELEGATE_DEFAULT_AGENT", ""))
+    told = {"delegate-directory": own_directory(), "delegate-default-agent": percent(agent)}
+    return {name: value for name, value in told.items() if value}
 
 
 def own_directory() -> str:

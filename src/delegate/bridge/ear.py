@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from delegate.bridge.answer import BUSY, FAULT, NOT_FOUND
 from delegate.bridge.dialing import connect
 from delegate.bridge.errands import Listening
-from delegate.bridge.exchange import reason
+from delegate.bridge.exchange import BUSY, FAULT, NOT_FOUND
+from delegate.http_answer import reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

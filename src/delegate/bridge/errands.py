@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from delegate.bridge.answer import Answer
     from delegate.bridge.client import Output
+    from delegate.http_answer import Answer
 
 SESSION_HEADER = "mcp-session-id"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from delegate.bridge import rpc
-from delegate.bridge.answer import ANSWER_MAX, Answer, Events, NotHttp
 from delegate.bridge.errands import Errand
+from delegate.http_answer import Answer, Events, NotHttp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from delegate.bridge.errands import Desk, Session
     from delegate.bridge.place import Place
 
+NOT_FOUND, FAULT = 404, 500
+BUSY = {429, 502, 503, 504}  # statuses that pass
+ANSWER_MAX = 64 * 1024 * 1024  # bytes of one message; it is handed to the client as one line
 
-def request_bytes(errand: Errand, place: Place, session: Session, directory: str) -> bytes:
+
+def request_bytes(errand: Errand, place: Place, session: Session, own: dict[str, str]) -> bytes:
+    """`own` are the headers by which every request tells where its client is and what it is set to."""
     heads = {"Host": place.authority, "Authorization": f"Bearer {place.token}", **errand.headers(session)}
-    heads["delegate-machine"] = percent(place.machine.encode())
-    if directory:
-        heads["delegate-directory"] = directory
+    heads |= {"delegate-machine": percent(place.machine.encode()), **own}
     if errand.method == "POST":
         heads["Content-Length"] = str(len(errand.body))
     lines = [f"{errand.method} {place.path}/mcp HTTP/1.1", *(f"{name}: {value}" for name, value in heads.items())]
@@ -26,12 +29,6 @@ def request_bytes(errand: Errand, place: Place, session: Session, directory: str
 
 def percent(text: bytes) -> str:
     return "".join(chr(c) if (chr(c).isalnum() and c < 128) or c in b"/-_.~" else f"%{c:02X}" for c in text)
-
-
-def reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__
 
 
 class Exchange:
@@ -44,7 +41,7 @@ class Exchange:
         self.heard_at = now
         self.answer = Answer()
         self._body = bytearray()
-        self._events = Events()
+        self._events = Events(ANSWER_MAX)
         self._is_begun = False
 
     @property
@@ -73,10 +70,10 @@ class Exchange:
             if len(self._body) > ANSWER_MAX:
                 raise NotHttp(f"its answer is larger than {ANSWER_MAX:,} bytes")
             return
-        for text in self._events.feed(piece):
-            value = rpc.heard(text)
+        for event in self._events.feed(piece):
+            value = rpc.heard(event.data)
             if self.errand is not None and value is not None:
-                self.errand.hear(desk, value, text)
+                self.errand.hear(desk, value, event.data)
 
     @property
     def body(self) -> bytes:

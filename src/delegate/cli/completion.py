@@ -26,7 +26,11 @@ def completion(door: Door, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None  # click knows all three
     cli = click.get_current_context().find_root().command
-    door.print([found(cli, {}, PROGRAM, COMPLETING).source().strip()])
+    script = found(cli, {}, PROGRAM, COMPLETING).source().strip()
+    if door.as_json:
+        door.print_json({"shell": shell, "script": script})
+    else:
+        door.print([script])
 
 
 def complete(cli: click.Command, door: Door) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,32 @@ import click
 from delegate import home as homes
 from delegate.cli.door import Door, HintedUsage, examples, shared_options
 from delegate.cli.output import Entry, listing
+from delegate.cli.submit import TASK_DEFAULTS, is_sent
 from delegate.cli.terminal import one_line
 from delegate.cli.words import read_value
-from delegate.config import Home, Settled, check_file, home_of, masked, settled, source_of, sources
-from delegate.errors import BadSetting, Refused
+from delegate.config import OF_CLIENTS, Home, Settled, check_file, home_of, masked, plain, settled, source_of, sources
+from delegate.errors import BadSetting, DelegateError, Refused
 from delegate.settings_file import HOME_WHY, about, read_text
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-OF_CLIENTS = frozenset({"relay_url", "token"})  # every command reads them anew; the others are the relay's and runners'
 NONE = "none"
 PATIENCE = 10.0  # seconds; whoever holds the lock reads a small file and writes it
+
+
+class Counts(StrEnum):
+    NOW = "now"
+    NEXT_START = "next_start"  # the relay that runs was started with another value
+    ELSEWHERE = "elsewhere"  # it is for a relay of this home, and commands speak to another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Since when a setting counts."""
+
+    counts: Counts
+    running: Any = None  # what the running relay has instead, as JSON has it
 
 
 @click.group(epilog=examples("delegate config show", "delegate config set cpu_threshold 60", "delegate config path"))
@@ -34,19 +49,50 @@ def config() -> None:
     """What is set, and by whom; and to set it in the file of this home."""
 
 
+def _keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  click's own
+    return [key for key in sources() if key.startswith(incomplete) and (key != "home" or ctx.info_name == "show")]
+
+
 @config.command(epilog=examples("delegate config show", "delegate config show cpu_threshold --json"))
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=_keys)
 @shared_options
 @click.pass_obj
 def show(door: Door, key: str | None) -> None:
-    """Every setting, or one: its value, where that comes from, and what it may be."""
+    """Every setting, or one: its value, where that comes from, and what it may be.
+
+    What the running relay has not read yet is told as such.
+    """
     if key is not None:
         _check_known(key)
-    found = [one for one in settled(door.environ) if key in (None, one.name)]
+    running = _running(door)
+    found = [(one, _standing(door, one, running)) for one in door.settled if key in (None, one.name)]
     if door.as_json:
-        door.print_json_lines(map(_data, found))
-    else:
-        door.print(listing(("SETTING", "VALUE", "FROM"), "RANGE", [_entry(one) for one in found], door.look()))
+        door.print_json_lines(_data(*pair) for pair in found)
+        return
+    door.print(listing(("SETTING", "VALUE", "FROM"), "RANGE", [_entry(*pair) for pair in found], door.look()))
+    if any(standing.counts is Counts.ELSEWHERE for _, standing in found):
+        named = ", ".join(TASK_DEFAULTS)
+        door.say(f"{door.settings.relay_url} has its own settings; of yours it is sent what you set of {named}")
+
+
+def _running(door: Door) -> Mapping[str, object]:
+    """What the relay of this home has read when it started; nothing when none runs, or when it cannot be asked."""
+    if not door.settings.is_local or homes.live_address(door.home) is None:
+        return {}
+    try:
+        return door.client_of_running_relay().relay().get("settings", {})
+    except DelegateError:
+        return {}
+
+
+def _standing(door: Door, one: Settled, running: Mapping[str, object]) -> Standing:
+    if one.name in OF_CLIENTS or is_sent(door, one):
+        return Standing(counts=Counts.NOW)
+    if not door.settings.is_local:
+        return Standing(counts=Counts.ELSEWHERE)
+    if one.name not in running or running[one.name] == plain(one.name, one.value):
+        return Standing(counts=Counts.NOW)
+    return Standing(counts=Counts.NEXT_START, running=running[one.name])
 
 
 @config.command(epilog=examples("delegate config path", 'ls -l "$(delegate config path)"'))
@@ -70,7 +116,7 @@ def path(door: Door) -> None:
         "delegate config set token - < token.txt",
     ),
 )
-@click.argument("key")
+@click.argument("key", shell_complete=_keys)
 @click.argument("value", required=False)
 @click.option("--unset", is_flag=True, help="Take it out of the file.")
 @shared_options
@@ -177,31 +223,39 @@ def _tell(door: Door, key: str) -> None:
     if found is None:
         return
     if door.as_json:
-        door.print_json(_data(found))
+        door.print_json(_data(found, _standing(door, found, _running(door))))
     else:
-        door.print([f"{key} = {_words(found)} ({_origin(found)})"])
+        door.print([f"{key} = {_words(key, plain(key, found.value))} ({_origin(found)})"])
     if found.variable is not None:
         door.say(f"{found.variable} is set in the environment and wins over the file")
     if key not in OF_CLIENTS and homes.live_address(Home(home_of(door.environ))) is not None:
         door.say("relay and runners read it when they start", "`delegate down` and `delegate up` start them again")
 
 
-def _entry(one: Settled) -> Entry:
-    source = source_of(one.name)
-    return Entry(cells=(one.name, one_line(_words(one)), _origin(one)), words=source.range, note="")
+def _entry(one: Settled, standing: Standing) -> Entry:
+    value = one_line(_words(one.name, plain(one.name, one.value)))
+    return Entry(cells=(one.name, value, _origin(one)), words=source_of(one.name).range, note=_note(one.name, standing))
 
 
-def _data(one: Settled) -> dict[str, object]:
+def _note(key: str, standing: Standing) -> str:
+    if standing.counts is not Counts.NEXT_START:
+        return ""
+    return f"from the next start of the relay; the one that runs has {one_line(_words(key, standing.running))}"
+
+
+def _data(one: Settled, standing: Standing) -> dict[str, object]:
     source = source_of(one.name)
     origin = "variable" if one.variable else "file" if one.is_in_file else "default"
     return {
         "key": one.name,
-        "value": _plain(one),
+        "value": plain(one.name, one.value),
         "from": origin,
         "variable": one.variable,
         "variables": list(source.variables),
         "range": source.range,
         "help": source.help,
+        "counts": standing.counts,
+        "running": standing.running,
     }
 
 
@@ -209,24 +263,10 @@ def _origin(one: Settled) -> str:
     return one.variable or ("file" if one.is_in_file else "default")
 
 
-def _words(one: Settled) -> str:
-    value = _plain(one)
+def _words(key: str, value: object) -> str:
+    """A value as JSON has it, for people."""
     if isinstance(value, list):
         value = ", ".join(value)
     if value in (None, ""):
-        return "auto" if one.name == "max_runners" else NONE
+        return "auto" if key == "max_runners" else NONE
     return str(value)
-
-
-def _plain(one: Settled) -> int | float | str | list[str] | None:
-    """As JSON has it, without what must stay secret."""
-    match one.value:
-        case timedelta():
-            seconds = one.value.total_seconds()
-            return int(seconds) if seconds.is_integer() else seconds
-        case tuple():
-            return list(one.value)
-        case None | int() | float():
-            return one.value
-        case _:
-            return masked(one.name, str(one.value))

@@ -10,12 +10,12 @@ import click
 
 from delegate import home
 from delegate.cli import terminal
-from delegate.cli.door import Door, examples, shared_options
+from delegate.cli.door import Door, examples, paths, shared_options
 from delegate.errors import Refused
 
 
 @click.command(epilog=examples("delegate backup", "delegate backup /mnt/safe/delegate.db"))
-@click.argument("path", required=False)
+@click.argument("path", required=False, shell_complete=paths("file"))
 @shared_options
 @click.pass_obj
 def backup(door: Door, path: str | None) -> None:
@@ -23,6 +23,8 @@ def backup(door: Door, path: str | None) -> None:
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
 
     door.require_local("delegate backup")
+    if path and not Path(path).parent.is_dir():
+        raise Refused(why=f"there is no directory {Path(path).absolute().parent}; make it first")
     try:
         _print_path(door, save(door.settings, Path(path) if path else None))
     except OSError as error:
@@ -30,7 +32,7 @@ def backup(door: Door, path: str | None) -> None:
 
 
 @click.command(epilog=examples("delegate restore", "delegate restore --yes /mnt/safe/delegate.db"))
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=paths("file"))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 @click.pass_obj

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from delegate import config
 from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.output import Look
 from delegate.cli.terminal import one_line, pad
-from delegate.errors import BadSetting
+from delegate.errors import BadData
 
 if TYPE_CHECKING:
     from delegate.runner.doctor.findings import Finding
@@ -25,6 +26,7 @@ COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 LEVEL_WIDTH = 7
 SUBJECT_MAX = 14  # a longer one, such as the command of an agent, has a line of its own
 TEXT_MIN = 36  # columns; with less room for words beside it, every finding becomes a block
+FILE = "config.toml"
 COMMAND = re.compile(r"`[^`]+`")
 GLUE = "\x00"  # cannot be part of a text that goes to a terminal
 EXIT_PROBLEM = 1
@@ -54,11 +56,8 @@ def _findings(door: Door) -> list[Finding]:
     from delegate.runner.doctor.examine import examine  # noqa: PLC0415
     from delegate.runner.doctor.findings import Part  # noqa: PLC0415
 
-    try:
-        settings = door.settings
-    except BadSetting as problem:
-        name = str(problem.data["name"])
-        return [Part.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)]
+    settings, problems = config.readable(door.environ)
+    unread = list(map(_unread, problems))
     try:
         with tempfile.TemporaryDirectory(prefix="delegate-doctor-") as scratch:
             case = Case(
@@ -69,10 +68,17 @@ def _findings(door: Door) -> list[Finding]:
                 now=door.look().now,
                 is_root=os.geteuid() == 0,
             )
-            return anyio.run(examine, case)
+            return [*unread, *anyio.run(examine, case)]
     except FileNotFoundError as problem:  # what tempfile says when no directory can be written
         fix = "make room, or set TMPDIR to a directory that can be written"
-        return [Part.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
+        return [*unread, Part.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
+
+
+def _unread(problem: BadData) -> Finding:
+    from delegate.runner.doctor.findings import Part  # noqa: PLC0415
+
+    name = str(problem.data.get("name", FILE))  # of the variable
+    return Part.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
 
 
 def _present_directory() -> Path:
@@ -113,8 +119,6 @@ def _row(one: Finding, indent: int, look: Look) -> list[str]:
     below = [f"{' ' * indent}{line}" for line in words]
     if taken + 2 <= indent:
         return [f"{head}{' ' * (indent - taken)}{words[0]}", *below[1:]]
-    if len(words) == 1 and taken + 2 + len(words[0]) <= look.width:
-        return [f"{head}  {words[0]}"]
     return [head, *below]
 
 

@@ -15,10 +15,12 @@ from delegate import config
 from delegate.cli import terminal
 from delegate.cli.output import Look, json_line
 from delegate.client import Client
-from delegate.config import Home, Settings
+from delegate.config import Home, Settings, Settled
 from delegate.errors import DelegateError, Refused, escaped
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from delegate.answers import TaskData
 
 COMPLETING = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
@@ -33,8 +35,12 @@ class Door:
     said: set[str] = field(default_factory=set)
 
     @cached_property
+    def settled(self) -> list[Settled]:
+        return config.settled(self.environ)
+
+    @cached_property
     def settings(self) -> Settings:
-        return config.load(self.environ)
+        return config.settings_of(self.settled)
 
     @property
     def home(self) -> Home:
@@ -135,6 +141,17 @@ def shared_options(function: Function) -> Function:
         "--json", is_flag=True, expose_value=False, callback=_remember("as_json"), help="One JSON object a line."
     )
     return as_json(verbose(function))
+
+
+def paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """For an option whose value the shell itself completes: a "file" or a "dir"."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only when a shell completes a line
+
+        return [CompletionItem(incomplete, type=kind)]
+
+    return complete
 
 
 def examples(*lines: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from delegate.cli import terminal
 from delegate.cli.door import Door
-from delegate.cli.output import note_of
+from delegate.cli.output import note_of, open_questions
 from delegate.cli.screen import Screen
 from delegate.cli.timeline import QUIET, event_words
 from delegate.client import Client
@@ -53,6 +53,9 @@ def follow(door: Door, client: Client, task: TaskData) -> TaskData:
             else:
                 is_waiting = waits_after(item, is_waiting)
                 show.item(item)
+                if item.kind == "event" and item.data["kind"] == "question":
+                    # What is shown may be long past: only the task knows whether it still waits.
+                    say_question(door, client.task(task["taskId"])["task"])
     raise AssertionError("a stream ends with its task's end")
 
 
@@ -88,6 +91,12 @@ def _say_why(door: Door, client: Client, task: TaskData, told: str) -> str:
         words = terminal.one_line(why)
         door.say(f"{task['taskId']} {words if words.startswith('waits ') else f'waits: {words}'}")
     return why
+
+
+def say_question(door: Door, task: TaskData) -> None:
+    """How to answer, as long as nobody has."""
+    if open_questions(task) and not door.as_json:
+        door.say(f"{task['taskId']} waits for an answer", f"delegate answer {task['taskId']} TEXT")
 
 
 def exit_code(task: TaskData) -> int:
@@ -191,9 +200,6 @@ class AgentFollower(Follower):
 
     def event(self, event: EventData) -> None:
         show_event(self._door, event)
-        if event["kind"] == "question":
-            task_id = event["taskId"]
-            self._door.say(f"{task_id} waits for an answer", f"delegate answer {task_id} TEXT")
 
 
 class JsonFollower(Follower):

@@ -111,6 +111,9 @@ class Keeper:
                 log.error("the home was removed: stopping")
                 self._ask_stop(2)
             self._advance_stop()
+        if left := self._orphans.left:
+            with suppress(OSError):  # the log has it too
+                home.sign(self._lock, left)
         return self._exit_code
 
     def _look_at_files(self, now: float) -> None:
@@ -274,7 +277,7 @@ class Keeper:
             self._kill_at = time.monotonic() + 1.0
 
     def _end_orphans(self) -> bool:
-        """A runner and its supervisor that were killed together leave their agent's processes here; True: some live."""
+        """What a runner and its supervisor that were killed together leave falls to us; True: some may yet end."""
         return self._orphans.end({child.process.pid for child in self._children() if child.process is not None})
 
 

@@ -80,11 +80,26 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """Delegate work to coding agents, and come back to the result."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        _show_help(ctx)
+
+
+def _commands_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The commands that may follow those on the line."""
+    context = ctx.find_root()
+    for word in ctx.params.get("words") or ():
+        command = context.command
+        found = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if found is None:
+            return []
+        context = click.Context(found, info_name=word, parent=context)
+    command = context.command
+    known = command.list_commands(context) if isinstance(command, click.Group) else []
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @cli.command("help", epilog=examples("delegate help", "delegate help logs", "delegate help schedule create"))
-@click.argument("words", nargs=-1, metavar="[COMMAND]…")
+@click.argument("words", nargs=-1, metavar="[COMMAND]…", shell_complete=_commands_after)
+@shared_options
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show what there is, or how one command is used."""
@@ -97,7 +112,15 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
         name, found, _ = context.command.resolve_command(context, [word])
         if found is not None:
             context = click.Context(found, info_name=name, parent=context)
-    click.echo(context.get_help())
+    _show_help(context)
+
+
+def _show_help(context: click.Context) -> None:
+    door = context.ensure_object(Door)
+    if door.as_json:
+        door.print_json({"command": context.command_path, "help": context.get_help()})
+    else:
+        click.echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -162,13 +162,15 @@ def _replace(path: Path, text: str) -> None:
 
 def add_to_claude(program: str, entry: Entry) -> str:
     """Its command refuses a name that it knows, whatever stands behind it, and has none that replaces it."""
+    before = _known_to_claude()
+    if before == {"type": "stdio", **entry}:
+        return "unchanged"
     done = _add_to_claude(program, {"type": "stdio", **entry})
     if done.returncode == 0:
         return "added"
     if "already exists" not in _words(done):
         raise _refused(program, done)
     remove = [program, "mcp", "remove", "--scope", "user", NAME]
-    before = _known_to_claude()
     if before is None:
         raise Refused(why=f"{program} knows another {NAME}, which would be lost; `{' '.join(remove)}` takes it out")
     _told(remove)
@@ -191,11 +193,28 @@ def _known_to_claude() -> Entry | None:
 
 
 def add_to_codex(program: str, entry: Entry) -> str:
+    """Its command replaces an entry of that name, and says nothing of it."""
+    before = _known_to_codex()
+    if before == entry:
+        return "unchanged"
     carried = [word for pair in entry.get("env", {}).items() for word in ("--env", "=".join(pair))]
     done = _told([program, "mcp", "add", NAME, *carried, "--", entry["command"], *entry["args"]])
     if done.returncode:
         raise _refused(program, done)
-    return "added"
+    return "added" if before is None else "updated"
+
+
+def _known_to_codex() -> Entry | None:
+    """A file that cannot be read is for its own program to complain about."""
+    import tomllib  # noqa: PLC0415  only to install
+
+    try:
+        file = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
+        servers = tomllib.loads(file.read_text(encoding="utf-8")).get("mcp_servers")
+    except (OSError, ValueError):
+        return None
+    found = servers.get(NAME) if isinstance(servers, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 ADD = {"claude": add_to_claude, "codex": add_to_codex}

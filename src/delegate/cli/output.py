@@ -52,7 +52,7 @@ class Look:
     folds: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
 
     def paint(self, text: str, colour: str) -> str:
-        return terminal.painted(text, colour) if self.colour and colour else text
+        return terminal.painted(text, colour) if self.colour and colour and text else text
 
     def folded(self, text: str, indent: int) -> list[str]:
         """Text that starts in the column `indent`, as lines that end at the edge; words and paths stay whole."""
@@ -64,7 +64,7 @@ class Look:
         return wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
     def paint_status(self, text: str) -> str:
-        return self.paint(text, STATUS_COLOURS.get(text, ""))
+        return painted_at(text, 0, text, self)
 
 
 def json_line(value: object) -> str:
@@ -107,10 +107,12 @@ def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
 
 
 def painted_at(line: str, start: int, status: str, look: Look) -> str:
-    """The line with the status that stands there in its colour, also when the edge has cut it."""
-    end = start + len(status)
-    colour = STATUS_COLOURS.get(status, "")
-    return line[:start] + look.paint(line[start:end], colour) + line[end:]
+    """The line with each word of the status that stands there in its colour, also when the edge has cut it."""
+    word, gap, further = status.partition(" ")
+    end = start + len(word)
+    colour = STATUS_COLOURS.get(word) or STATUS_COLOURS.get(word.strip("()"), "")
+    rest = painted_at(line[end:], len(gap), further, look) if further else line[end:]
+    return line[:start] + look.paint(line[start:end], colour) + rest
 
 
 def _block(entry: Entry, look: Look) -> list[str]:

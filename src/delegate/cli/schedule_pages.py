@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 HEADINGS = ("SCHEDULE", "STATUS", "NEXT", "WHEN")
 WHEN_MAX = 16  # columns for a cron expression in the table
 PROMPT_SHOWN = 400
+STOPPED = {"expired", "failed"}  # not by the one who asks: the message says by what
 RUN_HEADINGS = ("DUE", "OUTCOME", "TASK")
+# How the last run ended, where the status alone would let it seem to have ended well.
+TOLD_OUTCOMES = {
+    "started": "task started",
+    "failed": "task failed",
+    "cancelled": "task cancelled",
+    "missed": "missed",
+    "overlapped": "overlapped",
+    "refused": "refused",
+}
 LATE = 60.0  # seconds after its time from which a run was late
 INDENT = "  "
 
@@ -30,11 +40,16 @@ def _entry(schedule: ScheduleData, look: Look) -> Entry:
     next_run = schedule["nextRunAt"]
     cells = (
         one_line(schedule["scheduleId"]),
-        schedule["status"],
+        _status(schedule),
         from_now(next_run, look.now) if next_run else "",
         fit(_when(schedule), WHEN_MAX),
     )
     return Entry(cells=cells, words=one_line(schedule["prompt"]), note=_note(schedule))
+
+
+def _status(schedule: ScheduleData) -> str:
+    outcome = TOLD_OUTCOMES.get(schedule["lastOutcome"] or "")
+    return f"{schedule['status']} ({outcome})" if outcome else schedule["status"]
 
 
 def _when(schedule: ScheduleData) -> str:
@@ -52,18 +67,20 @@ def _note(schedule: ScheduleData) -> str:
 def next_lines(schedule: ScheduleData, look: Look) -> list[str]:
     """The next runs in the schedule's own zone, or why there is none yet."""
     lines = [_next(text, schedule["timezone"], look) for text in schedule["nextRuns"]]
-    if not lines and schedule["why"]:
-        lines = [one_line(schedule["why"])]
+    why = schedule["message"] if schedule["status"] in STOPPED else schedule["why"]
+    if not lines and why:
+        lines = [one_line(why)]
     return [fit(f"  {line}", look.width) for line in lines]
 
 
 def _next(text: str, zone: str, look: Look) -> str:
-    return f"{shown_moment(text, zone)}, {from_now(text, look.now)}"
+    due = ": due now" if moment(text) <= look.now else ""
+    return f"{shown_moment(text, zone)}, {from_now(text, look.now)}{due}"
 
 
 def schedule_page(detail: ScheduleDetail, look: Look) -> list[str]:
     schedule = detail["schedule"]
-    lines = [f"{one_line(schedule['scheduleId'])}{GAP}{look.paint_status(schedule['status'])}", ""]
+    lines = [f"{one_line(schedule['scheduleId'])}{GAP}{look.paint_status(_status(schedule))}", ""]
     lines += fact_lines(_facts(schedule, look), look)
     if not detail["history"]:
         return lines
@@ -107,7 +124,7 @@ def _history(runs: Sequence[RunData], zone: str, look: Look) -> list[str]:
 
 
 def _run(run: RunData, zone: str) -> Entry:
-    missed = f"{run['missed']} more missed" if run["missed"] else ""
+    missed = f"{run['missed']} more passed over" if run["missed"] else ""
     reason = "" if run["reason"] in {None, run["outcome"]} else run["reason"]
     told = [] if run["outcome"] == "completed" else [reason, run["message"]]
     return Entry(
@@ -130,7 +147,7 @@ def pipeline_table(made: PipelineData, look: Look) -> list[str]:
     """The steps in their order; each is a schedule of its own."""
     entries = [
         Entry(
-            cells=(one_line(step["scheduleId"]), step["status"], _starts(step)), words=one_line(step["prompt"]), note=""
+            cells=(one_line(step["scheduleId"]), _status(step), _starts(step)), words=one_line(step["prompt"]), note=""
         )
         for step in made["steps"]
     ]

@@ -12,8 +12,8 @@ from delegate.cli.door import Door, HintedUsage, examples, shared_options
 from delegate.cli.moments import parse_moment, skipped
 from delegate.cli.newest import newest
 from delegate.cli.schedule_pages import next_lines, pipeline_table, schedule_page, schedule_table
-from delegate.cli.submit import Duration, PromptCommand, one_task_options, wish_of, work_options
-from delegate.cli.words import check_encoding, checked_words, read_prompt
+from delegate.cli.submit import Duration, PromptCommand, WholeNumber, one_task_options, wish_of, work_options
+from delegate.cli.words import check_encoding, read_prompt, read_words
 from delegate.zones import zone_named
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def schedule() -> None:
     type=click.Choice(["skip", "catchup", "fail"]),
     help="When nothing could start it in time; skip if not set.",
 )
-@click.option("--max-runs", type=click.IntRange(1, 1_000_000_000), metavar="N", help="How often at most.")
+@click.option("--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="How often at most.")
 @click.option("--expires-at", metavar="MOMENT", help="Never at that moment or after it.")
 @work_options
 @one_task_options
@@ -84,14 +84,14 @@ def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, ob
     cron, at, after = wanted.pop("cron"), wanted.pop("at"), wanted.pop("after")
     zone, expires = wanted.pop("timezone"), wanted.pop("expires_at")
     check_encoding("timezone", zone)
-    check_encoding("cron", cron or "")
+    check_encoding("cronExpression", cron or "")
     if cron is None and at is None and after is None:
         advice = 'add --cron "0 2 * * *" for every night at two, --at +2h for once, or --after ID for after another one'
         raise HintedUsage("when is it to run?", advice)
     if cron is not None and at is not None:
         raise HintedUsage("choose one of --cron and --at", "--cron runs again and again, --at once")
     zone_named(zone)
-    at, expires = _moment(door, "at", at, zone, now), _moment(door, "expires-at", expires, zone, now)
+    at, expires = _moment(door, "scheduledAt", at, zone, now), _moment(door, "expiresAt", expires, zone, now)
     timing = {
         "scheduleType": "one_time" if cron is None else "cron",
         "cronExpression": cron,
@@ -238,14 +238,16 @@ def _print_moved(door: Door, moved: ScheduleData) -> None:
 def pipeline(door: Door, /, prompts: tuple[str, ...], delay: int, **wanted: Any) -> None:
     """Run tasks one after the other, each going on from the one before; a step that fails stops the rest.
 
-    Each argument is the prompt of one step.
+    Each argument is the prompt of one step; a single - reads one of them from standard input.
     """
     low, high = STEPS
     if not low <= len(prompts) <= high:
         hint = 'put quotes around each prompt: delegate pipeline "build it" "test it"'
         raise HintedUsage(f"a pipeline has {low} to {high} steps, not {len(prompts)}", hint)
+    if prompts.count("-") > 1:
+        raise HintedUsage("only one step can be read from standard input", "write the others as words")
     wish = wish_of(door, wanted)
-    texts = [checked_words(f"step {number}", prompt) for number, prompt in enumerate(prompts, 1)]
+    texts = [read_words(f"step {number}", (prompt,)) for number, prompt in enumerate(prompts, 1)]
     steps = [
         {"prompt": text, **wish, **({"delay": delay} if number and delay else {})} for number, text in enumerate(texts)
     ]

@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,20 @@ from delegate.cli.door import Door, examples, shared_options
 from delegate.cli.output import relay_page
 from delegate.cli.scaling import size_of
 from delegate.cli.start import start
+from delegate.cli.terminal import one_line
 from delegate.cli.timeline import moment, span
 from delegate.errors import DelegateError, Refused
 
 if TYPE_CHECKING:
     from delegate.answers import TaskData
+    from delegate.model import Task
 
 DOWN_POLL = 0.1
-STOPPED_NOW = "stopped; running tasks that may run again are back in the queue"
+NOT_ENDED = {
+    "queued": "is back in the queue",
+    "waiting": "waits for an answer",
+    "running": "was not handed back in time; what becomes of it is decided when Delegate is up again",
+}
 FIRST_LOOK = 0.5  # seconds; most drains need no words
 LOOK_EVERY = 1.0  # seconds between questions about what is still running
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
@@ -80,14 +86,37 @@ def down(door: Door, now: bool) -> int:
     if holder is None:
         door.say(f"nothing runs for {door.home.root}")
         return 0
+    began = datetime.now(UTC)
     if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
         os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
     interrupts = _wait_until_gone(door, holder)
+    left = home.left_by(door.home, holder)
+    for one in left:
+        door.say(f"process {one.pid} ({one.command}) was left: {one.why}", f"look with `ps -fp {one.pid}`")
+    touched = _touched(door, began) if now or interrupts > 1 else []
     if door.as_json:
-        door.print_json({"stopped": True, "pid": holder.pid})
+        tasks = [{"taskId": task.id, "status": task.state, "reason": task.reason} for task in touched]
+        door.print_json({"stopped": True, "pid": holder.pid, "left": [asdict(one) for one in left], "tasks": tasks})
     else:
-        door.print(["stopped" if interrupts < 2 and not now else STOPPED_NOW])
+        door.print(["stopped", *map(became, touched)])
     return 0
+
+
+def _touched(door: Door, began: datetime) -> Sequence[Task]:
+    """The tasks that were running when they were stopped; there is no relay left to ask."""
+    from delegate.store.reading import tasks_at_work_since  # noqa: PLC0415  the store takes long to load
+
+    try:
+        return tasks_at_work_since(door.settings, began)
+    except DelegateError as problem:
+        door.say(f"what became of running tasks cannot be told: {problem.message}", "`delegate status` shows it")
+        return []
+
+
+def became(task: Task) -> str:
+    why = ": ".join(one_line(words) for words in (task.reason, task.message) if words)
+    ended = f"{task.state}: {why}" if why else str(task.state)
+    return f"{task.id} {NOT_ENDED.get(task.state, ended)}"
 
 
 def _wait_until_gone(door: Door, holder: home.Holder) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delegate import home, settings_values
-from delegate.cli.door import Door, Function, HintedUsage, examples, shared_options
+from delegate.cli.door import Door, Function, HintedUsage, examples, paths, shared_options
 from delegate.cli.words import check_encoding, read_prompt
-from delegate.errors import InvalidField
+from delegate.errors import DelegateError, InvalidField, Reported
 
 if TYPE_CHECKING:
     from delegate.answers import TaskData
     from delegate.client import Client
+    from delegate.config import Settled
 
 
 class Duration(click.ParamType[int]):
@@ -40,12 +42,53 @@ class Duration(click.ParamType[int]):
 TIMEOUT = Duration(*settings_values.TIMEOUT_RANGE_MS, "1,000 ms (1s) to 86,400,000 ms (24h)")
 
 
+# The settings that are defaults of a task, and the wishes that they stand for.
+TASK_DEFAULTS = {
+    "default_agent": "defaultAgent",
+    "task_timeout_ms": "timeout",
+    "max_output_buffer": "maxOutputBuffer",
+}
 LATER = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
-ONE_TASK = {"--depends-on", "--continue-from", "--on-dependency-failure", "--title", "--prompt-file"}
+# Why a pipeline does not take what a single task does.
+OF_PIPELINES = {
+    "--depends-on": "the steps of a pipeline wait for each other",
+    "--continue-from": "each step of a pipeline goes on from the one before it",
+    "--on-dependency-failure": "a step that fails stops the rest of a pipeline",
+    "--title": "a step of a pipeline is called as its prompt begins",
+    "--prompt-file": "the steps of a pipeline are its arguments, of which - reads one from standard input",
+}
+# Options that go under another name than their own to the relay.
+SENT_AS = {"cron": "cronExpression", "at": "scheduledAt", "after": "afterSchedule"}
+CAMEL = re.compile(r"\b[a-z]+[A-Z][A-Za-z]+\b")
+STEP = re.compile(r"\bsteps\.(\d+)(?:\.|: )")
+FIELD = re.compile(r"^((?:step \d+: )?)([A-Za-z]+)(?:\.\d+)?(?=: )")
 
 
 class PromptCommand(click.Command):
-    """A prompt that starts with a dash looks like an option; the error says how to write it."""
+    """Takes a prompt and wishes, and tells what is wrong with them in the words of its own options."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # Any: click's own
+        try:
+            return super().invoke(ctx)
+        except DelegateError as error:
+            told = Reported(
+                code=error.code,
+                message=self._in_options(error.message),
+                hint=self._in_options(error.hint),
+                exit_code=error.exit_code,
+            )
+            raise told from error
+
+    def _in_options(self, text: str) -> str:
+        """What the relay calls by the name of a field, as it was typed."""
+        names = {
+            SENT_AS.get(param.name or "", camel(param.name or "")): max(param.opts, key=len)
+            for param in self.params
+            if isinstance(param, click.Option)
+        }
+        text = STEP.sub(lambda found: f"step {int(found[1]) + 1}: ", text)
+        text = FIELD.sub(lambda found: found[1] + names[found[2]] if found[2] in names else found[0], text)
+        return CAMEL.sub(lambda found: names.get(found[0], found[0]), text)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         dashed = any(word.startswith("-") and " " in word for word in args)
@@ -64,9 +107,32 @@ class PromptCommand(click.Command):
         option = error.option_name if isinstance(error, click.NoSuchOption) else ""
         if option in LATER:
             return f"`delegate schedule create` runs a task later, and takes {option}"
-        if option in ONE_TASK:
-            return f"the steps of a pipeline wait for each other; `delegate run` takes {option}"
+        if option in OF_PIPELINES:
+            return f"{OF_PIPELINES[option]}; `delegate run` takes {option}"
         return None
+
+
+class WholeNumber(click.IntRange):
+    def __init__(self, low: int, high: int, what: str = "a whole number") -> None:
+        super().__init__(low, high)
+        self._told = f"must be {what} from {low:,} to {high:,}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{self._told}, not {value}", param, ctx)
+
+
+class Dollars(click.FloatRange):
+    def __init__(self) -> None:
+        super().__init__(0, 1e6, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"must be US dollars, more than 0 and up to 1,000,000, not {value}", param, ctx)
 
 
 class TaskIds(click.ParamType[str]):
@@ -78,6 +144,14 @@ class TaskIds(click.ParamType[str]):
         if not any(part.strip() for part in str(value).split(",")):
             self.fail("is empty; name a task, as `delegate status` lists them", param, ctx)
         return str(value)
+
+
+def one_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """Of several the last would count, and nobody would know."""
+    ids = {part.strip() for part in ",".join(given).split(",") if part.strip()}
+    if len(ids) > 1:
+        raise click.BadParameter(f"names one task, not {len(ids)}; --depends-on takes several")
+    return next(iter(ids), None)
 
 
 def together(options: list[Callable[[Function], Function]]) -> Callable[[Function], Function]:
@@ -96,7 +170,11 @@ work_options = together(
             "-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 goes first; P2 is the default."
         ),
         click.option(
-            "-w", "--working-directory", metavar="DIR", help="Where the agent works; the present directory if not set."
+            "-w",
+            "--working-directory",
+            metavar="DIR",
+            shell_complete=paths("dir"),
+            help="Where the agent works; the present directory if not set.",
         ),
         click.option("--worktree", is_flag=True, help="Work in a fresh worktree; the work ends on a pushed branch."),
         click.option("--pr", is_flag=True, help="The same, and a pull request."),
@@ -110,14 +188,12 @@ work_options = together(
         click.option(
             "-b",
             "--max-output-buffer",
-            type=click.IntRange(*settings_values.OUTPUT_RANGE),
+            type=WholeNumber(*settings_values.OUTPUT_RANGE, "a number of bytes"),
             metavar="BYTES",
             help="Output that is kept.",
         ),
-        click.option(
-            "--max-budget-usd", type=click.FloatRange(0, 1e6, min_open=True), metavar="USD", help="A hard stop."
-        ),
-        click.option("--max-turns", type=click.IntRange(1, 10_000), metavar="N", help="A hard stop."),
+        click.option("--max-budget-usd", type=Dollars(), metavar="USD", help="A hard stop."),
+        click.option("--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="A hard stop."),
         click.option(
             "--permission-mode", type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"])
         ),
@@ -128,7 +204,9 @@ work_options = together(
 one_task_options = together(
     [
         click.option("--title", help="What the work is called; the prompt's first line if not set."),
-        click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file."),
+        click.option(
+            "--prompt-file", metavar="FILE", shell_complete=paths("file"), help="Read the prompt from a file."
+        ),
         click.option(
             "--depends-on",
             type=TaskIds(),
@@ -137,7 +215,12 @@ one_task_options = together(
             help="Wait until these tasks have completed; may be repeated.",
         ),
         click.option(
-            "--continue-from", metavar="ID", help="The same, and go on from what that task leaves: its session, if any."
+            "--continue-from",
+            type=TaskIds(),
+            multiple=True,
+            callback=one_task,
+            metavar="ID",
+            help="The same, and go on from what that task leaves: its session, if any.",
         ),
         click.option(
             "--on-dependency-failure",
@@ -194,20 +277,27 @@ run = PromptCommand(
 
 
 def wish_of(door: Door, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as the relay takes them: those that were given, and where the work is."""
+    """The options as the relay takes them: those that were given, where the work is, and what the caller has set."""
     for name, value in wanted.items():
         if isinstance(value, str | tuple):
-            check_encoding(spoken(name), *value)
+            check_encoding(camel(name), *value)
     given = {name: value for name, value in wanted.items() if value not in (None, False, ())}
     place = place_of(door, given.pop("working_directory", None), given.pop("repository", None))
     if "depends_on" in given:
         listed = ",".join(given["depends_on"]).split(",")
         given["depends_on"] = list(dict.fromkeys(part.strip() for part in listed if part.strip()))
-    return {**place, **{camel(name): value for name, value in given.items()}}
+    return {**defaults_of(door), **place, **{camel(name): value for name, value in given.items()}}
 
 
-def spoken(name: str) -> str:
-    return name.replace("_", " ")
+def defaults_of(door: Door) -> dict[str, Any]:
+    """What the relay cannot know of the caller's settings: it has read its own when it started."""
+    return {TASK_DEFAULTS[one.name]: one.value for one in door.settled if is_sent(door, one)}
+
+
+def is_sent(door: Door, one: Settled) -> bool:
+    """The file of this home is its relay's, which reads it at its start; to one elsewhere it speaks for the caller."""
+    is_said = one.variable is not None or (one.is_in_file and not door.settings.is_local)
+    return is_said and one.name in TASK_DEFAULTS
 
 
 def camel(name: str) -> str:
@@ -220,20 +310,23 @@ def place_of(door: Door, directory: str | None, repository: str | None) -> dict[
     if repository is None:
         return {"workingDirectory": existing_directory(directory), "machine": home.machine_id(door.home)}
     given = {} if directory is None else {"workingDirectory": existing_directory(directory)}
-    if repository.startswith(("/", "./", "../")):
-        return {**given, "repository": os.path.abspath(repository), "machine": home.machine_id(door.home)}
+    if repository.startswith(("/", "./", "../")) or repository in {".", ".."}:
+        path = existing_directory(repository, "repository")
+        return {**given, "repository": path, "machine": home.machine_id(door.home)}
     return {**given, "repository": repository}
 
 
-def existing_directory(given: str | None) -> str:
+def existing_directory(given: str | None, field: str = "workingDirectory") -> str:
+    if given == "":
+        raise InvalidField(field=field, why="is empty; name a directory, or leave it out for the present one")
     try:
         path = os.path.abspath(given or ".")
     except FileNotFoundError:
         raise InvalidField(field="working directory", why="the present directory does not exist any more") from None
     if not Path(path).is_dir():
         problem = "is not a directory" if Path(path).exists() else "does not exist"
-        raise InvalidField(field="working directory", why=f"{path} {problem}")
-    check_encoding("working directory", path)
+        raise InvalidField(field=field, why=f"{path} {problem}")
+    check_encoding(field, path)
     return path
 
 

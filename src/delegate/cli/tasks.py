@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from functools import partial
@@ -14,7 +15,7 @@ from delegate.cli.door import Door, HintedUsage, examples, shared_options
 from delegate.cli.newest import newest
 from delegate.cli.output import task_table
 from delegate.cli.words import check_encoding
-from delegate.errors import IllegalMove
+from delegate.errors import DelegateError, IllegalMove
 
 if TYPE_CHECKING:
     from delegate.answers import TaskData
@@ -24,6 +25,8 @@ TAIL_MAX = 10_000  # lines the relay gives at most
 ENDED = {"completed", "failed", "cancelled"}
 CANCEL_MARGIN = 20.0  # seconds beyond the agents' grace that a cancel waits for its task's end
 CANCEL_POLL = 0.1
+ID_LIKE = re.compile(r"task-\S*")  # also when it is mistyped: nobody's reason begins so
+SAY_WHY = "write the reason as --reason TEXT"
 
 
 @click.command(
@@ -115,18 +118,23 @@ def logs(door: Door, task_id: str, tail: int | None, follow: bool, raw: bool) ->
 
     if follow + raw + (tail is not None) > 1:
         raise HintedUsage("choose one of --tail, -f and --raw", "`delegate logs --help` shows how it is used")
+    if raw and door.as_json:
+        raise HintedUsage("choose one of --raw and --json", "exact bytes are no JSON; without --raw each line is")
     client = door.client()
     if raw:
         _copy_raw(client, task_id)
         return 0
     detail = client.task(task_id)
     task = detail["task"]
-    if follow or (tail is None and task["status"] in ENDED):
+    if follow:
         return _show_to_end(door, client, task)
-    if task["agent"] == "shell":
+    if tail is None and task["status"] in ENDED:
+        _show_to_end(door, client, task)
+    elif task["agent"] == "shell":
         live.show_lines(door, client.output(task_id, tail))
     else:
         live.show_events(door, detail["events"], tail)
+        live.say_question(door, task)
     return 0
 
 
@@ -139,7 +147,7 @@ def _show_to_end(door: Door, client: Client, task: TaskData) -> int:
         return follow.EXIT_INTERRUPTED
     if not door.as_json:
         follow.say_end(door, ended)
-    return 0
+    return follow.exit_code(ended)
 
 
 def _copy_raw(client: Client, task_id: str) -> None:
@@ -149,20 +157,56 @@ def _copy_raw(client: Client, task_id: str) -> None:
             sys.stdout.buffer.flush()
 
 
-@click.command(epilog=examples("delegate cancel task-1f0c9a77e2", 'delegate cancel task-1f0c9a77e2 "wrong branch"'))
-@click.argument("task_id", metavar="ID")
-@click.argument("reason", nargs=-1, metavar="[REASON]")
+@click.command(
+    epilog=examples(
+        "delegate cancel task-1f0c9a77e2",
+        'delegate cancel task-1f0c9a77e2 "wrong branch"',
+        'delegate cancel task-1f0c9a77e2 task-77e0c1ab3f --reason "wrong branch"',
+    )
+)
+@click.argument("words", nargs=-1, required=True, metavar="ID… [REASON]")
+@click.option("--reason", metavar="TEXT", help="Why; it is shown with the tasks.")
 @shared_options
 @click.pass_obj
-def cancel(door: Door, task_id: str, reason: tuple[str, ...]) -> int:
-    """Stop a task, with every process it has started."""
-    check_encoding("reason", *reason)
+def cancel(door: Door, words: tuple[str, ...], reason: str | None) -> int:
+    """Stop tasks, with every process they have started; words that are no ids of tasks say why."""
+    task_ids, why = named_and_why(words, reason)
+    check_encoding("reason", why)
     client = door.client()
-    task = client.cancel(task_id, " ".join(reason))
+    asked, codes = [], [0]
+    for task_id in task_ids:
+        try:
+            asked.append(client.cancel(task_id, why))
+        except DelegateError as error:
+            if error.exit_code != IllegalMove.exit_code:
+                raise
+            door.complain(error, as_json=door.as_json)  # of this one; the others are cancelled all the same
+            codes.append(error.exit_code)
     deadline = time.monotonic() + door.settings.grace.total_seconds() + CANCEL_MARGIN
+    codes += [_tell_cancelled(door, _ended(client, task, deadline)) for task in asked]
+    return max(codes)
+
+
+def named_and_why(words: tuple[str, ...], reason: str | None) -> tuple[list[str], str]:
+    """The first word names a task, and so does each that looks like it; the reason comes after all of them."""
+    ids = [words[0], *(word for word in words[1:] if ID_LIKE.fullmatch(word))]
+    rest = tuple(word for word in words[1:] if not ID_LIKE.fullmatch(word))
+    if words != (*ids, *rest):
+        raise HintedUsage(f"{ids[-1]} stands after the reason", f"{SAY_WHY}, and the tasks before it")
+    if rest and reason is not None:
+        raise HintedUsage(f"{rest[0]!r} is no id of a task, and --reason says why already", SAY_WHY)
+    return list(dict.fromkeys(ids)), " ".join(rest) if reason is None else reason
+
+
+def _ended(client: Client, task: TaskData, deadline: float) -> TaskData:
+    """The task at its end, or as it is when the time is over."""
     while task["status"] not in ENDED and time.monotonic() < deadline:
         time.sleep(CANCEL_POLL)
-        task = client.task(task_id)["task"]
+        task = client.task(task["taskId"])["task"]
+    return task
+
+
+def _tell_cancelled(door: Door, task: TaskData) -> int:
     if door.as_json:
         door.print_json(task)
     elif task["status"] == "cancelled":

@@ -46,7 +46,7 @@ def _read_text_file(path: Path) -> str:
         with path.open("rb") as file:
             return _decoded("prompt", file.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1))
     except OSError as error:
-        raise InvalidField(field="prompt file", why=f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise InvalidField(field="promptFile", why=f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _decoded(field: str, data: bytes) -> str:

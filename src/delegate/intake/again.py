@@ -6,32 +6,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import IllegalMove, KeyUsed, NoSuchTask
+from delegate.errors import DependencyFailed, IllegalMove, KeyUsed, NoSuchTask
 from delegate.intake.dependencies import joined
 from delegate.intake.submit import Submitted, born, log_birth
-from delegate.model import Mode, Task, TaskId, Usage, new_task_id
+from delegate.model import EventKind, Mode, Task, TaskId, Usage, new_task_id
 from delegate.queue.sessions import without_lent_session
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import attempts_of_task
 from delegate.store.database import Connection, Database
+from delegate.store.events import last_event_of_kind
 from delegate.store.runners import get_runner
 from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
 
-Writing = Callable[[Connection], Submitted]
+Making = Callable[[Connection], Task]
 
 
 async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> Submitted:
     """A new task with the wishes of an ended one. One that did not end well goes on from what it left behind."""
 
-    def write(connection: Connection) -> Submitted:
+    def make(connection: Connection) -> Task:
         old = _ended(connection, task_id, verb="retried")
         if old.state is TaskState.COMPLETED:
-            return born(connection, anew(old, now), trigger_key=request_key)
+            return anew(old, now)
         if old.mode is not Mode.IN_PLACE:
             _check_alone(connection, old, verb="retried")
-        return born(connection, _rejoined(connection, continued(old, now), old), trigger_key=request_key)
+        return _rejoined(connection, continued(old, now), old)
 
-    return await _write_once(database, "retry", task_id, request_key, write)
+    return await _write_once(database, "retry", task_id, request_key, make)
 
 
 async def resume(
@@ -39,30 +40,35 @@ async def resume(
 ) -> Submitted:
     """A new task that goes on where an ended one stopped, on the machine that has its session and its work."""
 
-    def write(connection: Connection) -> Submitted:
+    def make(connection: Connection) -> Task:
         old = _ended(connection, task_id, verb="resumed")
         _check_alone(connection, old, verb="resumed")
         machine = _machine_of(connection, old)
         task = replace(continued(old, now), context=context, machine=machine)
-        return born(connection, _rejoined(connection, task, old), trigger_key=request_key)
+        return _rejoined(connection, task, old)
 
-    return await _write_once(database, "resume", task_id, request_key, write)
+    return await _write_once(database, "resume", task_id, request_key, make)
 
 
 async def _write_once(
-    database: Database, name: str, task_id: TaskId, request_key: str | None, write: Writing
+    database: Database, verb: str, task_id: TaskId, request_key: str | None, make: Making
 ) -> Submitted:
-    def write_unless_done(connection: Connection) -> Submitted:
+    def write(connection: Connection) -> Submitted:
         earlier = task_of_trigger(connection, request_key) if request_key else None
         if earlier is None:
-            return write(connection)
-        if earlier.retry_of != task_id:
+            return born(connection, make(connection), trigger_key=request_key, verb=verb)
+        if (earlier.retry_of, _verb_of(connection, earlier)) != (task_id, verb):
             raise KeyUsed(key=request_key)
         return Submitted(task=earlier, is_new=False)
 
-    submitted = await database.write(name, write_unless_done)
+    submitted = await database.write(verb, write)
     log_birth(submitted)
     return submitted
+
+
+def _verb_of(connection: Connection, task: Task) -> object:
+    birth = last_event_of_kind(connection, task.id, EventKind.SUBMITTED)
+    return None if birth is None else birth.data.get("verb")
 
 
 def _ended(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
@@ -70,9 +76,8 @@ def _ended(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state not in FINAL_TASK_STATES:
-        raise IllegalMove(
-            task_id=task_id, state=task.state, verb=verb, advice="wait for its end, or `delegate cancel` it first"
-        )
+        wait = f"`delegate answer {task_id}` it" if task.state is TaskState.WAITING else "wait for its end"
+        raise IllegalMove(task_id=task_id, state=task.state, verb=verb, advice=f"{wait}, or `delegate cancel` it first")
     return task
 
 
@@ -92,7 +97,10 @@ def _rejoined(connection: Connection, task: Task, old: Task) -> Task:
     latest = {task_id: _latest(connection, task_id) for task_id in task.depends_on}
     depends_on = tuple(dict.fromkeys(latest.values()))
     continue_from = None if task.continue_from is None else latest[task.continue_from]
-    return joined(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
+    try:
+        return joined(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
+    except DependencyFailed as refused:
+        raise DependencyFailed(**{**refused.data, "advice": "first, then this one again"}) from None
 
 
 def _latest(connection: Connection, task_id: TaskId) -> TaskId:

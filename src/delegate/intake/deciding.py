@@ -49,7 +49,7 @@ def _expired(schedule: Schedule, now: datetime) -> Decision:
 
 
 def _missed(schedule: Schedule, now: datetime) -> Decision:
-    late = f"{schedule.next_run_at:%Y-%m-%d %H:%M} UTC was missed: the relay came to it at {now:%Y-%m-%d %H:%M}"
+    late = f"{schedule.next_run_at:%Y-%m-%d %H:%M} UTC was missed: it could not start before {now:%Y-%m-%d %H:%M}"
     too_late = now - MISSED_AFTER - timedelta.resolution  # what comes after that may still run
     missed = passed_over(schedule, until=too_late)
     if schedule.timing.missed_run_policy is MissedRunPolicy.FAIL:

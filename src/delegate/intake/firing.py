@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +18,7 @@ from delegate.intake.dependencies import joined
 from delegate.intake.submit import Request, accepted, born, preferred
 from delegate.intake.wishes import request_of_template
 from delegate.model import ScheduleId, Task, TaskId
-from delegate.queue.schedule_runs import due_after, fail_followers
+from delegate.queue.schedule_runs import Follower, due_after, fail_followers, log_followers
 from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
@@ -47,6 +48,14 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A schedule that was written, and those that moved because it has ended."""
+
+    schedule: Schedule
+    followers: Sequence[Follower] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     fired: tuple[Fired, ...]
     passed: frozenset[ScheduleId]  # due, but another relay is at them, or they could not be dealt with
@@ -63,11 +72,14 @@ async def fire_due(
     line = [(schedule_id, time) for schedule_id, time in heads if schedule_id not in passed][:AT_ONCE]
     due = [schedule_id for schedule_id, time in line if time <= now]
     fired: list[Fired] = []
+    followers: list[Follower] = []
     failed: list[ScheduleId] = []
 
     async def fire_one(schedule_id: ScheduleId) -> None:
         try:
-            one = await database.write("fire", partial(fire, schedule_id=schedule_id, settings=settings, now=now))
+            one, moved = await database.write(
+                "fire", partial(fire, schedule_id=schedule_id, settings=settings, now=now)
+            )
         except Unavailable as error:
             failed.append(schedule_id)
             log.warning("schedule not fired", extra={"schedule_id": schedule_id, "why": error.message})
@@ -75,12 +87,14 @@ async def fire_due(
             log.exception("schedule not fired", extra={"schedule_id": schedule_id})
         else:
             fired.extend([] if one is None else [one])
+            followers.extend(moved)
 
     async with anyio.create_task_group() as group:
         for schedule_id in due:
             group.start_soon(fire_one, schedule_id)
     for one in fired:
         _log_run(one)
+    log_followers(followers)
     return Round(
         fired=tuple(fired),
         passed=passed | set(due) - {one.schedule.id for one in fired},
@@ -90,13 +104,15 @@ async def fire_due(
     )
 
 
-def fire(connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime) -> Fired | None:
+def fire(
+    connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime
+) -> tuple[Fired | None, list[Follower]]:
+    """What came of the time that is due, None if that has been dealt with, and the schedules that moved with it."""
     schedule = lock_due(connection, schedule_id, now)
     if schedule is None or schedule.next_run_at is None:
-        return None  # another relay has dealt with it
+        return None, []  # another relay has dealt with it
     if has_run(connection, schedule.id, schedule.next_run_at):
-        settle(connection, _past(schedule, now), was=schedule.state, now=now)
-        return None
+        return None, settle(connection, _past(schedule, now), was=schedule.state, now=now)
     try:
         decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
     except InvalidSchedule as error:
@@ -118,7 +134,9 @@ def _past(schedule: Schedule, now: datetime) -> Schedule:
         return undecidable(schedule, error, now).after
 
 
-def _written(connection: Connection, schedule: Schedule, decision: Decision, task: Task | None, now: datetime) -> Fired:
+def _written(
+    connection: Connection, schedule: Schedule, decision: Decision, task: Task | None, now: datetime
+) -> tuple[Fired, list[Follower]]:
     assert schedule.next_run_at is not None
     run = ScheduleRun(
         schedule_id=schedule.id,
@@ -130,18 +148,32 @@ def _written(connection: Connection, schedule: Schedule, decision: Decision, tas
         message=decision.message,
         finished_at=now if task is None else None,
     )
-    after = decision.after if task is None else replace(decision.after, last_task_id=task.id)
+    task_id = schedule.last_task_id if task is None else task.id
+    after = replace(decision.after, last_task_id=task_id, last_outcome=decision.outcome)
     insert_run(connection, run)
-    settle(connection, after, was=schedule.state, now=now)
-    return Fired(schedule=after, run=run, task=task)
+    followers = settle(connection, after, was=schedule.state, now=now)
+    return Fired(schedule=after, run=run, task=task), followers
 
 
-def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> None:
-    """Write how a schedule stands. When it has ended and nothing of it runs, nobody needs to wait for it."""
+def settle_missed(connection: Connection, schedule: Schedule, now: datetime) -> Settled | None:
+    """What becomes of one that is too late to run, for whoever made it active; None: it waits, or will start."""
+    if schedule.state is not ScheduleState.ACTIVE or schedule.next_run_at is None or schedule.next_run_at > now:
+        return None
+    decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
+    if decision.outcome is not RunOutcome.MISSED:
+        return None
+    fired, followers = _written(connection, schedule, decision, None, now)
+    return Settled(schedule=fired.schedule, followers=followers)
+
+
+def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> list[Follower]:
+    """Write how a schedule stands. When it has ended and nothing of it runs, nobody needs to wait for it: returns those
+    that did."""
     if not move_schedule(connection, schedule, was=was):
         raise ScheduleEnded(schedule_id=schedule.id, state=f"not {was} any more", verb=f"made {schedule.state}")
     if schedule.state in FINAL_SCHEDULE_STATES and not is_open(connection, schedule.last_task_id):
-        fail_followers(connection, schedule.id, f"that one is {schedule.state}", now)
+        return fail_followers(connection, schedule.id, f"that one is {schedule.state}", now)
+    return []
 
 
 def is_open(connection: Connection, task_id: TaskId | None) -> bool:
@@ -178,29 +210,43 @@ def waits_for_runs(schedule: Schedule) -> bool:
 async def expire(database: Database, now: datetime) -> None:
     """End those that have expired without a time of theirs to notice it: they waited for another, or were paused."""
 
-    def write(connection: Connection) -> list[Schedule]:
+    def write(connection: Connection) -> list[Settled]:
         lapsed = lock_lapsed(connection, now, limit=AT_ONCE)
-        over = [ended(schedule, ScheduleState.EXPIRED, None, now) for schedule in lapsed]
-        for schedule, after in zip(lapsed, over, strict=True):
-            settle(connection, after, was=schedule.state, now=now)
-        return over
+        return _settle_each(connection, lapsed, lambda one: ended(one, ScheduleState.EXPIRED, None, now), now)
 
     while over := await database.write("schedule.expire", write):
-        for schedule in over:
-            log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})
+        for one in over:
+            log_move(one)
 
 
 async def reckon_back(database: Database, now: datetime) -> None:
     """The clock shows an earlier time than before: what was reckoned in a future that has not come is reckoned anew."""
 
-    def write(connection: Connection) -> int:
+    def write(connection: Connection) -> list[Settled]:
         ahead = reckoned_after(connection, now, limit=AT_ONCE)
-        for schedule in ahead:
-            settle(connection, _reckoned_anew(connection, schedule, now), was=schedule.state, now=now)
-        return len(ahead)
+        return _settle_each(connection, ahead, lambda one: _reckoned_anew(connection, one, now), now)
 
-    while count := await database.write("schedule.reckon", write):
-        log.warning("clock went back, schedules reckoned anew", extra={"count": count})
+    while settled := await database.write("schedule.reckon", write):
+        log.warning("clock went back, schedules reckoned anew", extra={"count": len(settled)})
+        for one in settled:
+            log_followers(one.followers)
+
+
+def _settle_each(
+    connection: Connection,
+    held: Sequence[Schedule],
+    become: Callable[[Schedule], Schedule],
+    now: datetime,
+) -> list[Settled]:
+    settled: list[Settled] = []
+    for one in held:
+        schedule = get_schedule(connection, one.id)  # again: it may follow one of these, and have ended with it
+        if schedule is None or schedule.state in FINAL_SCHEDULE_STATES:
+            continue
+        after = become(schedule)
+        followers = settle(connection, after, was=schedule.state, now=now)
+        settled.append(Settled(schedule=after, followers=followers))
+    return settled
 
 
 def _reckoned_anew(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
@@ -224,6 +270,12 @@ def next_free_time(connection: Connection, schedule: Schedule, now: datetime) ->
     taken = runs_ahead(connection, schedule.id, now)
     times = times_after(schedule.timing.cron, schedule.timing.timezone, now)
     return next((time for time in times if time not in taken), None)
+
+
+def log_move(settled: Settled) -> None:
+    schedule = settled.schedule
+    log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})
+    log_followers(settled.followers)
 
 
 def _log_run(fired: Fired) -> None:

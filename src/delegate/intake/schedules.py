@@ -12,15 +12,16 @@ from delegate.cron import check_cron, time_after
 from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedule, ScheduleEnded
 from delegate.intake.deciding import ended, expecting
 from delegate.intake.dependencies import joined
-from delegate.intake.firing import is_open, next_free_time, settle, waits_for_runs
+from delegate.intake.firing import Settled, is_open, log_move, next_free_time, settle, settle_missed, waits_for_runs
 from delegate.intake.naming import naming
 from delegate.intake.submit import accepted, preferred
 from delegate.intake.wishes import PipelineWish, ScheduleWish, request_of_template
-from delegate.model import DEPENDENCIES_MAX, ScheduleId, Task, TaskId, new_schedule_id
-from delegate.queue.schedule_runs import due_after
+from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, ScheduleId, Task, TaskId, new_schedule_id
+from delegate.queue.schedule_runs import Follower, due_after
 from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
+    count_waiting_with,
     get_schedule,
     insert_schedule,
     lock_run_of_task,
@@ -109,31 +110,31 @@ async def create_pipeline(database: Database, wish: PipelineWish, settings: Sett
 
 
 async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
-    def write(connection: Connection) -> Schedule:
+    def write(connection: Connection) -> Settled:
         schedule = _living(connection, schedule_id, verb="paused")
         if schedule.state is ScheduleState.PAUSED:
-            return schedule
+            return Settled(schedule=schedule)
         message = f"paused: {reason}" if reason else None
         # One that waited for another and has its time already keeps it: it does not wait for the other again.
         time = schedule.next_run_at if is_follower(schedule) else None
         paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=time, reckoned_at=now, message=message)
-        settle(connection, paused, was=schedule.state, now=now)
-        return paused
+        return Settled(schedule=paused, followers=settle(connection, paused, was=schedule.state, now=now))
 
     return await _write(database, "schedule.pause", write)
 
 
 async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
-    """From its next time on. What passed while it was paused was not missed; only a moment of its own can be late."""
+    """From its next time on. What passed while it was paused was not missed. Only a moment of its own can be late; if
+    it is too late to run, that is decided here, for the answer to tell."""
 
-    def write(connection: Connection) -> Schedule:
+    def write(connection: Connection) -> Settled:
         schedule = _living(connection, schedule_id, verb="resumed")
         if schedule.state is ScheduleState.ACTIVE:
-            return schedule
+            return Settled(schedule=schedule)
         message = f"resumed: {reason}" if reason else None
         resumed = _resumed(connection, replace(schedule, state=ScheduleState.ACTIVE, message=message), now)
-        settle(connection, resumed, was=schedule.state, now=now)
-        return resumed
+        settled = Settled(schedule=resumed, followers=settle(connection, resumed, was=schedule.state, now=now))
+        return settle_missed(connection, resumed, now) or settled
 
     return await _write(database, "schedule.resume", write)
 
@@ -144,7 +145,8 @@ async def cancel(
     """No further run. `with_tasks`: also tells the task of its last run, if it has not ended, for the caller to cancel;
     that works for a schedule that has ended, too."""
 
-    def write(connection: Connection) -> Cancelled:
+    def write(connection: Connection) -> tuple[Cancelled, list[Follower]]:
+        followers: list[Follower] = []
         schedule = held(connection, schedule_id)
         runs = is_open(connection, schedule.last_task_id)
         has_open = with_tasks and runs
@@ -154,11 +156,11 @@ async def cancel(
         else:
             was = schedule.state
             schedule = ended(schedule, ScheduleState.CANCELLED, reason or None, now)
-            settle(connection, schedule, was=was, now=now)
-        return Cancelled(schedule=schedule, open_task=schedule.last_task_id if has_open else None)
+            followers = settle(connection, schedule, was=was, now=now)
+        return Cancelled(schedule=schedule, open_task=schedule.last_task_id if has_open else None), followers
 
-    cancelled = await database.write("schedule.cancel", write)
-    _log_state(cancelled.schedule)
+    cancelled, followers = await database.write("schedule.cancel", write)
+    log_move(Settled(schedule=cancelled.schedule, followers=followers))
     return cancelled
 
 
@@ -253,7 +255,20 @@ def _placed(connection: Connection, new: Schedule, now: datetime) -> Schedule:
     due = turn(new.timing, before, _last_run(connection, before), now)
     if due.never is not None:
         raise InvalidSchedule(field="afterSchedule", why=f"{due.never}: nothing comes after it")
+    if due.at is None:
+        _check_crowd(connection, before.id)
     return replace(new, next_run_at=due.at)
+
+
+def _check_crowd(connection: Connection, before: ScheduleId) -> None:
+    """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
+    waiting = count_waiting_with(connection, before)
+    if waiting >= FOLLOWERS_MAX:
+        why = (
+            f"cannot name {before}: {waiting:,} schedules wait for the same end, and the limit is {FOLLOWERS_MAX:,}; "
+            "name one that others do not wait for, or cancel some of those"
+        )
+        raise InvalidField(field="afterSchedule", why=why)
 
 
 def _resumed(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
@@ -309,11 +324,7 @@ def _with_open_task(schedule: Schedule) -> ScheduleEnded:
     return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb="cancelled", advice=advice)
 
 
-async def _write(database: Database, name: str, work: Callable[[Connection], Schedule]) -> Schedule:
-    schedule = await database.write(name, work)
-    _log_state(schedule)
-    return schedule
-
-
-def _log_state(schedule: Schedule) -> None:
-    log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})
+async def _write(database: Database, name: str, work: Callable[[Connection], Settled]) -> Schedule:
+    settled = await database.write(name, work)
+    log_move(settled)
+    return settled.schedule

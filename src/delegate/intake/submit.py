@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from delegate.branch import branch_problem
 from delegate.config import Settings
-from delegate.errors import IllegalMove, InvalidField, KeyUsed, NoSuchTask, UnknownAgent
+from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, UnknownAgent
 from delegate.intake.dependencies import in_all, joined
 from delegate.labels import parse_labels
 from delegate.model import (
@@ -40,8 +40,7 @@ from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.graph import insert_dependencies
-from delegate.store.runners import has_message, insert_message
-from delegate.store.tasks import insert_task, lock_task, task_of_trigger
+from delegate.store.tasks import insert_task, task_of_trigger
 
 log = logging.getLogger(__name__)
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
@@ -55,6 +54,7 @@ class Request:
 
     prompt: str
     agent: str | None = None
+    default_agent: str | None = None  # by the settings of whoever asks
     working_directory: str | None = None
     machine: str | None = None
     repository: str | None = None
@@ -130,14 +130,24 @@ def submitted_before(connection: Connection, request_key: str | None) -> Submitt
     return Submitted(task=earlier, is_new=False)
 
 
-def born(connection: Connection, task: Task, *, trigger_key: str | None, notes: tuple[str, ...] = ()) -> Submitted:
-    """The row of a new task and its first events; `notes` are for people who look at it."""
+def born(
+    connection: Connection,
+    task: Task,
+    *,
+    trigger_key: str | None,
+    notes: tuple[str, ...] = (),
+    verb: str | None = None,
+) -> Submitted:
+    """The row of a new task and its first events.
+
+    `notes` are for people who look at it, `verb` is what was done with the one before, if there is one.
+    """
     insert_task(connection, task, trigger_key=trigger_key)
     if task.depends_on:
         insert_dependencies(connection, task)
     data: dict[str, object] = {"agent": task.agent, "priority": task.priority.name}
     if task.retry_of:
-        data["retryOf"] = task.retry_of
+        data |= {"retryOf": task.retry_of, "verb": verb}
     if task.depends_on:
         data["dependsOn"] = list(task.depends_on)
     at = task.created_at
@@ -151,31 +161,11 @@ def log_birth(submitted: Submitted) -> None:
     log.info("task submitted", extra={"task_id": task.id, "agent": task.agent, "new": submitted.is_new})
 
 
-async def send_message(
-    database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime
-) -> Task:
-    """Words for the agent that works on a task."""
-
-    def write(connection: Connection) -> Task:
-        task = lock_task(connection, task_id)
-        if task is None:
-            raise NoSuchTask(task_id=task_id)
-        if request_key is not None and has_message(connection, request_key):
-            return task
-        if task.state is not TaskState.RUNNING or task.agent == AgentName.SHELL:
-            raise IllegalMove(
-                task_id=task_id, state=task.state, verb="told anything", advice="only an agent at work can be told"
-            )
-        insert_message(connection, task_id, text, trigger_key=request_key, now=now)
-        return task
-
-    return await database.write("message", write)
-
-
 def preferred(request: Request, settings: Settings) -> Preferences:
     """Pure: what is decided without the repository's own file, which only a runner can see."""
-    if request.agent is not None and not is_agent(request.agent):
-        raise UnknownAgent(field="agent", agent=request.agent, known=AGENTS_KNOWN)
+    for field, agent in (("agent", request.agent), ("defaultAgent", request.default_agent)):
+        if agent is not None and not is_agent(agent):
+            raise UnknownAgent(field=field, agent=agent, known=AGENTS_KNOWN)
     if request.repository is not None:
         repository_url(request.repository)  # refuses it under the name of its field
     mode = request.mode
@@ -189,20 +179,42 @@ def preferred(request: Request, settings: Settings) -> Preferences:
         (Field.BASE, request.base),
         (Field.MODE, mode),
     )
-    return decided(said, request.labels, _agent_of_the_relay(request, settings))
+    preferences = decided(said, request.labels, _standing_agents(request, settings))
+    _check_possible(request, preferences)
+    return preferences
 
 
-def _agent_of_the_relay(request: Request, settings: Settings) -> str:
+def _standing_agents(request: Request, settings: Settings) -> tuple[tuple[Source, str], ...]:
     """Pure: the words of an issue, which anybody may have written, never become commands by a default."""
-    is_command = settings.default_agent == AgentName.SHELL
-    return DEFAULTS[Field.AGENT] if is_command and request.issue is not None else settings.default_agent
+    relays = None if settings.default_agent == DEFAULTS[Field.AGENT] else settings.default_agent
+    agents = ((Source.RELAY, relays), (Source.CALLER, request.default_agent))
+    refused = AgentName.SHELL if request.issue is not None else None
+    return tuple((source, agent) for source, agent in agents if agent is not None and agent != refused)
+
+
+def _check_possible(request: Request, preferences: Preferences) -> None:
+    """What holds an agent back would be passed over by a command; whoever asks for it must not believe in it."""
+    if preferences.agent != AgentName.SHELL:
+        return
+    wishes = {
+        f"permission mode {request.permission_mode}": request.permission_mode,
+        f"a limit of {request.max_turns} turns": request.max_turns,
+        f"a limit of {request.max_budget_usd} USD": request.max_budget_usd,
+    }
+    asked = [wish for wish, value in wishes.items() if value is not None]
+    problems = [f"{wish} cannot be had: nothing holds a shell command to it" for wish in asked]
+    if problems:
+        raise PreferenceConflict(problems)
 
 
 @lru_cache(maxsize=256)  # tasks come in crowds, and most of a crowd want the same
-def decided(said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], default_agent: str) -> Preferences:
-    relay = {} if default_agent == DEFAULTS[Field.AGENT] else {Field.AGENT: default_agent}
+def decided(
+    said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], agents: tuple[tuple[Source, str], ...]
+) -> Preferences:
+    """`agents` are the standing ones, the weakest first."""
     asked = Wish(source=Source.REQUEST, values={field: value for field, value in said if value is not None})
-    return resolve([Wish(source=Source.RELAY, values=relay), *parse_labels(labels), asked])
+    standing = [Wish(source=source, values={Field.AGENT: agent}) for source, agent in agents]
+    return resolve([*standing, *parse_labels(labels), asked])
 
 
 def accepted(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:

@@ -34,6 +34,7 @@ def request_of(body: SubmitRequest) -> Request:
     return Request(
         prompt=body.prompt,
         agent=body.agent,
+        default_agent=body.default_agent,
         working_directory=body.working_directory,
         machine=body.machine,
         repository=body.repository,

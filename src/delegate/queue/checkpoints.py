@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, EventKind, Outcome, OutputChunk, Task, TaskId
+from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, Outcome, OutputChunk, Task, TaskId
+from delegate.retelling import last_lines, retold
 from delegate.states import AttemptState
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of
@@ -13,8 +14,6 @@ from delegate.store.events import last_events_of_task, last_output_of_attempt
 from delegate.store.results import last_checkpoint
 from delegate.store.tasks import chain_of, get_task
 
-LINES = 50
-LINE_MAX = 500
 CHUNKS = 4  # of output that are looked at for its last lines
 EVENTS = 200
 
@@ -96,20 +95,8 @@ def after_loss(
 
 def lines_of_output(chunks: Sequence[OutputChunk]) -> tuple[str, ...]:
     text = b"".join(chunk.data for chunk in chunks).decode(errors="replace")
-    return _last(text.splitlines())
+    return last_lines(text.splitlines())
 
 
 def lines_of_events(events: Iterable[Event]) -> tuple[str, ...]:
-    """An agent's output is JSON; what it said and did is in its events."""
-    lines: list[str] = []
-    for event in events:
-        if event.kind is EventKind.MESSAGE:
-            lines += str(event.data.get("text", "")).splitlines()
-        elif event.kind is EventKind.TOOL:
-            lines.append(f"[{event.data.get('name', '')}] {event.data.get('summary', '')}".rstrip())
-    return _last(lines)
-
-
-def _last(lines: Sequence[str]) -> tuple[str, ...]:
-    plain = ("".join(c if c.isprintable() or c == "\t" else " " for c in line)[:LINE_MAX] for line in lines[-LINES:])
-    return tuple(plain)
+    return last_lines([line for event in events for line in retold(event.kind, event.data)])

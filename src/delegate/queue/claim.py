@@ -18,9 +18,8 @@ from delegate.model import (
     new_attempt_id,
 )
 from delegate.queue.checkpoints import NOTHING, Heritage, heritage_of
-from delegate.queue.ending import Moved, log_others
 from delegate.queue.questions import answers_for
-from delegate.queue.rescue import SIGNS_PER_LEASE, has_expired, rescue_expired
+from delegate.queue.rescue import SIGNS_PER_LEASE, Rescued, has_expired, log_rescued, rescue_expired
 from delegate.queue.rules import Rules, own_budget_left, rank, start_of_day
 from delegate.queue.sessions import with_session
 from delegate.states import AttemptState
@@ -82,13 +81,12 @@ class Claimed:
     """What a runner gets, and what its asking has taken back from runners that are gone."""
 
     held: Held | None = None
-    rescued: tuple[Moved, ...] = ()
+    rescued: tuple[Rescued, ...] = ()
 
 
 async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Claimed:
     claimed = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
-    for moved in claimed.rescued:
-        log_others(moved)
+    log_rescued(claimed.rescued)
     if (held := claimed.held) is not None:
         log.info(
             "task claimed",

@@ -10,7 +10,7 @@ from datetime import datetime
 from delegate.errors import IllegalMove, StaleFence
 from delegate.model import Attempt, EventKind, Task, TaskId
 from delegate.queue.graph import settled
-from delegate.queue.schedule_runs import settle_run
+from delegate.queue.schedule_runs import Follower, log_followers, settle_run
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
@@ -27,8 +27,9 @@ from delegate.store.tasks import end_task
 
 log = logging.getLogger(__name__)
 DEPENDENTS_AT_ONCE = 100  # in one statement; each waits for up to a hundred others
-# Tasks that one transaction looks at because of an end. Others wait for it to commit: writers of SQLite, and followers,
-# who take events for lost that come too late (HOLE_PATIENCE in report/follow.py).
+# Tasks and schedules that one transaction settles because of an end, but for those of the last few tasks. Others wait
+# for it to commit: writers of SQLite, and who follows a feed, where events that come too late are taken for lost
+# (HOLE_PATIENCE in report/follow.py).
 CASCADE_MAX = 1_000
 
 
@@ -38,18 +39,18 @@ class Moved:
 
     task: Task
     others: tuple[Task, ...] = ()
+    followers: tuple[Follower, ...] = ()  # schedules that waited for the run of any of these
 
 
-def end(
-    connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime
-) -> tuple[Task, ...]:
-    """Write the end of a task; release those that waited only for it, or cancel them. Returns the others that moved.
+def end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime) -> Moved:
+    """Write the end of a task; release those that waited only for it, or cancel them.
 
     `attempt` is the one whose end this is, if the task was in a runner's hands. What is behind the first CASCADE_MAX
     is left to `settle_blocked`.
     """
-    _write_end(connection, ended, was=was, attempt=attempt, now=now)
-    return tuple(_settle(connection, blocked_behind(connection, [ended.id]), now))
+    followers = _write_end(connection, ended, was=was, attempt=attempt, now=now)
+    others, further = _settle(connection, blocked_behind(connection, [ended.id]), now)
+    return Moved(task=ended, others=tuple(others), followers=(*followers, *further))
 
 
 async def settle_blocked(database: Database, now: datetime) -> list[Task]:
@@ -57,15 +58,17 @@ async def settle_blocked(database: Database, now: datetime) -> list[Task]:
     late = await database.read(lambda connection: late_blocked(connection, limit=CASCADE_MAX))
     if not late:
         return []
-    moved = await database.write("settle", lambda connection: _settle(connection, late, now))
+    moved, followers = await database.write("settle", lambda connection: _settle(connection, late, now))
     for task in moved:
         _log_settled(task, after=None)
+    log_followers(followers)
     return moved
 
 
 def log_others(moved: Moved) -> None:
     for task in moved.others:
         _log_settled(task, after=moved.task.id)
+    log_followers(moved.followers)
 
 
 def _log_settled(task: Task, *, after: TaskId | None) -> None:
@@ -86,44 +89,47 @@ def finished_event(task: Task, attempt: Attempt | None, now: datetime) -> NewEve
     )
 
 
-def _write_end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime) -> None:
+def _write_end(
+    connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime
+) -> list[Follower]:
     if not end_task(connection, ended, was=was, finished_at=now):
         if attempt is not None:
             raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
         raise IllegalMove(task_id=ended.id, state=f"not {was} any more", verb="ended", advice="look at it again")
     append_events(connection, [finished_event(ended, attempt, now)])
-    if ended.schedule_id is not None:
-        settle_run(connection, ended, now)
+    return settle_run(connection, ended, now) if ended.schedule_id is not None else []
 
 
-def _settle(connection: Connection, waiting: Iterable[Blocked], now: datetime) -> list[Task]:
+def _settle(connection: Connection, waiting: Iterable[Blocked], now: datetime) -> tuple[list[Task], list[Follower]]:
     """What becomes of these, and of all behind those that are cancelled; returns the ones that moved.
 
     One depth after the other: all that could be cancelled by them is deeper, so rows are locked in one order.
     """
     moved: list[Task] = []
+    followers: list[Follower] = []
     left = CASCADE_MAX
     pending = sorted(waiting)[:left]
     while pending:
         some = [one.id for one in pending[:DEPENDENTS_AT_ONCE] if one.depth == pending[0].depth]
-        after = _settle_some(connection, some, now)
+        after, stopped = _settle_some(connection, some, now)
         moved += after
-        left -= len(some)
-        pending = pending[len(some) :]
+        followers += stopped
+        left = max(0, left - len(some) - len(stopped))
+        pending = pending[len(some) :][:left]
         cancelled = [task.id for task in after if task.state is TaskState.CANCELLED]
         if cancelled and len(pending) < left:
             pending = sorted({*pending, *blocked_behind(connection, cancelled)})[:left]
-    return moved
+    return moved, followers
 
 
-def _settle_some(connection: Connection, waiting: Sequence[TaskId], now: datetime) -> list[Task]:
+def _settle_some(connection: Connection, waiting: Sequence[TaskId], now: datetime) -> tuple[list[Task], list[Follower]]:
     # Locked first, then looked at: who holds the row of a task sees every end that was written while it waited.
     blocked = lock_blocked(connection, waiting)
     standing = decisive_of(connection, [task.id for task in blocked])
     after = [settled(task, standing[task.id], now) for task in blocked]
     _release(connection, [task for task in after if task.state is TaskState.QUEUED], now)
-    _cancel(connection, [task for task in after if task.state is TaskState.CANCELLED], now)
-    return [task for task in after if task.state is not TaskState.BLOCKED]
+    stopped = _cancel(connection, [task for task in after if task.state is TaskState.CANCELLED], now)
+    return [task for task in after if task.state is not TaskState.BLOCKED], stopped
 
 
 def _release(connection: Connection, ready: Sequence[Task], now: datetime) -> None:
@@ -132,13 +138,12 @@ def _release(connection: Connection, ready: Sequence[Task], now: datetime) -> No
         append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.READY, at=now, data={}) for task in ready])
 
 
-def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) -> None:
+def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) -> list[Follower]:
     if cancelled:
         _all_waited(cancel_blocked(connection, cancelled), cancelled)
         append_events(connection, [finished_event(task, None, now) for task in cancelled])
-    for task in cancelled:
-        if task.schedule_id is not None:
-            settle_run(connection, task, now)
+    runs = [task for task in cancelled if task.schedule_id is not None]
+    return [follower for task in runs for follower in settle_run(connection, task, now)]
 
 
 def _all_waited(written: int, tasks: Sequence[Task]) -> None:

@@ -23,9 +23,9 @@ from delegate.model import (
 )
 from delegate.queue.checkpoints import with_checkpoint
 from delegate.queue.ending import Moved, end, log_others
-from delegate.queue.held import Holder, known_attempt, task_held_by
+from delegate.queue.held import Holder, known_attempt, must, task_held_by
 from delegate.queue.questions import as_asked, set_aside
-from delegate.queue.rescue import lose, must
+from delegate.queue.rescue import log_lost, lose
 from delegate.queue.rules import own_budget_left, start_of_day
 from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
@@ -33,9 +33,10 @@ from delegate.store.database import Connection, Database
 from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
 from delegate.store.results import insert_change, insert_checkpoint
-from delegate.store.tasks import get_task, lock_task, request_cancel, requeue_task
+from delegate.store.tasks import explain_cancel, get_task, lock_task, request_cancel, requeue_task
 
 log = logging.getLogger(__name__)
+NO_REASON = "cancelled by its user"  # the reason of a cancel that gave none
 ENDS = {
     AttemptState.COMPLETED: TaskState.COMPLETED,
     AttemptState.FAILED: TaskState.FAILED,
@@ -55,7 +56,10 @@ async def finish(database: Database, holder: Holder, outcome: Outcome, *, next_s
 async def release(database: Database, holder: Holder, outcome: Outcome, now: datetime) -> Moved:
     """The runner gives the task back: handed over on purpose, or lost with the process that worked on it."""
     moved = await database.write("release", lambda connection: _release(connection, holder, outcome, now))
-    _log_move(moved, holder, outcome.reason)
+    if outcome.state is AttemptState.LOST:
+        log_lost(moved, holder.attempt_id, holder.runner_id)
+    else:
+        _log_move(moved, holder, outcome.reason)
     return moved
 
 
@@ -76,6 +80,7 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
     if next_seq is not None and next_seq != attempt.next_seq:
         raise SequenceGap(attempt_id=attempt.id, expected=attempt.next_seq, given=next_seq)
     task = task_held_by(connection, attempt)
+    outcome = with_reason(outcome, task)
     if outcome.state is AttemptState.COMPLETED:
         _check_effects(connection, task)
     if not end_attempt_if_held(connection, attempt, outcome, now):
@@ -99,7 +104,14 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
     )
     if next_seq is None:
         append_events(connection, [incomplete_event(ended, attempt, now)])
-    return Moved(task=ended, others=end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now))
+    return end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now)
+
+
+def with_reason(outcome: Outcome, task: Task) -> Outcome:
+    """Pure: a runner that stops a task knows only the reason that there was when it was told to."""
+    if outcome.reason is not Reason.CANCELLED or outcome.message != NO_REASON:
+        return outcome
+    return replace(outcome, message=task.cancel_reason or NO_REASON)
 
 
 def _check_effects(connection: Connection, task: Task) -> None:
@@ -131,14 +143,21 @@ def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
 
 def until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
     """Pure: when it was the day's budget that ran out and not the task's own, the task waits for the next day."""
-    if outcome.reason is not Reason.BUDGET or attempt.budget_usd is None or task is None:
-        return outcome
-    own = own_budget_left(task)
-    if own is not None and attempt.budget_usd >= own:
+    if outcome.reason is not Reason.BUDGET or not had_the_days_budget(attempt, task):
         return outcome
     tomorrow = start_of_day(now) + timedelta(days=1)
     message = "the daily budget is used up"
     return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
+
+
+def had_the_days_budget(attempt: Attempt, task: Task | None) -> bool:
+    """Pure: whether the attempt was given what was left of the day's budget, and not all of the task's own."""
+    if attempt.state is not AttemptState.RUNNING:
+        return attempt.state is AttemptState.RELEASED  # the same end told again: what it spent is booked by now
+    if attempt.budget_usd is None or task is None:
+        return False
+    own = own_budget_left(task)
+    return own is None or attempt.budget_usd < own
 
 
 def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Moved:
@@ -162,7 +181,7 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
             message=task.cancel_reason or "cancelled",
             finished_at=now,
         )
-        return Moved(task=ended, others=end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now))
+        return end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now)
     if outcome.reason is Reason.QUESTION:
         return Moved(task=set_aside(connection, task, attempt, now))
     must(requeue_task(connection, task, counted=False, not_before=outcome.not_before), attempt)
@@ -208,20 +227,34 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
+    if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
+        return Moved(task=_explained(connection, task, reason, now))
     if task.state is TaskState.CANCELLED or task.cancel_requested_at is not None:
         return Moved(task=task)
     if task.state in FINAL_TASK_STATES:
         raise IllegalMove(
             task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` makes a new task of it"
         )
-    message = reason or "cancelled by its user"
+    message = reason or NO_REASON
     if task.state is TaskState.RUNNING:
         request_cancel(connection, task_id, message, now)
-        data: dict[str, object] = {"reason": message}
-        append_events(connection, [NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data=data)])
+        append_events(connection, [_cancel_event(task_id, message, now)])
         return Moved(task=replace(task, cancel_requested_at=now, cancel_reason=message))
     ended = replace(task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=message, finished_at=now)
-    return Moved(task=ended, others=end(connection, ended, was=task.state, attempt=None, now=now))
+    return end(connection, ended, was=task.state, attempt=None, now=now)
+
+
+def _explained(connection: Connection, task: Task, reason: str, now: datetime) -> Task:
+    """The first reason that somebody gives is kept, even if the cancel itself came without one."""
+    if not reason or task.cancel_reason != NO_REASON:
+        return task
+    explain_cancel(connection, task.id, reason)
+    append_events(connection, [_cancel_event(task.id, reason, now)])
+    return replace(task, cancel_reason=reason)
+
+
+def _cancel_event(task_id: TaskId, reason: str, now: datetime) -> NewEvent:
+    return NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data={"reason": reason})
 
 
 def _log_move(moved: Moved, holder: Holder, reason: Reason) -> None:

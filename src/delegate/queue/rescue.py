@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from delegate.errors import StaleFence
-from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, Checkpoint, EventKind, Outcome, Task
+from delegate.model import (
+    MAX_ATTEMPTS,
+    AgentName,
+    Attempt,
+    AttemptId,
+    Checkpoint,
+    EventKind,
+    Outcome,
+    RunnerId,
+    Task,
+)
 from delegate.queue.checkpoints import checkpoint_untold
 from delegate.queue.ending import CASCADE_MAX, Moved, end, log_others
-from delegate.queue.held import task_held_by
+from delegate.queue.held import must, task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.attempts import (
     abandoned_attempts,
     end_attempt_if_held,
     expired_attempts,
+    has_expired_attempt,
     pull_back_leases,
     renew_all,
 )
@@ -34,15 +44,37 @@ GONE = "its runner went away"
 SIGNS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
 
 
-async def rescue(database: Database, rules: Rules, now: datetime) -> list[Moved]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescued(Moved):
+    """A task that was taken back, and the attempt that is lost with it."""
+
+    attempt: Attempt
+
+
+async def rescue(database: Database, rules: Rules, now: datetime) -> list[Rescued]:
     """Take back what nobody will come back for; returns the tasks that changed.
 
-    A runner that is merely silent keeps its task until another one asks for work: it may be asleep.
+    A runner that is merely silent may be asleep: it keeps its task until another one asks for work, or somebody wants
+    the task's end.
     """
     rescued = await database.write("rescue", lambda connection: _tick(connection, rules, now))
-    for moved in rescued:
-        log_others(moved)
+    log_rescued(rescued)
     return rescued
+
+
+def log_rescued(rescued: Iterable[Rescued]) -> None:
+    for one in rescued:
+        log_lost(one, one.attempt.id, one.attempt.runner_id)
+
+
+def log_lost(moved: Moved, attempt_id: AttemptId, runner_id: RunnerId) -> None:
+    """For after the commit: until then a loss may be undone, or written again."""
+    task = moved.task
+    log.warning(
+        "attempt lost",
+        extra={"task_id": task.id, "attempt_id": attempt_id, "runner_id": runner_id, "state": task.state},
+    )
+    log_others(moved)
 
 
 async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
@@ -50,7 +82,7 @@ async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
     return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
 
 
-def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Moved]:
+def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Rescued]:
     _stay_fair(connection, rules, now)
     gone = abandoned_attempts(
         connection, silent_since=rules.silent_since(now), given_up_since=now - max(GIVEN_UP_AFTER, rules.reclaim_after)
@@ -64,7 +96,7 @@ def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
     return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
 
 
-def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Moved]:
+def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Rescued]:
     """Part of every claim: what silent runners hold in the lanes of the one who asks."""
     _stay_fair(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
@@ -72,7 +104,7 @@ def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], n
 
 
 def has_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> bool:
-    return bool(expired_attempts(connection, rules.silent_since(now), lanes))
+    return has_expired_attempt(connection, rules.silent_since(now), lanes)
 
 
 def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
@@ -86,13 +118,14 @@ def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
         mark_relay_seen(connection, now)
 
 
-def _lost(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[Moved]:
+def _lost(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[Rescued]:
     """As many as one transaction may settle with all that waits for them; the rest is found at the next look."""
-    rescued: list[Moved] = []
+    rescued: list[Rescued] = []
     settled = 0
     for attempt in attempts:
-        rescued.append(lose(connection, task_held_by(connection, attempt), attempt, now))
-        settled += len(rescued[-1].others)
+        moved = lose(connection, task_held_by(connection, attempt), attempt, now)
+        rescued.append(Rescued(task=moved.task, others=moved.others, followers=moved.followers, attempt=attempt))
+        settled += len(moved.others) + len(moved.followers)
         if settled >= CASCADE_MAX:
             break
     return rescued
@@ -120,21 +153,12 @@ def lose(
     data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
     lost_event = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)
     append_events(connection, [lost_event])
-    others: tuple[Task, ...] = ()
+    moved = Moved(task=after)
     if after.state is TaskState.QUEUED:
         must(requeue_task(connection, carried, counted=True), attempt)
     else:
-        others = end(connection, after, was=TaskState.RUNNING, attempt=attempt, now=now)
-    log.warning(
-        "attempt lost",
-        extra={"task_id": task.id, "attempt_id": attempt.id, "runner_id": attempt.runner_id, "state": after.state},
-    )
-    return Moved(task=after, others=others)
-
-
-def must(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
-    if not written:
-        raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
+        moved = end(connection, after, was=TaskState.RUNNING, attempt=attempt, now=now)
+    return moved
 
 
 def after_loss(task: Task, now: datetime) -> Task:

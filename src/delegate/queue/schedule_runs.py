@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from delegate.model import ScheduleId, Task
@@ -20,24 +21,34 @@ OUTCOMES = {
 }
 
 
-def settle_run(connection: Connection, task: Task, now: datetime) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """A schedule that moved because of the one that it comes after."""
+
+    schedule: Schedule
+    after: ScheduleId
+
+
+def settle_run(connection: Connection, task: Task, now: datetime) -> list[Follower]:
     """A task that a schedule has made has ended: its run gets the outcome, and schedules that come after it are
     released or, if it did not end well, stopped. A task that somebody retried by hand is no run any more."""
     schedule_id = end_run(connection, task, OUTCOMES[task.state], now)
     if schedule_id is None:
-        return
+        return []
     if task.state is TaskState.COMPLETED:
-        release_followers(connection, schedule_id, now)
-    else:
-        fail_followers(connection, schedule_id, f"its task {task.id} has ended as {task.state}", now)
+        return release_followers(connection, schedule_id, now)
+    return fail_followers(connection, schedule_id, f"its task {task.id} has ended as {task.state}", now)
 
 
-def release_followers(connection: Connection, schedule_id: ScheduleId, now: datetime) -> None:
+def release_followers(connection: Connection, schedule_id: ScheduleId, now: datetime) -> list[Follower]:
     """The run of a schedule has ended well: those that waited for it have a time from now on."""
+    released: list[Follower] = []
     for waiting in lock_waiting_for(connection, schedule_id):
         if waiting.state is ScheduleState.ACTIVE:  # who resumes a paused one sees then that its turn has come
             due = due_after(waiting.timing.at, waiting.timing.delay, ended_at=now)
-            _move(connection, replace(waiting, next_run_at=due, reckoned_at=now), after=schedule_id)
+            timed = replace(waiting, next_run_at=due, reckoned_at=now)
+            released += _moved(connection, timed, after=schedule_id, was=waiting.state)
+    return released
 
 
 def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> datetime:
@@ -45,20 +56,29 @@ def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> d
     return ended_at + delay if at is None else max(at, ended_at + delay)
 
 
-def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> None:
-    """A schedule will have no good run: those that waited for it never run, and so on down the chain."""
+def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> list[Follower]:
+    """A schedule will have no good run: those that waited for it never run, and so on down the chain.
+
+    All in one transaction: there are at most FOLLOWERS_MAX of them.
+    """
+    stopped: list[Follower] = []
     pending = [(schedule_id, why)]
     while pending:
         before, why = pending.pop()
         for waiting in lock_waiting_for(connection, before):
             message = f"it comes after {before}, and {why}"
             failed = replace(waiting, state=ScheduleState.FAILED, ended_at=now, message=message)
-            _move(connection, failed, after=before, was=waiting.state)
+            stopped += _moved(connection, failed, after=before, was=waiting.state)
             pending.append((waiting.id, "that one has failed"))
+    return stopped
 
 
-def _move(
-    connection: Connection, moved: Schedule, *, after: ScheduleId, was: ScheduleState = ScheduleState.ACTIVE
-) -> None:
-    if move_schedule(connection, moved, was=was):
-        log.info("follower settled", extra={"schedule_id": moved.id, "after": after, "state": moved.state})
+def _moved(connection: Connection, moved: Schedule, *, after: ScheduleId, was: ScheduleState) -> list[Follower]:
+    return [Follower(schedule=moved, after=after)] if move_schedule(connection, moved, was=was) else []
+
+
+def log_followers(followers: Iterable[Follower]) -> None:
+    """For after the commit: until then a move may be undone, or done again."""
+    for one in followers:
+        fields = {"schedule_id": one.schedule.id, "after": one.after, "state": one.schedule.state}
+        log.info("follower settled", extra=fields)

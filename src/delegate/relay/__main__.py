@@ -24,11 +24,11 @@ from delegate.config import Home, Settings, load
 from delegate.errors import DelegateError, Unauthenticated
 from delegate.queue.rescue import welcome_back
 from delegate.relay.app import make_app
-from delegate.relay.auth import hash_of
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.state import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
+from delegate.tokens import hash_of
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT = 5  # seconds for requests under way when the relay is asked to stop
@@ -94,7 +94,7 @@ async def _serve(
             server_header=False,
             date_header=False,
         )
-        server = Server(config, relay)
+        server = Server(config, relay, keeper=keeper)
         async with anyio.create_task_group() as group:
             if keeper:
                 group.start_soon(_stop_with_keeper, server)
@@ -108,18 +108,19 @@ async def _serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but it says when it is ready and lets nobody hang on a stopping relay."""
+    """uvicorn, but it tells its keeper when it is ready and lets nobody hang on a stopping relay."""
 
-    def __init__(self, config: uvicorn.Config, relay: Relay) -> None:
+    def __init__(self, config: uvicorn.Config, relay: Relay, *, keeper: bool) -> None:
         super().__init__(config)
-        self.relay = relay
+        self.relay, self.keeper = relay, keeper
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             gc.collect()
             gc.freeze()  # what was loaded stays; there is no use in looking through it again and again
-            say({"ready": True})
+            if self.keeper:
+                say({"ready": True})
             log.info("relay ready", extra={"pid": os.getpid()})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

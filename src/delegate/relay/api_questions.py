@@ -9,10 +9,11 @@ from fastapi.responses import Response
 
 from delegate.queue import questions
 from delegate.queue.ending import Moved
-from delegate.relay.api_tasks import PROBLEMS, TaskInPath
 from delegate.relay.auth import owner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.news import tell
+from delegate.relay.paths import TaskInPath
+from delegate.relay.problems import PROBLEMS
 from delegate.relay.state import relay_of
 from delegate.relay.views import answer, task_view
 from delegate.report import follow

@@ -15,18 +15,19 @@ from delegate.queue.ending import Moved
 from delegate.queue.held import Holder
 from delegate.queue.runners import leave as leave_runner
 from delegate.queue.runners import register as register_runner
-from delegate.relay.api_tasks import PROBLEMS, TaskInPath
-from delegate.relay.auth import hash_of, new_runner_token, owner, runner
+from delegate.relay.auth import new_runner_token, owner, runner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.live import AGENTS, holder_of
 from delegate.relay.news import tell
-from delegate.relay.paths import attempt_in_path
+from delegate.relay.paths import TaskInPath, attempt_in_path
+from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
 from delegate.relay.state import Relay, relay_of
 from delegate.relay.views import SHOWN, answer, assignment, control, effect_view
 from delegate.report import record as reports
 from delegate.report.effects import Told, announce, outside
 from delegate.report.record import Standing
+from delegate.tokens import hash_of
 from delegate.wire.runners import (
     AttemptsAnswer,
     ClaimAnswer,

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from delegate.intake import schedules as intake
 from delegate.model import ScheduleId
 from delegate.relay import scheduling
-from delegate.relay.api_tasks import PROBLEMS
 from delegate.relay.auth import owner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.paths import schedule_in_path
-from delegate.relay.schedule_views import detail_view, schedule_view
+from delegate.relay.problems import PROBLEMS
+from delegate.relay.schedule_views import schedule_view
 from delegate.relay.state import relay_of
 from delegate.relay.views import answer, task_view
 from delegate.schedule import ScheduleState
@@ -73,13 +72,12 @@ async def show_schedule(
     schedule_id: ScheduleInPath,
     history_limit: Annotated[int, Query(alias="historyLimit", ge=1, le=100)] = 10,
 ) -> Response:
-    return answer(detail_view(await intake.in_full(relay_of(request).database, schedule_id, history_limit)))
+    return answer(await scheduling.detail(relay_of(request), schedule_id, history_limit))
 
 
 @router.post("/schedules/{schedule_id}/pause", response_model=ScheduleView)
 async def pause_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    relay = relay_of(request)
-    return answer(schedule_view(await intake.pause(relay.database, schedule_id, body.reason, relay.now())))
+    return answer(schedule_view(await scheduling.pause(relay_of(request), schedule_id, body.reason)))
 
 
 @router.post("/schedules/{schedule_id}/resume", response_model=ScheduleView)

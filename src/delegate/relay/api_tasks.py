@@ -12,23 +12,26 @@ from fastapi.responses import Response, StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from delegate import __version__
+from delegate.config import shown_settings
 from delegate.intake import again, batch
 from delegate.intake import submit as intake
+from delegate.intake.messages import send_message
 from delegate.intake.wishes import request_of
-from delegate.model import Task, TaskId
+from delegate.model import Task
 from delegate.queue import finish
 from delegate.queue.ending import Moved
 from delegate.relay import feeds, pages
 from delegate.relay.auth import owner
 from delegate.relay.bodies import JsonBody
 from delegate.relay.news import tell
-from delegate.relay.paths import task_in_path
+from delegate.relay.paths import TaskInPath
+from delegate.relay.problems import PROBLEMS
 from delegate.relay.state import Relay, relay_of
 from delegate.relay.views import answer, change_view, runner_view, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
-from delegate.wire.basics import Problem, TaskCursor, TaskStatus
+from delegate.wire.basics import TaskCursor, TaskStatus
 from delegate.wire.parts import ChangeView
 from delegate.wire.tasks import (
     BatchAnswer,
@@ -47,14 +50,10 @@ from delegate.wire.tasks import (
     TaskView,
 )
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
-}
 SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was seen before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
-TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
@@ -136,7 +135,7 @@ async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -
 @router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
 async def message_task(request: Request, task_id: TaskInPath, body: MessageBody) -> Response:
     relay = relay_of(request)
-    task = await intake.send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
+    task = await send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
     relay.hub.alert(task.id)
     return await _task_answer(relay, task, status=202)
 
@@ -210,6 +209,7 @@ async def show_relay(request: Request) -> Response:
             daily_budget_usd=relay.settings.daily_budget_usd,
             spent_today_usd=state.spent_today_usd,
             tasks={name.value: count for name, count in state.counts.items()},
+            settings=shown_settings(relay.settings),
             runners=[runner_view(runner, around, working.get(runner.id)) for runner in state.runners],
         )
     )

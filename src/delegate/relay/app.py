@@ -21,13 +21,11 @@ from delegate.relay.housekeeping import keep_house
 from delegate.relay.mcp.door import Door
 from delegate.relay.openapi import describe
 from delegate.relay.state import Relay, relay_of
-from delegate.store.database import is_postgres
 from delegate.store.runners import relay_seen_at
 
 
 def make_app(relay: Relay) -> FastAPI:
     disk = disk_of(relay.settings)
-    has_disk = not is_postgres(relay.settings.database_url)  # else the database is on somebody else's
     mcp = Door(relay)
 
     @asynccontextmanager
@@ -36,8 +34,7 @@ def make_app(relay: Relay) -> FastAPI:
             group.start_soon(keep_house, relay)
             group.start_soon(keep_time, relay)
             mcp.open(group)
-            if has_disk:
-                group.start_soon(watch_disk, disk)
+            group.start_soon(watch_disk, disk)
             yield
             relay.hub.close()
             group.cancel_scope.cancel()
@@ -53,8 +50,7 @@ def make_app(relay: Relay) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # it looks for providers at every request
     )
     app.state.relay = relay
-    if has_disk:
-        app.add_middleware(Floor, disk=disk)
+    app.add_middleware(Floor, disk=disk)
     app.add_middleware(Guard)
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.

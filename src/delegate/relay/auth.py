@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 
@@ -13,13 +12,9 @@ from delegate.model import Attempt, Runner
 from delegate.relay.state import Relay, relay_of
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
+from delegate.tokens import RUNNER_PREFIX, hash_of
 
-RUNNER_PREFIX = "drs_"
 TOKEN_MAX = 200
-
-
-def hash_of(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def new_runner_token() -> str:

@@ -31,7 +31,7 @@ class JsonBody(Generic[M]):
             return self.model.model_validate_json(await request.body(), strict=True)
         except ValidationError as error:
             # The input is not echoed, and a body can have a hundred thousand faults: the first is told.
-            raise fault(error.errors(include_url=False, include_input=False)[0]) from None
+            raise fault(error.errors(include_url=False, include_input=False)[0], self.model) from None
         except ClientDisconnect as error:
             raise MalformedBody(why="it ended too early") from error
 

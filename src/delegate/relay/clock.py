@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ from delegate.relay.disk import disk_of
 from delegate.relay.live import CLOCK
 from delegate.relay.news import tell
 from delegate.relay.state import Relay
+from delegate.store.database import Database
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = timedelta(seconds=0.5)  # a run starts within a second of its time, whoever else made its schedule
@@ -39,23 +41,36 @@ async def keep_time(relay: Relay) -> None:
 @dataclass(slots=True)
 class Clock:
     relay: Relay
-    last: datetime | None = None  # nobody knows what the clock showed when the last relay stopped
-    expired_at: datetime | None = None
+    last: datetime | None = None  # what it showed when it was looked at before
+    is_back: bool = True  # nobody knows what the clock showed when the last relay stopped
+    order_at: datetime | None = None  # when to put the schedules in order again; none: now
     is_short: bool = False  # of disk; told once
 
     async def look(self, now: datetime) -> timedelta:
         """Start what is due. Returns how long nothing else is, as far as is known."""
         if self._waits_for_room():
             return AFTER_FAILURE
-        database = self.relay.database
-        if self.last is None or now < self.last:
-            await reckon_back(database, now)
-            self.expired_at = None
+        if self.last is not None and now < self.last:
+            self.is_back, self.order_at = True, None
         self.last = now
-        if self.expired_at is None or now - self.expired_at >= EXPIRE_EVERY:
-            await expire(database, now)
-            self.expired_at = now
+        if self.order_at is None or now >= self.order_at:
+            await self._put_in_order(now)
         return self._pause(await self._start_due(now))
+
+    async def _put_in_order(self, now: datetime) -> None:
+        """What is due starts also when this fails: one schedule with a defect must not stop all the others."""
+        if self.is_back:
+            self.is_back = not await self._is_done(reckon_back, now)
+        has_expired = await self._is_done(expire, now)
+        self.order_at = now + (AFTER_FAILURE if self.is_back or not has_expired else EXPIRE_EVERY)
+
+    async def _is_done(self, chore: Callable[[Database, datetime], Awaitable[None]], now: datetime) -> bool:
+        try:
+            await chore(self.relay.database, now)
+        except Exception:
+            log.exception("schedules not put in order", extra={"chore": chore.__name__})
+            return False
+        return True
 
     def _waits_for_room(self) -> bool:
         """Below the floor nothing new is started: what is due then is late, and goes by its policy."""

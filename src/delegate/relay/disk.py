@@ -21,6 +21,7 @@ from delegate.disk import free_bytes, shortage
 from delegate.errors import DiskFull
 from delegate.home import PRIVATE_FILE
 from delegate.relay.problems import problem
+from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
 BALLAST = 8 * 1024 * 1024  # bytes; the end of an attempt takes some ten thousand
@@ -93,7 +94,8 @@ class Disk:
 
 
 def disk_of(settings: Settings) -> Disk:
-    return Disk(place=settings.home, floor=settings.relay_min_free)
+    """PostgreSQL looks after its own disk, which is somebody else's: then there is no floor, and no ballast."""
+    return Disk(place=settings.home, floor=0 if is_postgres(settings.database_url) else settings.relay_min_free)
 
 
 def reserve(descriptor: int, size: int) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from heapq import merge
 
 import anyio
-from anyio.lowlevel import checkpoint
 from sse_starlette import ServerSentEvent
 
 from delegate.errors import InvalidField
 from delegate.model import Attempt, Event, OutputChunk, TaskId
-from delegate.relay.lines import Line, Reading, marker, views
+from delegate.relay.lines import Reading, Tail, marker, read_to_end, views
 from delegate.relay.live import ALL_TASKS
 from delegate.relay.state import Relay
 from delegate.relay.views import event_view, task_view
@@ -144,29 +142,6 @@ async def last_lines(database: Database, task_id: TaskId, most: int) -> OutputVi
     """The end of the output of all attempts, as lines; also the beginning of a line that is still being written."""
     attempts = await follow.attempts_of(database, task_id)
     reading, tail = Reading(last=most), Tail(most, LINES_MAX)
-    has_more = True
-    while has_more:
-        news = await follow.output_news(database, task_id, reading.after)
-        has_more = len(news.chunks) == follow.CHUNKS_PER_READ
-        for chunk in news.chunks:
-            tail.add(reading.lines([chunk], is_over=False))
-            await checkpoint()  # lines are quick, but there may be a hundred thousand
+    await read_to_end(database, task_id, reading, tail)
     tail.add(reading.lines([], is_over=True))
     return OutputView(lines=views(tail.lines), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
-
-
-class Tail:
-    """The last lines, and not more of them than an answer should carry."""
-
-    def __init__(self, most: int, size_max: int) -> None:
-        self._most = most
-        self._size_max = size_max
-        self._size = 0
-        self.lines: deque[Line] = deque()
-
-    def add(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            self.lines.append(line)
-            self._size += len(line.data)
-            while len(self.lines) > self._most or self._size > self._size_max:
-                self._size -= len(self.lines.popleft().data)

@@ -7,13 +7,19 @@ not been told: a chunk and a byte of it.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Self
 
+from anyio.lowlevel import checkpoint
+
 from delegate.errors import InvalidField
-from delegate.model import AttemptId, OutputChunk, Stream
+from delegate.model import AttemptId, OutputChunk, Stream, TaskId
+from delegate.report import follow
+from delegate.report.follow import News
+from delegate.store.database import Database
 from delegate.wire.tasks import OutputLine
 
 LINE_MAX = 64 * 1024  # bytes; a longer line is told in pieces
@@ -117,6 +123,38 @@ class Reading:
                 rest = strand.rest
                 strand.moved(self._seen + 1)
                 yield Line(strand.at, stream, rest)
+
+
+class Tail:
+    """The last lines, and not more of them than an answer should carry."""
+
+    def __init__(self, most: int, size_max: int) -> None:
+        self._most = most
+        self._size_max = size_max
+        self._size = 0
+        self.lines: deque[Line] = deque()
+
+    def add(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self.lines.append(line)
+            self._size += len(line.data)
+            while len(self.lines) > self._most or self._size > self._size_max:
+                self._size -= len(self.lines.popleft().data)
+
+
+async def read_to_end(database: Database, task_id: TaskId, reading: Reading, tail: Tail) -> News:
+    """All the output that there is; a line that has not ended yet is left to the caller."""
+    while True:
+        news = await follow.output_news(database, task_id, reading.after)
+        for chunk in news.chunks:
+            tail.add(reading.lines([chunk], is_over=False))
+            await checkpoint()  # lines are quick, but there may be a hundred thousand
+        if not has_more(news):
+            return news
+
+
+def has_more(news: News) -> bool:
+    return len(news.chunks) == follow.CHUNKS_PER_READ
 
 
 def marker(missing: int) -> bytes:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from fastapi import Depends
 
 from delegate.errors import NoSuchAttempt, NoSuchSchedule, NoSuchTask
 from delegate.model import AttemptId, ScheduleId, TaskId
@@ -14,6 +17,9 @@ async def task_in_path(task_id: str) -> TaskId:
     if ID.fullmatch(task_id) is None:
         raise NoSuchTask(task_id=task_id)
     return TaskId(task_id)
+
+
+TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 
 
 async def attempt_in_path(attempt_id: str) -> AttemptId:

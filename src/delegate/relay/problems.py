@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -21,11 +22,16 @@ from delegate.errors import (
     Unauthenticated,
     shown,
 )
-from delegate.wire.basics import Problem
+from delegate.wire.basics import NOT_OF_FORM, Problem, Wire
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
+# What every door may answer besides its own, for the API's document.
+PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: as FastAPI takes them
+    code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
+}
 Found = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
+Place = tuple[str | int, ...]  # names of fields, and numbers of entries
 # What pydantic calls by these names; its own words are for who wrote the model.
 SAID = {
     "missing": "is missing",
@@ -114,17 +120,51 @@ def routing_fault(request: Request, error: HTTPException) -> DelegateError:
     return MalformedBody(why=error.detail)
 
 
-def fault(found: Found) -> DelegateError:
-    """What pydantic found wrong, in our words."""
+def fault(found: Found, model: type[Wire] | None = None) -> DelegateError:
+    """What pydantic found wrong, in our words. `model` is what it looked for."""
     if found["type"] == "json_invalid":
         return MalformedBody(why=found["msg"].removeprefix("Invalid JSON: "))
     field = ".".join(str(part) for part in found["loc"] if part not in ("body", "query", "path"))
+    if found["type"] == "string_too_short" and model is not None and is_required(model, found["loc"]):
+        return InvalidField(field=field, why="is empty; give it a value")
     return InvalidField(field=field or "body", why=said(found))
+
+
+def is_required(model: type[Wire], place: Place) -> bool:
+    holder = model_at(model, place[:-1])
+    field = None if holder is None else _fields(holder).get(place[-1])
+    return field is not None and field.is_required()
+
+
+def model_at(model: type[Wire], place: Place) -> type[Wire] | None:
+    """The model of what stands at this place, if there is one and no other."""
+    for part in place:
+        if isinstance(part, int):  # an entry of a list: the model is that of all its entries
+            continue
+        field = _fields(model).get(part)
+        found = [] if field is None else list(_models_in(field.annotation))
+        if len(found) != 1:
+            return None
+        model = found[0]
+    return model
+
+
+def _fields(model: type[Wire]) -> dict[str | int, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[Wire]]:  # Any: whatever may be written as a type
+    if isinstance(annotation, type) and issubclass(annotation, Wire):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def said(found: Found) -> str:
     if found["type"] == "string_pattern_mismatch" and "cursor" in found["loc"]:
         return NO_CURSOR
+    if found["type"] == "string_pattern_mismatch" and (words := NOT_OF_FORM.get(found["ctx"]["pattern"])):
+        return words
     if words := SAID.get(found["type"]):
         return words.format_map(found.get("ctx", {}))
     return str(found["msg"]).removeprefix("Value error, ")

@@ -33,6 +33,7 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
         next_runs=times,
         last_run_at=schedule.last_run_at,
         last_task_id=schedule.last_task_id,
+        last_outcome=schedule.last_outcome,
         created_at=schedule.created_at,
         ended_at=schedule.ended_at,
         message=schedule.message,

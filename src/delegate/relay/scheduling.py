@@ -11,10 +11,11 @@ from delegate.model import ScheduleId, Task
 from delegate.queue import finish
 from delegate.relay.live import CLOCK
 from delegate.relay.news import tell
-from delegate.relay.schedule_views import schedule_view
+from delegate.relay.pages import cursor_after, place_of
+from delegate.relay.schedule_views import detail_view, schedule_view
 from delegate.relay.state import Relay
 from delegate.schedule import Schedule, ScheduleState
-from delegate.wire.schedules import PipelineRequest, SchedulePage, ScheduleRequest
+from delegate.wire.schedules import PipelineRequest, ScheduleDetail, SchedulePage, ScheduleRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +37,18 @@ async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.Creat
 
 
 async def page(relay: Relay, status: ScheduleState | None, limit: int, cursor: str | None) -> SchedulePage:
-    before = None if cursor is None else int(cursor[1:])
-    rows = await intake.page(relay.database, state=status, before=before, limit=limit)
-    following = f"s{rows[-1][0]}" if len(rows) == limit else None
-    return SchedulePage(schedules=[schedule_view(schedule) for _, schedule in rows], next=following)
+    rows = await intake.page(relay.database, state=status, before=place_of(cursor), limit=limit)
+    return SchedulePage(
+        schedules=[schedule_view(schedule) for _, schedule in rows], next=cursor_after("s", rows, limit)
+    )
+
+
+async def detail(relay: Relay, schedule_id: ScheduleId, history_limit: int) -> ScheduleDetail:
+    return detail_view(await intake.in_full(relay.database, schedule_id, history_limit))
+
+
+async def pause(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
+    return await intake.pause(relay.database, schedule_id, reason, relay.now())
 
 
 async def resume(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:

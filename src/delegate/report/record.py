@@ -8,7 +8,7 @@ from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
 from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task, Usage
-from delegate.queue.held import Holder, held_attempt, task_held_by
+from delegate.queue.held import Holder, held_attempt, look_at_held, task_held_by
 from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.database import Connection, Database
@@ -21,7 +21,7 @@ from delegate.store.events import (
     event_at,
     output_at,
 )
-from delegate.store.runners import messages_after
+from delegate.store.messages import messages_after
 
 COST_MAX = 1e9  # as FinishRequest has it
 
@@ -64,10 +64,12 @@ async def renew(database: Database, holder: Holder, messages_seen: int, now: dat
 
 
 async def standing(database: Database, holder: Holder, messages_seen: int) -> Standing:
+    """A look only: a long poll looks again and again, and waits for nobody who writes."""
+
     def read(connection: Connection) -> Standing:
-        attempt = held_attempt(connection, holder)
+        task, attempt = look_at_held(connection, holder)
         seen = max(attempt.messages_seen, messages_seen)
-        return _standing(connection, task_held_by(connection, attempt), attempt, messages_seen=seen)
+        return _standing(connection, task, attempt, messages_seen=seen)
 
     return await database.read(read)
 

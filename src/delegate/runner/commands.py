@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from delegate.model import Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Invocation, exit_code
+from delegate.model import Outcome, Stream
+from delegate.runner.agents.base import Ending, Fact, Invocation, NoProtocol, exit_code
 from delegate.runner.cgroups import OutOfMemory
 from delegate.runner.disk import DiskLow
 from delegate.runner.process import Command, Exit, launch
@@ -34,27 +34,14 @@ class CommandResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class CommandReading:
+class CommandReading(NoProtocol):
     """A command has no protocol: what it printed is kept for whoever must look at it."""
 
     output: bytes = b""
-    result_seen: bool = False
-    session_missing: bool = False
-    session_id: str | None = None
-    usage: Usage = Usage()
-    parse_errors: int = 0
-    summary: str = ""
-    takes_more_turns: bool = False
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
         self.output = (self.output + data)[-OUTPUT_KEPT:]
         return []
-
-    def replies(self) -> bytes:
-        return b""
-
-    def message(self, text: str) -> bytes | None:  # noqa: ARG002
-        return None
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
         raise AssertionError("a command is judged by its exit code")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,6 +27,8 @@ from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
 
 log = logging.getLogger(__name__)
 
+UNDO_PAUSE, UNDO_PAUSE_MOST = timedelta(minutes=5), timedelta(hours=6)  # doubles; a try that hangs takes three minutes
+UNDO_TIME, UNDO_TRIES = timedelta(days=7), 10  # both must have passed: a machine that was off has not tried
 ENDED = frozenset({"completed", "failed", "cancelled"})
 Done = TypeVar("Done")
 
@@ -40,6 +43,9 @@ class Entry(Wire):
     commit: CommitId
     url: str  # the remote
     pull_request: str | None = None
+    failures: int = 0  # how often it could not be undone
+    failing_since: datetime | None = None
+    not_before: datetime | None = None  # the next try to undo it
 
 
 class Journal:
@@ -159,6 +165,15 @@ async def unsettled(link: RelayLink, journal: Journal) -> list[Undo]:
         else:
             found.append(Undo(entry=entry, recorded=recorded_of(answer, EffectKind.PULL_REQUEST)))
     return found
+
+
+def postponed(entry: Entry, now: datetime) -> Entry | None:
+    """Pure: what could not be undone, with the time of its next try; None when there have been enough."""
+    failures, since = entry.failures + 1, entry.failing_since or now
+    if failures >= UNDO_TRIES and now - since >= UNDO_TIME:
+        return None
+    pause = min(UNDO_PAUSE * 2 ** min(entry.failures, UNDO_TRIES), UNDO_PAUSE_MOST)
+    return entry.model_copy(update={"failures": failures, "failing_since": since, "not_before": now + pause})
 
 
 def recorded_of(answer: EffectsAnswer, kind: EffectKind) -> str | None:

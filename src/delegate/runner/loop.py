@@ -11,7 +11,6 @@ from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Mode
 from delegate.runner import ends
-from delegate.runner.agents.asking import hash_of
 from delegate.runner.attempt import carry_out
 from delegate.runner.ends import End
 from delegate.runner.equipment import Equipment
@@ -19,6 +18,7 @@ from delegate.runner.holding import Holding
 from delegate.runner.process import end_strays
 from delegate.runner.tidying import tidy_up
 from delegate.states import Reason
+from delegate.tokens import hash_of
 from delegate.wire.runners import Assignment, ClaimAnswer, ClaimRequest, FinishRequest
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Runner:
         self._is_ready = False
         self._is_in_trouble = False
         self._is_settled = False
-        self._is_tidy = False
+        self._tidy_at: datetime | None = datetime.now(UTC)  # None: until the next task there is nothing to tidy up
 
     async def work(self) -> None:
         shutdown = self._equipment.shutdown
@@ -70,8 +70,9 @@ class Runner:
             with self._equipment.shutdown.ends_idling():
                 await self._equipment.spares.refill()
                 await self._make_ready()
-                if not self._is_tidy:
-                    self._is_tidy = await tidy_up(self._equipment)
+                now = datetime.now(UTC)
+                if self._tidy_at is not None and self._tidy_at <= now:
+                    self._tidy_at = await tidy_up(self._equipment, now)
                 answer = await self._claim()
             if answer is not None and answer.assignment is not None:
                 await self._carry_out(answer.assignment)
@@ -175,7 +176,8 @@ class Runner:
         finally:
             self._equipment.ceilings.end(assignment.attempt_id)
             self._equipment.orders.say_idle()
-        self._is_tidy = end is not None and assignment.mode is Mode.IN_PLACE
+        if end is None or assignment.mode is not Mode.IN_PLACE:
+            self._tidy_at = datetime.now(UTC)
         if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
             self._parked[assignment.agent] = end.not_before
         if isinstance(end, FinishRequest) and end.reason is Reason.NOT_INSTALLED:

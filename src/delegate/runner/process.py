@@ -22,6 +22,7 @@ import anyio.lowlevel
 
 from delegate.model import Stream
 from delegate.runner import supervisor
+from delegate.runner.strays import attempt_of, program_of
 from delegate.runner.supervisor import IS_LINUX, LEFTOVER_GRACE, Process, Table, become_subreaper
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MARKER = "DELEGATE_ATTEMPT_ID"
 CHUNK = 64 * 1024  # what a pipe holds: a larger read would find no more
 START_BOUND = 30.0  # a program on a sleeping disk is slow; a hung network disk must not hold the runner
 KILL_BOUND = 5.0  # kills take milliseconds; what stays longer hangs in the kernel, and waiting will not help
@@ -383,37 +383,40 @@ def _reap_zombies(processes: list[Process]) -> None:
             _has_ended(process.pid)
 
 
-def end_strays(marker: str) -> list[int]:
-    """Kill this user's processes whose environment names the attempt, and all under them; returns their pids.
+def end_strays(attempt_id: str) -> list[int]:
+    """Kill this user's processes whose environment names the attempt, and all under them; returns who has ended.
 
     For what a runner and a supervisor killed together left behind. Blocks for moments; Linux only, elsewhere nobody
     may read another process's environment.
     """
     if not IS_LINUX:
         return []
-    ended: set[int] = set()
+    found: set[int] = set()
     deadline = time.monotonic() + KILL_BOUND
-    while (strays := _strays(f"{MARKER}={marker}".encode())) and time.monotonic() < deadline:
-        for process in strays:
-            supervisor.send_signal(process, signal.SIGKILL)
-        ended.update(process.pid for process in strays)
+    while strays := _strays(attempt_id):
+        found.update(process.pid for process in strays)
+        within_reach = [process for process in strays if supervisor.send_signal(process, signal.SIGKILL)]
+        if not within_reach or time.monotonic() >= deadline:
+            break
         time.sleep(KILL_TICK)
+    for process in strays:
+        what = {"attempt_id": attempt_id, "pid": process.pid, "command": program_of(process.pid)}
+        log.warning("stray process left", extra=what)
     _reap_zombies(_orphans(supervisor.read_table(), 0))
-    return sorted(ended)
+    return sorted(found - {process.pid for process in strays})
 
 
-def _strays(wanted: bytes) -> list[Process]:
+def _strays(attempt_id: str) -> list[Process]:
     table = supervisor.read_proc()
-    roots = [process for process in table.values() if process.pid != os.getpid() and _carries(process.pid, wanted)]
+    roots = [process for process in table.values() if process.pid != os.getpid() and _is_of(process.pid, attempt_id)]
     harmless = [root for root in roots if os.getpid() not in supervisor.descendants(table, root.pid)]
     return [process for process in _with_descendants(table, harmless) if not process.is_zombie]
 
 
-def _carries(pid: int, wanted: bytes) -> bool:
-    directory = Path("/proc") / str(pid)
+def _is_of(pid: int, attempt_id: str) -> bool:
+    """This user's alone: root could read, and kill, everybody's."""
     try:
-        if directory.stat().st_uid != os.getuid():
-            return False
-        return wanted in (directory / "environ").read_bytes().split(b"\0")
-    except OSError:  # it ended, or is not ours to read
+        is_own = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+    except OSError:  # it ended
         return False
+    return is_own and attempt_of(pid) == attempt_id

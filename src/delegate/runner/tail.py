@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from delegate.model import EventKind
-
-LINES = 50
-LINE_MAX = 500
+from delegate.retelling import LINE_MAX, LINES, last_lines, retold
 
 
 class Tail:
@@ -23,21 +21,14 @@ class Tail:
         if not self._speaks_to_people:
             return
         *whole, self._open = (self._open + data[-LINES * LINE_MAX :]).split(b"\n")
-        self._lines.extend(_told(line.decode(errors="replace")) for line in whole[-LINES:])
+        self._lines.extend(last_lines([line.decode(errors="replace") for line in whole[-LINES:]]))
         self._open = self._open[-LINE_MAX:]
 
     def fact(self, kind: EventKind, data: dict[str, object]) -> None:
         if kind is EventKind.SESSION and isinstance(model := data.get("model"), str):
             self.model = model
-        if kind is EventKind.MESSAGE:
-            self._lines.extend(_told(line) for line in str(data.get("text", "")).splitlines()[-LINES:])
-        elif kind is EventKind.TOOL:
-            self._lines.append(_told(f"[{data.get('name', '')}] {data.get('summary', '')}"))
+        self._lines.extend(last_lines(retold(kind, data)))
 
     def lines(self) -> tuple[str, ...]:
-        rest = [_told(self._open.decode(errors="replace"))] if self._open.strip() else []
+        rest = last_lines([self._open.decode(errors="replace")]) if self._open.strip() else ()
         return (*self._lines, *rest)[-LINES:]
-
-
-def _told(line: str) -> str:
-    return "".join(c if c.isprintable() or c == "\t" else " " for c in line)[:LINE_MAX]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 
 from delegate.config import Home
 from delegate.errors import NotFound, Refused
 from delegate.model import EffectKind
-from delegate.runner.effects import ENDED, Entry, Undo, unsettled
+from delegate.runner.effects import ENDED, Entry, Journal, Undo, postponed, unsettled
 from delegate.runner.equipment import Equipment
 from delegate.runner.forges.base import ForgeFailed, PullRequest, PullState
 from delegate.runner.forges.body import marker
@@ -21,6 +23,7 @@ from delegate.runner.workspaces.mirrors import lock_of, mirror_of
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.repositories import repository
 from delegate.runner.workspaces.sweep import Limits, sweep
+from delegate.settings_values import without_login
 
 log = logging.getLogger(__name__)
 
@@ -31,36 +34,59 @@ SUPERSEDED = (
 UNWANTED = "Closed by Delegate: the task that this was opened for ended without it."
 
 
-async def tidy_up(equipment: Equipment) -> bool:
-    """Quick when there is nothing to do. False: something is not settled yet, and must be looked at again."""
+async def tidy_up(equipment: Equipment, now: datetime) -> datetime | None:
+    """Quick when there is nothing to do. When to look again at what is not settled yet; None: all is."""
     try:
         git = await equipment.git.get()
     except GitFailed as problem:
         log.warning("no git on this machine", extra={"why": problem.why})
-        return True
-    for undo in await unsettled(equipment.link, equipment.journal):
-        await _undo(equipment, git, undo)
+        return None
+    await _undo_due(equipment, git, now)
     home = Home(equipment.settings.home)
     settings = equipment.settings
     limits = Limits(age=timedelta(days=settings.salvage_days), size=settings.salvage_bytes)
     live = await _live(equipment, home)
-    await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=datetime.now(UTC))
-    return not equipment.journal.entries()
+    await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=now)
+    return min((entry.not_before or now for entry in equipment.journal.entries()), default=None)
 
 
-async def _undo(equipment: Equipment, git: Git, undo: Undo) -> None:
+async def _undo_due(equipment: Equipment, git: Git, now: datetime) -> None:
+    """Until the first failure: a remote that hangs takes minutes, and the next claim must not wait for more of them."""
+    undos = await unsettled(equipment.link, equipment.journal)
+    may_try = True
+    for undo in sorted(undos, key=lambda undo: undo.entry.not_before or now):
+        if may_try and (undo.entry.not_before or now) <= now:
+            may_try = await _undo(equipment, git, undo, now)
+        elif undo.entry.kind is EffectKind.PUSH:
+            await _disown(git, Home(equipment.settings.home), undo.entry)
+
+
+async def _undo(equipment: Equipment, git: Git, undo: Undo, now: datetime) -> bool:
     """The task ended without what this runner did for it: a pull request nobody asked for, a branch nobody needs."""
     entry = undo.entry
+    what = {"task_id": entry.task_id, "kind": entry.kind, "branch": entry.target}
     try:
         if entry.kind is EffectKind.PULL_REQUEST:
             await _close_pull_requests(equipment, git, undo)
         else:
             await _delete_branch(git, Home(equipment.settings.home), entry)
     except (ForgeFailed, GitFailed, PushRejected, SetupProblem) as problem:
-        log.warning("effect not undone", extra={"task_id": entry.task_id, "kind": entry.kind, "why": str(problem)})
-        return
-    log.info("effect undone", extra={"task_id": entry.task_id, "kind": entry.kind, "branch": entry.target})
+        _put_off(equipment.journal, entry, now, {**what, "why": str(problem)})
+        return False
+    log.info("effect undone", extra=what)
     equipment.journal.forget(entry)
+    return True
+
+
+def _put_off(journal: Journal, entry: Entry, now: datetime, what: dict[str, str]) -> None:
+    later = postponed(entry, now)
+    if later is not None:
+        journal.note(later)
+        log.warning("effect not undone", extra={**what, "next_try": later.not_before})
+        return
+    pull_request = {"pull_request": entry.pull_request} if entry.pull_request else {}
+    log.warning("effect left for good", extra={**what, **pull_request, "remote": without_login(entry.url)})
+    journal.forget(entry)
 
 
 async def _close_pull_requests(equipment: Equipment, git: Git, undo: Undo) -> None:
@@ -78,15 +104,27 @@ def must_close(pull: PullRequest, undo: Undo) -> bool:
 
 
 async def _delete_branch(git: Git, home: Home, entry: Entry) -> None:
-    """At the remote, if it is still what this runner pushed.
+    """At the remote, if it is still what this runner pushed; nobody may fetch it into the mirror again meanwhile."""
+    async with _disowned(git, home, entry):
+        await delete_branch_if(git, entry.url, entry.target, entry.commit)
 
-    The mirror must not know it any longer, either: what the remote is believed to have is not saved by a sweep.
-    """
+
+async def _disown(git: Git, home: Home, entry: Entry) -> None:
+    try:
+        async with _disowned(git, home, entry):
+            pass
+    except (GitFailed, SetupProblem) as problem:
+        log.warning("branch stays in the mirror", extra={"branch": entry.target, "why": str(problem)})
+
+
+@asynccontextmanager
+async def _disowned(git: Git, home: Home, entry: Entry) -> AsyncIterator[None]:
+    """The mirror does not know the branch: what the remote is believed to have is not saved by a sweep."""
     mirror = mirror_of(home, repository(entry.url).key)
     async with locked(lock_of(mirror), MIRROR_PATIENCE, "its mirror is in use"):
         if mirror.is_dir():
             await git.run(f"--git-dir={mirror}", "update-ref", "-d", f"refs/heads/{entry.target}", cwd=mirror)
-        await delete_branch_if(git, entry.url, entry.target, entry.commit)
+        yield
 
 
 async def _live(equipment: Equipment, home: Home) -> set[str]:

@@ -17,18 +17,17 @@ from delegate.store.tables import attempt, has_state, runner, task
 INSERT = insert(attempt)
 OF_CLAIM = select(attempt).where(attempt.c.claim_id == bindparam("claim"))
 RUNNING = select(attempt).where(has_state(attempt, AttemptState.RUNNING)).order_by(attempt.c.started_at)
+IS_EXPIRED = (
+    has_state(attempt, AttemptState.RUNNING),
+    attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
+    # Not a join: a planner that trusts old statistics would begin with all tasks, at every claim.
+    select(task.c.id)
+    .where(task.c.id == attempt.c.task_id, task.c.lane.in_(bindparam("lanes", expanding=True)))
+    .exists(),
+)
+ANY_EXPIRED = select(attempt.c.id).where(*IS_EXPIRED).limit(1)
 EXPIRED = (
-    select(attempt)
-    .where(
-        has_state(attempt, AttemptState.RUNNING),
-        attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
-        # Not a join: a planner that trusts old statistics would begin with all tasks, at every claim.
-        select(task.c.id)
-        .where(task.c.id == attempt.c.task_id, task.c.lane.in_(bindparam("lanes", expanding=True)))
-        .exists(),
-    )
-    .order_by(attempt.c.renewed_at)
-    .with_for_update(skip_locked=True, of=attempt)
+    select(attempt).where(*IS_EXPIRED).order_by(attempt.c.renewed_at).with_for_update(skip_locked=True, of=attempt)
 )
 BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
 
@@ -90,14 +89,23 @@ def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequ
     return [to_attempt(row) for row in rows]
 
 
+def has_expired_attempt(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> bool:
+    """Whether there are any; locks nothing."""
+    return connection.execute(ANY_EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)}).first() is not None
+
+
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
-    """Held by a runner that is not known any more, or that was silent for so long that nobody expects it back."""
-    unknown = ~select(runner.c.id).where(runner.c.id == attempt.c.runner_id).exists()
+    """Of a runner that was silent for so long that nobody expects it back; or merely silent, if it is not known any
+    more or somebody wants the task's end."""
+    is_silent = attempt.c.renewed_at <= silent_since
+    is_unknown = ~select(runner.c.id).where(runner.c.id == attempt.c.runner_id).exists()
+    unwanted = (task.c.id == attempt.c.task_id, task.c.cancel_requested_at.is_not(None))
+    is_unwanted = select(task.c.id).where(*unwanted).exists()
     query = (
         select(attempt)
         .where(
             has_state(attempt, AttemptState.RUNNING),
-            or_(attempt.c.renewed_at <= given_up_since, and_(attempt.c.renewed_at <= silent_since, unknown)),
+            or_(attempt.c.renewed_at <= given_up_since, and_(is_silent, or_(is_unknown, is_unwanted))),
         )
         .with_for_update(skip_locked=True, of=attempt)
     )

@@ -1,4 +1,4 @@
-"""Verbs on runners, on the messages for their agents, and on the relay's own sign of life."""
+"""Verbs on runners, and on the relay's own sign of life."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from delegate.model import AgentMessage, Runner, RunnerId, TaskId
-from delegate.store.tables import message, relay, runner
+from delegate.model import Runner, RunnerId
+from delegate.store.tables import relay, runner
 
 RELAY = "relay"
 # Made once: every claim needs them.
@@ -70,21 +70,6 @@ def forget_runner(connection: Connection, runner_id: RunnerId) -> None:
 
 def forget_runners(connection: Connection, *, silent_since: datetime) -> int:
     return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
-
-
-def insert_message(
-    connection: Connection, task_id: TaskId, text: str, *, trigger_key: str | None, now: datetime
-) -> None:
-    connection.execute(insert(message).values(task_id=task_id, trigger_key=trigger_key, text=text, at=now))
-
-
-def has_message(connection: Connection, trigger_key: str) -> bool:
-    return connection.execute(select(message.c.id).where(message.c.trigger_key == trigger_key)).first() is not None
-
-
-def messages_after(connection: Connection, task_id: TaskId, after: int) -> list[AgentMessage]:
-    query = select(message).where(message.c.task_id == task_id, message.c.id > after).order_by(message.c.id)
-    return [AgentMessage(id=row.id, text=row.text) for row in connection.execute(query)]
 
 
 def relay_seen_at(connection: Connection) -> datetime | None:

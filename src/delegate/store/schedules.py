@@ -5,13 +5,22 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, and_, delete, func, insert, select, update
 
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.store.tables import has_state, schedule, schedule_run
 
 LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
+LAST_OUTCOME = (
+    select(schedule_run.c.outcome)
+    .where(schedule_run.c.schedule_id == schedule.c.id)
+    .order_by(schedule_run.c.occurrence.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+# Read with the row and not kept in it: who ends a task would have to hold the schedule, too.
+SCHEDULES = select(schedule, LAST_OUTCOME.label("last_outcome"))
 
 
 def insert_schedule(connection: Connection, new: Schedule, *, trigger_key: str | None) -> None:
@@ -39,26 +48,26 @@ def insert_schedule(connection: Connection, new: Schedule, *, trigger_key: str |
 
 
 def get_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | None:
-    row = connection.execute(select(schedule).where(schedule.c.id == schedule_id)).one_or_none()
+    row = connection.execute(SCHEDULES.where(schedule.c.id == schedule_id)).one_or_none()
     return None if row is None else to_schedule(row)
 
 
 def lock_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | None:
     """The schedule, held until the transaction ends, so that what is decided from it is still true when written."""
-    row = connection.execute(select(schedule).where(schedule.c.id == schedule_id).with_for_update()).one_or_none()
+    row = connection.execute(SCHEDULES.where(schedule.c.id == schedule_id).with_for_update()).one_or_none()
     return None if row is None else to_schedule(row)
 
 
 def lock_due(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
     """The schedule if it is still due and no other relay is at it."""
     is_due = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at <= now)
-    query = select(schedule).where(schedule.c.id == schedule_id, *is_due)
+    query = SCHEDULES.where(schedule.c.id == schedule_id, *is_due)
     row = connection.execute(query.with_for_update(skip_locked=True)).one_or_none()
     return None if row is None else to_schedule(row)
 
 
 def schedule_of_trigger(connection: Connection, trigger_key: str) -> Schedule | None:
-    row = connection.execute(select(schedule).where(schedule.c.trigger_key == trigger_key)).one_or_none()
+    row = connection.execute(SCHEDULES.where(schedule.c.trigger_key == trigger_key)).one_or_none()
     return None if row is None else to_schedule(row)
 
 
@@ -73,7 +82,7 @@ def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleI
 
 def reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Active ones whose next run was worked out at a time that the clock has not reached again."""
-    query = select(schedule).where(has_state(schedule, ScheduleState.ACTIVE), schedule.c.reckoned_at > now)
+    query = SCHEDULES.where(has_state(schedule, ScheduleState.ACTIVE), schedule.c.reckoned_at > now)
     rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
     return [to_schedule(row) for row in rows]
 
@@ -101,7 +110,7 @@ def page_of_schedules(
     connection: Connection, *, state: ScheduleState | None, before: int | None, limit: int
 ) -> list[tuple[int, Schedule]]:
     """Newest first, each with its place in the order, which is the cursor of the next page."""
-    query = select(schedule).order_by(schedule.c.seq.desc()).limit(limit)
+    query = SCHEDULES.order_by(schedule.c.seq.desc()).limit(limit)
     if state is not None:
         query = query.where(has_state(schedule, state))
     if before is not None:
@@ -114,7 +123,7 @@ def steps_of_pipeline(connection: Connection, pipeline: ScheduleId) -> list[Sche
     first = get_schedule(connection, pipeline)
     steps = [] if first is None else [first]
     while steps:
-        query = select(schedule).where(schedule.c.after_id == steps[-1].id, schedule.c.pipeline == pipeline)
+        query = SCHEDULES.where(schedule.c.after_id == steps[-1].id, schedule.c.pipeline == pipeline)
         following = connection.execute(query).one_or_none()
         if following is None:
             break
@@ -192,20 +201,32 @@ def end_run(connection: Connection, task: Task, outcome: RunOutcome, now: dateti
 
 def lock_waiting_for(connection: Connection, schedule_id: ScheduleId) -> list[Schedule]:
     """Those that are to run once, after a run of this one, and have no time yet; paused ones too."""
-    query = select(schedule).where(
-        schedule.c.after_id == schedule_id,
-        schedule.c.state.in_(LIVING),
-        schedule.c.cron.is_(None),
-        schedule.c.next_run_at.is_(None),
-    )
+    query = SCHEDULES.where(schedule.c.after_id == schedule_id, _waits(schedule))
     return [to_schedule(row) for row in connection.execute(query.with_for_update())]
+
+
+def _waits(table: FromClause) -> ColumnElement[bool]:
+    """Whether it comes after another, and has no time until that has ended."""
+    follows = and_(table.c.after_id.isnot(None), table.c.cron.is_(None))
+    return and_(follows, table.c.state.in_(LIVING), table.c.next_run_at.is_(None))
+
+
+def count_waiting_with(connection: Connection, schedule_id: ScheduleId) -> int:
+    """How many wait for the end that one after this would wait for: behind this one, and behind all it waits for."""
+    one = select(schedule.c.id, schedule.c.after_id, _waits(schedule).label("waits"))
+    line = one.where(schedule.c.id == schedule_id).cte("line", recursive=True)
+    line = line.union_all(one.join(line, schedule.c.id == line.c.after_id).where(line.c.waits))
+    crowd = select(line.c.id, line.c.waits).cte("crowd", recursive=True)
+    waiting = select(schedule.c.id, _waits(schedule)).where(_waits(schedule))
+    crowd = crowd.union(waiting.join(crowd, schedule.c.after_id == crowd.c.id))
+    return connection.execute(select(func.count()).select_from(crowd).where(crowd.c.waits)).scalar_one()
 
 
 def lock_lapsed(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Those that have expired while they had no time to run at: they waited for another, or were paused."""
     waits = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.is_(None))
-    waiting = select(schedule).where(*waits, schedule.c.expires_at <= now)
-    paused = select(schedule).where(has_state(schedule, ScheduleState.PAUSED), schedule.c.expires_at <= now)
+    waiting = SCHEDULES.where(*waits, schedule.c.expires_at <= now)
+    paused = SCHEDULES.where(has_state(schedule, ScheduleState.PAUSED), schedule.c.expires_at <= now)
     found = (connection.execute(one.limit(limit).with_for_update(skip_locked=True)) for one in (waiting, paused))
     return [to_schedule(row) for rows in found for row in rows]
 
@@ -232,6 +253,7 @@ def to_schedule(row: Row[Any]) -> Schedule:
         next_run_at=row.next_run_at,
         last_run_at=row.last_run_at,
         last_task_id=row.last_task_id,
+        last_outcome=None if row.last_outcome is None else RunOutcome(row.last_outcome),
         ended_at=row.ended_at,
         message=row.message,
     )

@@ -245,6 +245,15 @@ def request_cancel(connection: Connection, task_id: TaskId, reason: str, now: da
     return result.rowcount == 1
 
 
+def explain_cancel(connection: Connection, task_id: TaskId, reason: str) -> bool:
+    result = connection.execute(
+        update(task)
+        .where(task.c.id == task_id, has_state(task, TaskState.RUNNING), task.c.cancel_requested_at.is_not(None))
+        .values(cancel_reason=reason)
+    )
+    return result.rowcount == 1
+
+
 def page_of_tasks(
     connection: Connection, *, states: Sequence[TaskState], before: int | None, limit: int
 ) -> list[tuple[int, Task]]:

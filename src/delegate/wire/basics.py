@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Annotated, Literal
@@ -10,6 +12,7 @@ from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
@@ -34,6 +37,10 @@ BODY_MAX = 3 * 1024 * 1024  # a prompt of 250,000 characters takes up to four by
 PATCH_MAX = 400_000  # characters
 DATA_DEPTH_MAX = 20  # levels of an event's data; readers of JSON give up at depths of their own
 INTEGER_MAX = 2**63
+ISO_8601 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
+    re.IGNORECASE,
+)
 
 
 def without_nul(text: str) -> str:
@@ -46,6 +53,16 @@ def branch(name: str) -> str:
     if problem := branch_names.branch_problem(name):
         raise ValueError(problem)
     return name
+
+
+def written_out(moment: object) -> datetime:
+    """Digits alone pydantic would count from 1970; they are more likely meant as a date, or as milliseconds."""
+    if isinstance(moment, datetime):
+        return moment
+    if isinstance(moment, str) and ISO_8601.fullmatch(moment):
+        with suppress(ValueError):  # no calendar has a 30th of February, and ours no leap seconds
+            return datetime.fromisoformat(moment.upper())
+    raise ValueError("is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z")
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -85,7 +102,18 @@ ONE_LINE = rf"^[^{CONTROL}]*[^\s{CONTROL}{UNSEEN}][^{CONTROL}]*$"
 ABSOLUTE = Field(json_schema_extra={"pattern": r"^/[^\x00]*$"})
 BASE64 = Field(json_schema_extra={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
 KNOWN_AGENT = Field(json_schema_extra={"pattern": rf"^({'|'.join(AgentName)}|{ACP_AGENT.pattern})$"})
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+NAME = r"^[^\x00-\x1f\x7f]+$"
+MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$"
+ID = r"^[A-Za-z0-9_.-]+$"
+ZONE = r"^[A-Za-z0-9_+/-]+$"
+# What is wrong with a text that is not of this form, for people; the other patterns are for programs.
+NOT_OF_FORM = {
+    NAME: "has a control character in it, as a tab or a new line",
+    MODEL: "is no name of a model: those have letters, digits and ._:/@[]-, begin with one of the first two, up to 100",
+    ID: "is no id: those have letters, digits, dots, - and _ only",
+    ZONE: "is no time zone; write one like Europe/Berlin or UTC",
+}
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME)]
 BranchName = Annotated[
     str,
     AfterValidator(branch),
@@ -97,12 +125,12 @@ Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(without
 # One line of visible text; intake says so in better words than a pattern does.
 Title = Annotated[Line, Field(json_schema_extra={"pattern": ONE_LINE})]
 Summary = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(without_nul), NO_NUL]
-ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$")]
+ModelName = Annotated[str, StringConstraints(min_length=1, pattern=MODEL)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
 Words = Annotated[
     str, StringConstraints(min_length=1, max_length=PROMPT_MAX), AfterValidator(without_nul), NO_NUL
 ]  # what a person wants an agent to read
-Moment = Annotated[AwareDatetime, AfterValidator(in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(written_out), AfterValidator(in_utc)]
 EventData = Annotated[dict[str, object], AfterValidator(storable)]
 Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]
 Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
@@ -110,7 +138,7 @@ Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PriorityName = Literal["P0", "P1", "P2"]
 TaskStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]  # blocked is shown as queued
 RunnerState = Literal["idle", "busy", "silent"]
-IdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
+IdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ID)]
 TaskCursor = Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,17}$")]
 ScheduleCursor = Annotated[str, StringConstraints(pattern=r"^s[1-9][0-9]{0,17}$")]
 Count = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, ScheduleState
-from delegate.wire.basics import IdText, Moment, Name, Text, Wire
+from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
+from delegate.wire.basics import ZONE, IdText, Moment, Name, Text, Wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
 YEAR_MS = 366 * 86_400_000
 Cron = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Zone = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")]
+Zone = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=ZONE)]
 DelayMs = Annotated[StrictInt, Field(ge=0, le=YEAR_MS)]
 RunCount = Annotated[StrictInt, Field(ge=1, le=1_000_000_000)]
 
@@ -82,6 +82,7 @@ class ScheduleView(Wire):
     next_runs: list[datetime] = []  # three, if there are as many
     last_run_at: datetime | None = None
     last_task_id: str | None = None
+    last_outcome: RunOutcome | None = None  # of the latest time that was due
     created_at: datetime
     ended_at: datetime | None = None
     message: str | None = None

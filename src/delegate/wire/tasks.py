@@ -58,6 +58,7 @@ class SubmitRequest(Wire):
     prompt: Prompt
     priority: PriorityName = "P2"
     agent: Agent | None = None
+    default_agent: Agent | None = None  # of the caller's settings; weaker than labels and the repository's file
     model: ModelName | None = None
     effort: Effort | None = None
     permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
@@ -262,4 +263,5 @@ class RelayView(Wire):
     daily_budget_usd: float | None = None
     spent_today_usd: float
     tasks: dict[str, int]
+    settings: dict[str, object]  # as it has read them when it started, without secrets
     runners: list[RunnerView]

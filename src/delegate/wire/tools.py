@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints
 
 from delegate.model import OPTION_MAX, OPTIONS_MAX, QUESTION_MAX, OnDependencyFailure
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, ScheduleState
+from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
 from delegate.wire.basics import (
     NO_NUL,
     IdText,
@@ -119,9 +119,9 @@ class TaskStatus(Wire):
 
 
 class TaskLogs(Wire):
-    """The output of a task: its last lines, or with `since` those after them.
+    """The output of a task: its last lines at once, or with `since` those after them.
 
-    With `since` it waits for new lines, up to 50 seconds or until the task ends, and tells them as progress.
+    With `since` it waits until the task ends or there are `tail` new lines, up to 50 seconds.
     """
 
     task_id: Annotated[IdText, TASK]
@@ -130,14 +130,17 @@ class TaskLogs(Wire):
 
 
 class CancelTask(Wire):
-    """Stop a task that runs or waits, and those that depend on it."""
+    """Stop a task that waits, and those that depend on it; one that runs, and they, when its runner has stopped it."""
 
     task_id: Annotated[IdText, TASK]
     reason: Annotated[Text, REASON] = ""
 
 
 class RetryTask(Wire):
-    """Run an ended task once more, as a new task with the same wishes."""
+    """Run an ended task once more, as a new task with the same wishes.
+
+    One that failed or was cancelled goes on from what it left; one that completed starts anew.
+    """
 
     task_id: Annotated[IdText, TASK]
 
@@ -294,7 +297,7 @@ class LogsAnswer(Wire):
 class Cancelled(Wire):
     task_id: str
     status: TaskState  # a running one ends when its runner has stopped it
-    also_cancelled: list[str]  # those that depended on it
+    also_cancelled: list[str]  # those that depended on it; of a running one none yet
 
 
 class Again(Wire):
@@ -316,6 +319,7 @@ class Scheduled(Wire):
     next_run_at: datetime | None = None
     next_runs: list[datetime]
     why: str | None = None
+    message: str | None = None
 
 
 class ScheduleBrief(Wire):
@@ -330,6 +334,7 @@ class ScheduleBrief(Wire):
     runs: int
     next_run_at: datetime | None = None
     last_task_id: str | None = None
+    last_outcome: RunOutcome | None = None
     message: str | None = None
     why: str | None = None
 

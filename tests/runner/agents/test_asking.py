@@ -15,10 +15,11 @@ import pytest
 from delegate.model import Stream
 from delegate.runner.agents import Roots, Turn
 from delegate.runner.agents.acp import Acp
-from delegate.runner.agents.asking import Asking, ask_token, hash_of
+from delegate.runner.agents.asking import Asking, ask_token
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
+from delegate.tokens import hash_of
 
 TOKEN = "dat_" + "5" * 64
 URL = "http://127.0.0.1:4100/mcp"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents import Ending, Fact, Turn
-from delegate.runner.agents.claude_reading import TEXT_MAX, ClaudeReading
+from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
+from delegate.runner.agents.facts import TEXT_MAX
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 
@@ -526,6 +527,7 @@ def test_a_timeout_names_the_time(new_reading: NewReading, now: datetime) -> Non
 
     assert message(1_800_000) == "it was stopped because its time of 30 minutes was over"
     assert message(3_600_000) == "it was stopped because its time of 1 hour was over"
+    assert message(1_000) == "it was stopped because its time of 1 second was over"
     assert message(1_500) == "it was stopped because its time of 1.5 seconds was over"
 
 

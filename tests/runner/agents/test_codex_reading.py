@@ -173,6 +173,12 @@ def test_a_limit_of_turns_is_said_not_to_hold() -> None:
     ]
 
 
+def test_a_limit_of_money_is_said_not_to_hold() -> None:
+    facts = feed(CodexReading(codex_turn(budget_usd=5.0)), STARTED)
+
+    assert data_of(facts, EventKind.WARNING) == [{"text": "codex tells no cost; no limit of money is in force"}]
+
+
 # What it costs.
 
 

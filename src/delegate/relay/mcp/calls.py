@@ -13,17 +13,19 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from delegate.errors import DelegateError, InvalidField
 from delegate.model import AttemptId
-from delegate.relay.problems import Found, fault, said
+from delegate.relay.problems import Found, fault, model_at, said
 from delegate.relay.state import Relay
 from delegate.wire.basics import Name, Wire
-from delegate.wire.tasks import Directory
+from delegate.wire.tasks import Agent, Directory
 
-DIRECTORY, MACHINE = "delegate-directory", "delegate-machine"  # headers: where the client is
+# Headers: where the client is, and the agent that its settings name.
+DIRECTORY, MACHINE, DEFAULT_AGENT = "delegate-directory", "delegate-machine", "delegate-default-agent"
 REQUEST_KEY = "delegate/requestKey"  # in _meta: the same call sent again has the same one
 CONNECT = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
 P = TypeVar("P", bound=Wire)
 Place = dict[str, str]
 directories = TypeAdapter[str](Directory)
+agents = TypeAdapter[str](Agent)
 names = TypeAdapter[str](Name)
 
 
@@ -38,6 +40,10 @@ class Call:
     @property
     def machine(self) -> str | None:
         return header(self.headers, MACHINE, names)
+
+    @property
+    def default_agent(self) -> str | None:
+        return header(self.headers, DEFAULT_AGENT, agents)
 
     def place(self, directory: str | None, repository: str | None) -> Place:
         """Where a task works that names these: in a directory of the client's machine, or wherever git can fetch."""
@@ -112,9 +118,11 @@ def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
 def argument_fault(model: type[Wire], found: Found) -> DelegateError:
     place = found["loc"]
     if found["type"] != "extra_forbidden":
-        return fault(found)
-    known = [field.alias or name for name, field in model.model_fields.items()]
+        return fault(found, model)
+    holder = model_at(model, place[:-1]) or model
+    whose = model.__name__ if holder is model else f"a {holder.__name__.lower()}"
+    known = [field.alias or name for name, field in holder.model_fields.items()]
     near = get_close_matches(str(place[-1]), known, n=1)
     advice = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
     field = ".".join(str(part) for part in place)
-    return InvalidField(field=field, why=f"is no parameter of {model.__name__}; {advice}")
+    return InvalidField(field=field, why=f"is no parameter of {whose}; {advice}")

@@ -14,11 +14,12 @@ from fastapi import Request
 from starlette.types import Receive, Scope, Send
 
 from delegate.errors import Stopping, Unauthenticated
-from delegate.model import AGENT_PREFIX, Attempt
+from delegate.model import Attempt
 from delegate.relay.auth import agent_attempt, bearer, owner
 from delegate.relay.live import AGENTS
 from delegate.relay.mcp.messages import in_short
 from delegate.relay.state import Relay
+from delegate.tokens import AGENT_PREFIX
 
 if TYPE_CHECKING:
     from delegate.relay.mcp.servers import Servers

@@ -14,10 +14,10 @@ agent "shell" runs the prompt as a plain command.
 
 DelegateTask answers at once, and the task goes on when you stop. Do not poll in a loop: go on with your own work, \
 then look with TaskStatus. To wait, call TaskLogs with `since` set to the last `next`: it comes back when the task \
-ends, or after 50 seconds. A task that is waiting has asked something (`questions`): answer with AnswerTask if you \
-know, ask your user if you do not. After a failure read TaskLogs first; ResumeTask with additionalContext goes on \
-from where the task stopped, RetryTask runs it again as it was. ScheduleTask is for later or again and again, \
-CreatePipeline for steps that follow each other. Tell the user the ids of the tasks you start.
+ends, with `tail` new lines, or after 50 seconds. A task that is waiting has asked something (`questions`): answer \
+with AnswerTask if you know, ask your user if you do not. After a failure read TaskLogs first; ResumeTask with \
+additionalContext goes on from where the task stopped, RetryTask runs it again as it was. ScheduleTask is for later or \
+again and again, CreatePipeline for steps that follow each other. Tell the user the ids of the tasks you start.
 """
 
 FOR_ASKING = """\

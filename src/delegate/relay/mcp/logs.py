@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import anyio
 
 from delegate.model import TaskId
-from delegate.relay.feeds import LOOK_SECONDS, Tail
-from delegate.relay.lines import Line, Reading, views
+from delegate.relay.feeds import LOOK_SECONDS
+from delegate.relay.lines import Line, Reading, Tail, has_more, read_to_end, views
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.views import SHOWN
 from delegate.report import follow
@@ -29,17 +29,15 @@ async def task_logs(call: Call, asked: wire.TaskLogs) -> Told:
 
 async def _last(call: Call, task_id: TaskId, most: int) -> Told:
     reading, tail = Reading(last=most), Tail(most, ANSWER_MAX)
-    while True:
-        news = await follow.output_news(call.relay.database, task_id, reading.after)
-        tail.add(reading.lines(news.chunks, is_over=is_over(news)))
-        if not has_more(news):
-            return _told(news, tail.lines, reading)
+    news = await read_to_end(call.relay.database, task_id, reading, tail)
+    tail.add(reading.lines([], is_over=is_over(news)))
+    return _told(news, tail.lines, reading)
 
 
 async def _following(call: Call, task_id: TaskId, reading: Reading, most: int) -> Told:
-    """Only who says where it stopped waits for more: clients want progress of every call, agents do not."""
+    """Who says where it stopped waits for more; lines are told as they come to clients that want progress."""
     page = Page(most)
-    deadline = anyio.current_time() + (0.0 if call.progress is None else FOLLOW_SECONDS)
+    deadline = anyio.current_time() + FOLLOW_SECONDS
     with call.relay.hub.listening(task_id) as bell:
         while True:
             news = await follow.output_news(call.relay.database, task_id, reading.after)
@@ -61,10 +59,6 @@ def _told(news: News, lines: Iterable[Line], reading: Reading) -> Told:
     shown, status = views(lines), SHOWN[news.task.state]
     answer = wire.LogsAnswer(task_id=news.task.id, status=status, lines=shown, next=str(reading))
     return Told(answer=answer, text="\n".join([*(line.text for line in shown), f"[{news.task.id} is {status}]"]))
-
-
-def has_more(news: News) -> bool:
-    return len(news.chunks) == follow.CHUNKS_PER_READ
 
 
 def is_over(news: News) -> bool:

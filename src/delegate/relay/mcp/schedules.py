@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from delegate.intake import schedules as intake
 from delegate.intake.naming import naming
 from delegate.model import ScheduleId
 from delegate.relay import scheduling
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.mcp.tasks import beginning, wishes_of
-from delegate.relay.schedule_views import detail_view, schedule_view
+from delegate.relay.mcp.words import spoken
+from delegate.relay.schedule_views import schedule_view
 from delegate.schedule import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
@@ -39,23 +39,23 @@ def _step(call: Call, number: int, step: wire.Step) -> PipelineStep:
 
 async def list_schedules(call: Call, asked: wire.ListSchedules) -> Told:
     page = await scheduling.page(call.relay, asked.status, asked.limit, asked.cursor)
-    text = "\n".join(headline(view) for view in page.schedules) or "there are no such schedules"
-    answer = wire.SchedulesAnswer(schedules=[brief(view) for view in page.schedules], next=page.next)
+    views = [spoken(view) for view in page.schedules]
+    text = "\n".join(headline(view) for view in views) or "there are no such schedules"
+    answer = wire.SchedulesAnswer(schedules=[brief(view) for view in views], next=page.next)
     return Told(answer=answer, text=text)
 
 
 async def get_schedule(call: Call, asked: wire.GetSchedule) -> Told:
-    full = await intake.in_full(call.relay.database, ScheduleId(asked.schedule_id), asked.history_limit)
-    detail = detail_view(full)
-    history = detail.history if asked.include_history else None
+    detail = await scheduling.detail(call.relay, ScheduleId(asked.schedule_id), asked.history_limit)
+    schedule = spoken(detail.schedule)
+    history = [spoken(run) for run in detail.history] if asked.include_history else None
     runs = [f"{run.occurrence.isoformat()} {run.outcome} {run.task_id or ''}".rstrip() for run in history or []]
-    answer = wire.ScheduleAnswer(schedule=detail.schedule, history=history)
-    return Told(answer=answer, text="\n".join([headline(detail.schedule), *runs]))
+    answer = wire.ScheduleAnswer(schedule=schedule, history=history)
+    return Told(answer=answer, text="\n".join([headline(schedule), *runs]))
 
 
 async def pause_schedule(call: Call, asked: wire.PauseSchedule) -> Told:
-    relay = call.relay
-    return _told(await intake.pause(relay.database, ScheduleId(asked.schedule_id), asked.reason, relay.now()))
+    return _told(await scheduling.pause(call.relay, ScheduleId(asked.schedule_id), asked.reason))
 
 
 async def resume_schedule(call: Call, asked: wire.ResumeSchedule) -> Told:
@@ -73,7 +73,7 @@ async def cancel_schedule(call: Call, asked: wire.CancelSchedule) -> Told:
 
 
 def _told(schedule: Schedule) -> Told:
-    view = schedule_view(schedule)
+    view = spoken(schedule_view(schedule))
     return Told(answer=scheduled(view), text=headline(view))
 
 
@@ -84,6 +84,7 @@ def scheduled(view: ScheduleView) -> wire.Scheduled:
         next_run_at=view.next_run_at,
         next_runs=view.next_runs,
         why=view.why,
+        message=view.message,
     )
 
 
@@ -100,6 +101,7 @@ def brief(view: ScheduleView) -> wire.ScheduleBrief:
         runs=view.runs,
         next_run_at=view.next_run_at,
         last_task_id=view.last_task_id,
+        last_outcome=view.last_outcome,
         message=view.message,
         why=view.why,
     )
@@ -107,5 +109,7 @@ def brief(view: ScheduleView) -> wire.ScheduleBrief:
 
 def headline(view: ScheduleView) -> str:
     moment = None if view.next_run_at is None else f"next run at {view.next_run_at.isoformat()}"
-    parts = (f"{view.schedule_id} is {view.status}", moment or view.why or view.message)
-    return ": ".join(part for part in parts if part)
+    said = (moment or view.why or view.message or "").removeprefix(f"{view.status}: ")  # the message may begin with it
+    last = "" if view.last_outcome is None else f" (last run: {view.last_outcome})"
+    stands = f"{view.schedule_id} is {view.status}{last}"
+    return f"{stands}: {said}" if said else stands

@@ -30,21 +30,12 @@ from delegate.relay.mcp.calls import Call, parsed, request_key
 from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
 from delegate.relay.mcp.schemas import schema_of
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
+from delegate.relay.mcp.words import for_agents
 from delegate.relay.problems import Defect, said
 from delegate.relay.state import Relay
 from delegate.wire.basics import BODY_MAX
 
 log = logging.getLogger(__name__)
-# What people are told to do in a shell, an agent does with these.
-TOOLS = {
-    "`delegate status": "`TaskStatus",
-    "`delegate cancel": "`CancelTask",
-    "`delegate retry": "`RetryTask",
-    "`delegate schedule list": "`ListSchedules",
-    "`delegate schedule get": "`GetSchedule",
-    "`delegate schedule cancel --cancel-tasks ": "`CancelSchedule` with `cancelTasks` for `",
-    "`--on-dependency-failure run`": '`"onDependencyFailure": "run"`',
-}
 Context = ServerRequestContext[Any, Any]  # Any: no state of the SDK's own, and requests of any kind
 
 
@@ -148,6 +139,4 @@ def _advertised(tool: Tool[Any]) -> Advertised:
 def refusal(error: DelegateError) -> CallToolResult:
     """As text only: clients hold structured content against the tool's output schema, errors included."""
     text = "\n".join([error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"])
-    for command, tool in TOOLS.items():
-        text = text.replace(command, tool)
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+    return CallToolResult(content=[TextContent(text=for_agents(text))], is_error=True)

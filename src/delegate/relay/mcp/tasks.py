@@ -12,6 +12,7 @@ from delegate.queue.ending import Moved
 from delegate.queue.why import why
 from delegate.relay import pages
 from delegate.relay.mcp.calls import Call, Told
+from delegate.relay.mcp.words import for_agents, spoken
 from delegate.relay.news import tell
 from delegate.relay.views import SHOWN, attempt_view, checkpoint_view, task_view
 from delegate.report import follow
@@ -20,6 +21,7 @@ from delegate.wire import tools as wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
 PROMPT_SHOWN = 200  # characters of a prompt in a page
+STOPPING = "its runner has been told to stop it, and what waits for it is cancelled when it has"
 
 
 async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
@@ -29,14 +31,16 @@ async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
     submitted, around = await intake.submit_and_look(relay.database, request, relay.settings, relay.rules, relay.now())
     task = submitted.task
     tell(relay, Moved(task=task))
-    answer = wire.Delegated(task_id=task.id, status=SHOWN[task.state], why=why(task, around))
-    return Told(answer=answer, text=headline(task.id, answer.status, answer.why or task.message))
+    reason = for_agents(why(task, around) or "")
+    answer = wire.Delegated(task_id=task.id, status=SHOWN[task.state], why=reason or None)
+    return Told(answer=answer, text=headline(task.id, answer.status, reason))
 
 
 def wishes_of(call: Call, wanted: wire.TaskWishes) -> dict[str, object]:
-    """What was said, by the names of its fields, and where it is to be done."""
+    """What was said, by the names of its fields, where it is to be done, and by whom if nobody is named."""
     said = wanted.model_dump(include=set(wire.TaskWishes.model_fields), exclude_unset=True)
-    return {**said, **call.place(wanted.working_directory, wanted.repository)}
+    place = call.place(wanted.working_directory, wanted.repository)
+    return {**said, **place, "default_agent": call.default_agent}
 
 
 async def task_status(call: Call, asked: wire.TaskStatus) -> Told:
@@ -47,16 +51,17 @@ async def task_status(call: Call, asked: wire.TaskStatus) -> Told:
     standing = await follow.task_standing(
         call.relay.database, TaskId(asked.task_id), call.relay.rules, call.relay.now()
     )
-    view = task_view(standing.task, standing.around)
-    attempts = [attempt_view(attempt) for attempt in standing.attempts]
+    view = spoken(task_view(standing.task, standing.around))
+    attempts = [spoken(attempt_view(attempt)) for attempt in standing.attempts]
     answer = wire.StatusAnswer(task=view, attempts=attempts, checkpoint=checkpoint_view(standing.checkpoint))
     return Told(answer=answer, text=description(view))
 
 
 async def _page(call: Call, asked: wire.TaskStatus) -> Told:
     page = await pages.task_page(call.relay, asked.status, asked.limit, asked.cursor)
-    text = "\n".join(headline_of(view) for view in page.tasks) or "there are no such tasks"
-    return Told(answer=wire.StatusAnswer(tasks=[brief(view) for view in page.tasks], next=page.next), text=text)
+    views = [spoken(view) for view in page.tasks]
+    text = "\n".join(headline_of(view) for view in views) or "there are no such tasks"
+    return Told(answer=wire.StatusAnswer(tasks=[brief(view) for view in views], next=page.next), text=text)
 
 
 async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
@@ -65,7 +70,7 @@ async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
     tell(relay, moved)
     task, others = moved.task, [task.id for task in moved.others if task.state is TaskState.CANCELLED]
     status = SHOWN[task.state]
-    text = f"{task.id} is {status}" + ("; its runner has been told to stop it" if status == "running" else "")
+    text = f"{task.id} is {status}" + (f"; {STOPPING}" if status == "running" else "")
     return Told(answer=wire.Cancelled(task_id=task.id, status=status, also_cancelled=[*others]), text=text)
 
 
@@ -97,7 +102,8 @@ def _again(call: Call, submitted: intake.Submitted) -> Told:
         parent_task_id=task.parent_task_id or "",
         retry_count=task.retry_count,
     )
-    return Told(answer=answer, text=f"{task.id} goes on from {task.retry_of}; it is {answer.status}")
+    begins = "starts the work anew of" if task.lineage == task.id else "goes on from"
+    return Told(answer=answer, text=f"{task.id} {begins} {task.retry_of}; it is {answer.status}")
 
 
 def brief(view: TaskView) -> wire.TaskBrief:

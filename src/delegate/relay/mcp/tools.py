@@ -15,8 +15,6 @@ from delegate.relay.state import Relay
 from delegate.wire import tools as wire
 from delegate.wire.basics import Wire
 
-ROUTE_OF_NEW_WORK = "/api/tasks"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[P]):
@@ -39,7 +37,7 @@ class Tool(Generic[P]):
 
 def check_room(relay: Relay) -> None:
     """The other door refuses new work by its address; here there is one address for everything."""
-    why = disk_of(relay.settings).lacks_room("POST", ROUTE_OF_NEW_WORK) if relay.database.is_sqlite else None
+    why = disk_of(relay.settings).lacks_floor()
     if why is not None:
         raise DiskFull(why=why, retry_after=RETRY_AFTER)
 

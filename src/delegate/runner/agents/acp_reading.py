@@ -25,12 +25,12 @@ from delegate.runner.agents.acp_options import (
 from delegate.runner.agents.acp_updates import Updates
 from delegate.runner.agents.acp_verdict import AUTH_REQUIRED, GOOD_STOP, Failure, Run, verdict
 from delegate.runner.agents.asking import NAMES as ASKING_NAMES
-from delegate.runner.agents.base import Ending, Fact, Turn, exit_code, request
-from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID, STDERR_KEPT, SUMMARY_MAX
-from delegate.runner.agents.lines import JsonLines, as_count, as_object, as_text, one_line
+from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, request, session_of
+from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID
+from delegate.runner.agents.facts import SUMMARY_MAX, spent, warning
+from delegate.runner.agents.lines import Streams, as_count, as_object, as_text, one_line
 from delegate.runner.process import Exit
-from delegate.states import AttemptState, Reason
-from delegate.wire.parts import UsageView
+from delegate.states import Reason
 
 FIRST = 1  # the number of the first request, which opens the run
 METHOD_MAX = 100
@@ -55,8 +55,7 @@ class AcpReading:
         self._asking = turn.asking
         self._agent = agent
         self._cwd = cwd
-        self._lines = JsonLines()
-        self._stderr = b""
+        self._streams = Streams()
         self._replies = bytearray()
         self._step = Step.INITIALIZE
         self._number = FIRST
@@ -78,7 +77,7 @@ class AcpReading:
 
     @property
     def parse_errors(self) -> int:
-        return self._lines.parse_errors
+        return self._streams.parse_errors
 
     @property
     def result_seen(self) -> bool:
@@ -86,7 +85,7 @@ class AcpReading:
 
     @property
     def session_id(self) -> str | None:
-        return self._session or (None if self.session_missing else self._resumed)
+        return session_of(self._session, self._resumed, is_missing=self.session_missing)
 
     @property
     def summary(self) -> str:
@@ -111,32 +110,20 @@ class AcpReading:
         return words.prompt(self._number, self._session, text)
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
-        if stream is Stream.STDERR:
-            self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
-            return []
-        return [fact for event in self._lines.feed(data) for fact in self._read(event)]
+        return [fact for event in self._streams.feed(stream, data) for fact in self._read(event)]
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
-        for event in self._lines.finish():
+        for event in self._streams.finish():
             self._read(event)
         run = Run(
             agent=self._agent,
             stop=self._stop,
             failure=self._failure,
             said_last=self.summary,
-            stderr=self._stderr.decode("utf-8", "replace"),
+            stderr=self._streams.stderr,
             timeout=timedelta(milliseconds=self._turn.assignment.timeout_ms),
         )
-        judged = verdict(run, exit, ending, now)
-        return Outcome(
-            state=judged.state,
-            reason=judged.reason,
-            message=judged.message,
-            exit_code=0 if judged.state is AttemptState.COMPLETED else exit_code(exit),
-            session_id=self.session_id,
-            usage=self.usage,
-            not_before=judged.not_before,
-        )
+        return outcome_of(self, verdict(run, exit, ending, now), exit)
 
     def _read(self, event: dict[str, object]) -> list[Fact]:
         method, params = event.get("method"), as_object(event.get("params"))
@@ -233,7 +220,7 @@ class AcpReading:
             if option is None and category == MODEL:
                 return warnings + self._fail(Failure(words="it lets nobody choose one", reason=Reason.UNKNOWN_MODEL))
             if option is None or (value is None and category == EFFORT):
-                warnings.append(_warning(f"{self._agent} knows no effort {wanted} here; it works with its own"))
+                warnings.append(warning(f"{self._agent} knows no effort {wanted} here; it works with its own"))
             elif option.current != value:
                 # A model that is not on the list may be known all the same: some agents take every name.
                 self._wish = category
@@ -242,7 +229,7 @@ class AcpReading:
         self._ask(Step.PROMPT, words.prompt(self._next(), self._session, self._request()))
         if self._turn.assignment.max_turns is not None or self._turn.assignment.budget_usd is not None:
             told = f"{self._agent} has no limit of turns or money; the task's limit is not in force"
-            warnings.append(_warning(told))
+            warnings.append(warning(told))
         model = option_for(self._options, MODEL)
         name = one_line(model.current if model else "", SUMMARY_MAX)
         return [*warnings, Fact(kind=EventKind.SESSION, data={"sessionId": self._session, "model": name})]
@@ -256,10 +243,10 @@ class AcpReading:
         self._step = Step.OVER
         self._count(as_object(answer.get("usage")))
         facts = self._updates.finished()
-        facts.append(Fact(kind=EventKind.USAGE, data=UsageView(**asdict(self.usage)).model_dump(by_alias=True)))
+        facts.append(spent(self.usage))
         if self._denied:
             kinds = one_line(", ".join(sorted(self._denied)), SUMMARY_MAX)
-            facts.append(_warning(f"tool calls that were not permitted: {self._denied.total()} ({kinds})"))
+            facts.append(warning(f"tool calls that were not permitted: {self._denied.total()} ({kinds})"))
             self._denied.clear()
         return facts
 
@@ -287,7 +274,7 @@ class AcpReading:
                 return self._fail(Failure(words=failure.words, reason=Reason.UNKNOWN_MODEL))
             case Step.SETTLE:
                 return [
-                    _warning(f"{self._agent} did not take a wish: {one_line(failure.words, SUMMARY_MAX)}"),
+                    warning(f"{self._agent} did not take a wish: {one_line(failure.words, SUMMARY_MAX)}"),
                     *self._settle(),
                 ]
             case _:
@@ -313,7 +300,3 @@ def _failure(error: dict[str, object]) -> Failure:
         code=code if isinstance(code, int) else 0,
         kind=as_text(data.get("errorKind")),
     )
-
-
-def _warning(text: str) -> Fact:
-    return Fact(kind=EventKind.WARNING, data={"text": text})

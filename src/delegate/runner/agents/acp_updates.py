@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from delegate.model import EventKind
 from delegate.runner.agents.base import Fact
-from delegate.runner.agents.claude_reading import ID_MAX, SUMMARY_MAX, TELLING, TEXT_MAX
+from delegate.runner.agents.claude_reading import TELLING
+from delegate.runner.agents.facts import ID_MAX, TEXT_MAX, telling, tool
 from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, one_line, storable
 from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
 
@@ -93,19 +94,13 @@ def _name(update: dict[str, object]) -> str:
 
 
 def _told(call: dict[str, object]) -> str:
-    given = as_object(call.get("rawInput"))
-    return next((text for field in TOLD_BY if (text := as_text(given.get(field)).strip())), "")
+    return telling(as_object(call.get("rawInput")), TOLD_BY)
 
 
 def _tool(call_id: str, call: dict[str, object]) -> Fact:
     name, title = as_text(call.get("name")), as_text(call.get("title"))
     told = _told(call) or (title if title != name else "")
-    data: dict[str, object] = {
-        "name": one_line(name, SUMMARY_MAX),
-        "summary": one_line(told, SUMMARY_MAX),
-        "id": one_line(call_id, ID_MAX),
-    }
-    return Fact(kind=EventKind.TOOL, data=data)
+    return tool(name, told, call_id)
 
 
 def _todo(entries: list[object]) -> Fact:

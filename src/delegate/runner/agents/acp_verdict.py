@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.errors import shown
-from delegate.runner.agents.base import Ending, Verdict, how_it_ended, stopped_by_runner
-from delegate.runner.agents.claude_verdict import BY_ERROR, NOT_FOUND, UNKNOWN_RESET
+from delegate.runner.agents.base import Ending, Verdict, failed, quoting, stopped_by_runner, without_result
+from delegate.runner.agents.claude_verdict import BY_ERROR, UNKNOWN_RESET
+from delegate.runner.agents.lines import last_line
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 
@@ -66,18 +66,16 @@ def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
     if run.failure is not None:
         return _failure(run, run.failure, now)
     if run.stop is None:
-        last_words = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
-        reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
-        return _failed(reason, _quoting(f"{run.agent} {how_it_ended(exit)}, without a result", last_words))
+        return without_result(run.agent, exit, last_line(run.stderr))
     if run.stop != GOOD_STOP:
         reason = BY_STOP.get(run.stop, Reason.AGENT_ERROR)
         words = run.said_last if reason is Reason.REFUSED else f"it stopped with {run.stop}"
-        return _failed(reason, _quoting(SENTENCES[reason].format(agent=run.agent), words))
+        return failed(reason, quoting(SENTENCES[reason].format(agent=run.agent), words))
     # Its exit tells nothing more: the protocol has no word for it, and it ends because its input does.
     sentence = f"{run.agent} finished"
     if ending is Ending.LINGERED:
         sentence += ", and was ended because it did not exit by itself"
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, run.said_last))
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, run.said_last))
 
 
 def reason_of(failure: Failure) -> Reason:
@@ -93,16 +91,8 @@ def reason_of(failure: Failure) -> Reason:
 
 def _failure(run: Run, failure: Failure, now: datetime) -> Verdict:
     reason = reason_of(failure)
-    message = _quoting(SENTENCES[reason].format(agent=run.agent), failure.words)
+    message = quoting(SENTENCES[reason].format(agent=run.agent), failure.words)
     if reason in {Reason.RATE_LIMITED, Reason.USAGE_LIMIT}:
         # Nobody says when it is over; a try costs nothing while it is not.
         return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=now + UNKNOWN_RESET)
-    return _failed(reason, message)
-
-
-def _failed(reason: Reason, message: str) -> Verdict:
-    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
-
-
-def _quoting(sentence: str, words: str) -> str:
-    return f"{sentence}: {shown(words)}" if words.strip() else sentence
+    return failed(reason, message)

@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
-from delegate.model import AGENT_PREFIX
+from delegate.tokens import AGENT_PREFIX
 
 TOKEN_VARIABLE = "DELEGATE_ASK_TOKEN"  # noqa: S105
 # Not plain `delegate`: under that name a user's own agents may have Delegate's other tools.
@@ -32,8 +32,3 @@ class Asking:
 def ask_token(runner_token: str, claim_id: str) -> str:
     """Made from the runner's own token, which no agent gets; nobody has to keep it."""
     return AGENT_PREFIX + hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()
-
-
-def hash_of(token: str) -> str:
-    """All that the relay is told of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()

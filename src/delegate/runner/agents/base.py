@@ -12,9 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from delegate.errors import shown
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.agents.asking import TOKEN_VARIABLE, WORDS, Asking
 from delegate.runner.process import Exit
+from delegate.runner.strays import MARK
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
@@ -38,6 +40,7 @@ OUTER_SESSION = frozenset(
 )
 # Told by a task to its command, which may have started a relay: it is of no concern to the tasks of that one.
 OUTER_TASK = frozenset({"DELEGATE_CONTEXT"})
+NOT_FOUND = 127  # what a shell or `env` answers when the program, or its interpreter, is not there
 SIGNALLED = 128  # a shell's exit code for a program that a signal ended is this plus the signal
 INTERRUPTED = (
     "An earlier attempt at this request was interrupted before it had ended. Look at the state of the working "
@@ -178,6 +181,24 @@ class Reading(Protocol):
         ...
 
 
+class NoProtocol:
+    """What there is to read of a program that only prints and ends."""
+
+    result_seen: bool = False
+    session_missing: bool = False
+    session_id: str | None = None
+    usage: Usage = Usage()
+    parse_errors: int = 0
+    summary: str = ""
+    takes_more_turns: bool = False
+
+    def message(self, text: str) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def replies(self) -> bytes:
+        return b""
+
+
 class Agent(Protocol):
     @property
     def name(self) -> str: ...
@@ -202,7 +223,7 @@ def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
     kept = users_environment(environ)
-    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
+    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, MARK: assignment.attempt_id}
 
 
 def found_program(command: str, environ: Mapping[str, str]) -> str | None:
@@ -246,9 +267,41 @@ def stopped_by_runner(ending: Ending, timeout: timedelta) -> Verdict | None:
     return STOPS.get(ending)
 
 
+def session_of(opened: str | None, resumed: str | None, *, is_missing: bool) -> str | None:
+    """The session of a run: until it has opened one, the one that it is to resume, if that is there."""
+    return opened or (None if is_missing else resumed)
+
+
+def failed(reason: Reason, message: str) -> Verdict:
+    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
+
+
+def without_result(agent: str, exit: Exit, last_words: str) -> Verdict:
+    reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
+    return failed(reason, quoting(f"{agent} {how_it_ended(exit)}, without a result", last_words))
+
+
+def quoting(sentence: str, words: str) -> str:
+    return f"{sentence}: {shown(words)}" if words.strip() else sentence
+
+
+def outcome_of(reading: Reading, verdict: Verdict, exit: Exit) -> Outcome:
+    return Outcome(
+        state=verdict.state,
+        reason=verdict.reason,
+        message=verdict.message,
+        # The runner's own signal that ended a lingering process is no part of a good end.
+        exit_code=0 if verdict.state is AttemptState.COMPLETED else exit_code(exit),
+        session_id=reading.session_id,
+        usage=reading.usage,
+        not_before=verdict.not_before,
+    )
+
+
 def _spoken(duration: timedelta) -> str:
     seconds = duration.total_seconds()
-    for name, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {name if seconds > size else name[:-1]}"
-    return f"{seconds:g} seconds"
+    name, size = next(
+        (unit for unit in (("hour", 3600), ("minute", 60)) if seconds >= unit[1] and seconds % unit[1] == 0),
+        ("second", 1),
+    )
+    return f"{seconds / size:g} {name}" + ("" if seconds == size else "s")

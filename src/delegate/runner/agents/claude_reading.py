@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from delegate.errors import shown
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Turn, exit_code
+from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, session_of
 from delegate.runner.agents.claude_verdict import Limit, Result, Run, verdict
+from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, spent, telling, tool, warning
 from delegate.runner.agents.lines import (
-    JsonLines,
+    Streams,
     as_amount,
     as_count,
     as_list,
@@ -23,14 +23,8 @@ from delegate.runner.agents.lines import (
 )
 from delegate.runner.agents.todo import TodoList
 from delegate.runner.process import Exit
-from delegate.states import AttemptState
 from delegate.wire.basics import SEQ_MAX
-from delegate.wire.parts import UsageView
 
-TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
-SUMMARY_MAX = 200
-ID_MAX = 200
-STDERR_KEPT = 4096  # bytes of its end: the last words of a program that could not start
 COST_MAX = 1e6
 BACKGROUND_MAX = 1_000
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # it becomes an argument of the next run
@@ -61,8 +55,7 @@ def user_message(text: str) -> bytes:
 
 class ClaudeReading:
     def __init__(self, turn: Turn) -> None:
-        self._lines = JsonLines()
-        self._stderr = b""
+        self._streams = Streams()
         self._timeout = timedelta(milliseconds=turn.assignment.timeout_ms)
         self._resumed = turn.session
         self._session: str | None = None
@@ -81,13 +74,11 @@ class ClaudeReading:
 
     @property
     def parse_errors(self) -> int:
-        return self._lines.parse_errors
+        return self._streams.parse_errors
 
     @property
     def session_id(self) -> str | None:
-        if self._session is None and not self.session_missing:
-            return self._resumed
-        return self._session
+        return session_of(self._session, self._resumed, is_missing=self.session_missing)
 
     @property
     def session_missing(self) -> bool:
@@ -120,32 +111,19 @@ class ClaudeReading:
         return b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
-        if stream is Stream.STDERR:
-            self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
-            return []
-        return [fact for event in self._lines.feed(data) for fact in self._read(event)]
+        return [fact for event in self._streams.feed(stream, data) for fact in self._read(event)]
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
-        for event in self._lines.finish():
+        for event in self._streams.finish():
             self._read(event)
         run = Run(
             result=self._result,
             is_idle=not self._turn_open,
             limit=self._limit,
-            stderr=self._stderr.decode("utf-8", "replace"),
+            stderr=self._streams.stderr,
             timeout=self._timeout,
         )
-        judged = verdict(run, exit, ending, now)
-        return Outcome(
-            state=judged.state,
-            reason=judged.reason,
-            message=judged.message,
-            # The runner's own signal that ended a lingering process is no part of a good end.
-            exit_code=0 if judged.state is AttemptState.COMPLETED else exit_code(exit),
-            session_id=self.session_id,
-            usage=self.usage,
-            not_before=judged.not_before,
-        )
+        return outcome_of(self, verdict(run, exit, ending, now), exit)
 
     def _read(self, event: dict[str, object]) -> list[Fact]:
         match event.get("type"):
@@ -166,10 +144,10 @@ class ClaudeReading:
             case "init":
                 return self._opened(event)
             case "api_retry":
-                return [_warning(_retry_words(event))]
+                return [warning(_retry_words(event))]
             case "model_fallback":
                 old, new, why = (_word(event.get(key)) for key in ("original_model", "fallback_model", "trigger"))
-                return [_warning(f"the model {old} was replaced by {new}: {why}")]
+                return [warning(f"the model {old} was replaced by {new}: {why}")]
             case "task_started" | "task_updated" | "task_notification":
                 self._follow_background(event)
         return []
@@ -204,10 +182,10 @@ class ClaudeReading:
         match info.get("status"):
             case "rejected":
                 self._limit = Limit(resets_at=as_amount(info.get("resetsAt")))
-                return [_warning(f"the subscription's limit {name} is used up")]
+                return [warning(f"the subscription's limit {name} is used up")]
             case "allowed_warning":
                 used = as_amount(info.get("utilization"))
-                return [_warning(f"the subscription's limit {name} is nearly used up ({used:.0%})")]
+                return [warning(f"the subscription's limit {name} is nearly used up ({used:.0%})")]
         return []
 
     def _said(self, event: dict[str, object]) -> list[Fact]:
@@ -229,7 +207,7 @@ class ClaudeReading:
             case "tool_use":
                 name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
                 given = as_object(block.get("input"))
-                facts = [_tool(name, call_id, given)]
+                facts = [tool(name, telling(given, TELLING), call_id)]
                 if is_main and self._todo.called(name, call_id, given):
                     facts.append(self._todo_fact())
                 return facts
@@ -261,11 +239,11 @@ class ClaudeReading:
         self._turn_open = self._turn_due = False
         self._error = ""
         self._count(event)
-        facts = [Fact(kind=EventKind.USAGE, data=UsageView(**asdict(self.usage)).model_dump(by_alias=True))]
+        facts = [spent(self.usage)]
         denials = [as_text(as_object(denial).get("tool_name")) for denial in as_list(event.get("permission_denials"))]
         if denials:
             tools = one_line(", ".join(sorted(set(denials))), SUMMARY_MAX)
-            facts.append(_warning(f"tool calls that were not permitted: {len(denials)} ({tools})"))
+            facts.append(warning(f"tool calls that were not permitted: {len(denials)} ({tools})"))
         return facts
 
     def _count(self, event: dict[str, object]) -> None:
@@ -305,22 +283,8 @@ def _model_usage(usage: dict[str, object]) -> Usage:
     )
 
 
-def _tool(name: str, call_id: str, given: dict[str, object]) -> Fact:
-    told = next((text for field in TELLING if (text := as_text(given.get(field)).strip())), "")
-    data: dict[str, object] = {
-        "name": one_line(name, SUMMARY_MAX),
-        "summary": one_line(told, SUMMARY_MAX),
-        "id": one_line(call_id, ID_MAX),
-    }
-    return Fact(kind=EventKind.TOOL, data=data)
-
-
 def _word(value: object) -> str:
     return shown(as_text(value))
-
-
-def _warning(text: str) -> Fact:
-    return Fact(kind=EventKind.WARNING, data={"text": text})
 
 
 def _retry_words(event: dict[str, object]) -> str:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from delegate.errors import shown
-from delegate.runner.agents.base import Ending, Verdict, exit_code, how_it_ended, stopped_by_runner
+from delegate.runner.agents.base import (
+    Ending,
+    Verdict,
+    exit_code,
+    failed,
+    how_it_ended,
+    quoting,
+    stopped_by_runner,
+    without_result,
+)
+from delegate.runner.agents.lines import last_line
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
 
@@ -14,7 +23,6 @@ from delegate.states import AttemptState, Reason
 # such limits are counted per minute.
 UNKNOWN_RESET = timedelta(minutes=5)
 RESET_MAX = timedelta(days=35)  # the longest limit is a month; a time beyond it is no reset time
-NOT_FOUND = 127  # what a shell or `env` answers when the program, or its interpreter, is not there
 
 BY_SUBTYPE = {"error_max_turns": Reason.MAX_TURNS, "error_max_budget_usd": Reason.BUDGET}
 BY_ERROR = {
@@ -91,7 +99,7 @@ def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
     if stopped is not None and not (ending is Ending.STALLED and run.is_finished):
         return stopped
     if run.result is None:
-        return _without_result(run.stderr, exit)
+        return without_result("claude", exit, last_line(run.stderr))
     if not run.result.is_good:
         return _failure(run.result, run.limit, now)
     return _success(run.result, exit, ending)
@@ -104,18 +112,8 @@ def _success(result: Result, exit: Exit, ending: Ending) -> Verdict:
     elif ending is Ending.LINGERED:
         sentence = "claude finished, and was ended because it did not exit by itself"
     elif exit_code(exit) != 0:
-        return _failed(Reason.CRASHED, f"claude reported success but then {how_it_ended(exit)}")
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, result.text))
-
-
-def _failed(reason: Reason, message: str) -> Verdict:
-    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
-
-
-def _without_result(stderr: str, exit: Exit) -> Verdict:
-    last_words = next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
-    reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
-    return _failed(reason, _quoting(f"claude {how_it_ended(exit)}, without a result", last_words))
+        return failed(Reason.CRASHED, f"claude reported success but then {how_it_ended(exit)}")
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, result.text))
 
 
 def _failure(result: Result, limit: Limit | None, now: datetime) -> Verdict:
@@ -127,8 +125,8 @@ def _failure(result: Result, limit: Limit | None, now: datetime) -> Verdict:
         # No reset will mend it, so it must not wait for one; and it is not the task's own budget.
         sentence = "the account that claude uses has no credit left"
     elif result.terminal_reason.startswith("aborted"):
-        return _failed(reason, "claude was interrupted before it had finished")
-    return _failed(reason, _quoting(sentence, result.text))
+        return failed(reason, "claude was interrupted before it had finished")
+    return failed(reason, quoting(sentence, result.text))
 
 
 def _reason(result: Result) -> Reason:
@@ -153,9 +151,5 @@ def _parked(result: Result, limit: Limit | None, now: datetime) -> Verdict:
         if now.timestamp() < limit.resets_at <= (now + RESET_MAX).timestamp():
             not_before = datetime.fromtimestamp(limit.resets_at, UTC)
     return Verdict(
-        state=AttemptState.RELEASED, reason=reason, message=_quoting(sentence, result.text), not_before=not_before
+        state=AttemptState.RELEASED, reason=reason, message=quoting(sentence, result.text), not_before=not_before
     )
-
-
-def _quoting(sentence: str, words: str) -> str:
-    return f"{sentence}: {shown(words)}" if words.strip() else sentence

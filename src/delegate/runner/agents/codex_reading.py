@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from delegate.errors import shown
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Turn, exit_code
-from delegate.runner.agents.claude_reading import ID_MAX, STDERR_KEPT, SUMMARY_MAX, TEXT_MAX
+from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, session_of
 from delegate.runner.agents.codex_verdict import Result, Run, verdict
-from delegate.runner.agents.lines import JsonLines, as_count, as_list, as_object, as_text, one_line, storable
+from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, spent, tool, warning
+from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, one_line, storable
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
 from delegate.runner.process import Exit
-from delegate.states import AttemptState
-from delegate.wire.parts import UsageView
 
 THREAD_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = "thread/resume failed"
@@ -28,8 +25,7 @@ OPEN_MAX = 1_000
 
 class CodexReading:
     def __init__(self, turn: Turn) -> None:
-        self._lines = JsonLines()
-        self._stderr = b""
+        self._streams = Streams()
         self._assignment = turn.assignment
         self._resumed = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
         self._spent = turn.spent
@@ -43,19 +39,17 @@ class CodexReading:
 
     @property
     def parse_errors(self) -> int:
-        return self._lines.parse_errors
+        return self._streams.parse_errors
 
     @property
     def session_id(self) -> str | None:
-        if self._session is None and not self.session_missing:
-            return self._resumed
-        return self._session
+        return session_of(self._session, self._resumed, is_missing=self.session_missing)
 
     @property
     def session_missing(self) -> bool:
         if self._resumed is None or self._session is not None:
             return False
-        return NO_SUCH_SESSION in self._stderr.decode("utf-8", "replace")
+        return NO_SUCH_SESSION in self._streams.stderr
 
     @property
     def takes_more_turns(self) -> bool:
@@ -72,32 +66,19 @@ class CodexReading:
         return b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
-        if stream is Stream.STDERR:
-            self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
-            return []
-        return [fact for event in self._lines.feed(data) for fact in self._read(event)]
+        return [fact for event in self._streams.feed(stream, data) for fact in self._read(event)]
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
-        for event in self._lines.finish():
+        for event in self._streams.finish():
             self._read(event)
         if self._result is None and self._error:
             self._result = Result(is_good=False, text=self._error)
         run = Run(
             result=self._result,
-            stderr=self._stderr.decode("utf-8", "replace"),
+            stderr=self._streams.stderr,
             timeout=timedelta(milliseconds=self._assignment.timeout_ms),
         )
-        judged = verdict(run, exit, ending, now)
-        return Outcome(
-            state=judged.state,
-            reason=judged.reason,
-            message=judged.message,
-            # The runner's own signal that ended a lingering process is no part of a good end.
-            exit_code=0 if judged.state is AttemptState.COMPLETED else exit_code(exit),
-            session_id=self.session_id,
-            usage=self.usage,
-            not_before=judged.not_before,
-        )
+        return outcome_of(self, verdict(run, exit, ending, now), exit)
 
     def _read(self, event: dict[str, object]) -> list[Fact]:
         kind = event.get("type")
@@ -122,7 +103,7 @@ class CodexReading:
     def _outlived(self) -> list[Fact]:
         """An error after which the turn went on was no end; the last one is told by the outcome."""
         text, self._error = self._error, ""
-        return [_warning(f"codex met an error: {shown(text)}")] if text else []
+        return [warning(f"codex met an error: {shown(text)}")] if text else []
 
     def _opened(self, thread: str) -> list[Fact]:
         if thread == self._session or not THREAD_ID.fullmatch(thread):
@@ -131,7 +112,9 @@ class CodexReading:
         model = self._assignment.model or ""
         facts = [Fact(kind=EventKind.SESSION, data={"sessionId": thread, "model": model})]
         if self._assignment.max_turns is not None:
-            facts.append(_warning("codex has no limit of turns; the task's limit is not in force"))
+            facts.append(warning("codex has no limit of turns; the task's limit is not in force"))
+        if self._assignment.budget_usd is not None:
+            facts.append(warning("codex tells no cost; no limit of money is in force"))
         return facts
 
     def _troubled(self, text: str) -> list[Fact]:
@@ -139,7 +122,7 @@ class CodexReading:
         if retry is None:
             self._error = text
             return []
-        return [_warning(f"the model's service failed ({shown(retry[3] or '')}); retry {retry[1]} of {retry[2]}")]
+        return [warning(f"the model's service failed ({shown(retry[3] or '')}); retry {retry[1]} of {retry[2]}")]
 
     def _completed(self, usage: dict[str, object]) -> list[Fact]:
         self._result = Result(is_good=True, text=self.summary)
@@ -154,7 +137,7 @@ class CodexReading:
             cache_write_tokens=max(whole.cache_write_tokens - before.cache_write_tokens, 0),
             turns=1,
         )
-        return [Fact(kind=EventKind.USAGE, data=UsageView(**asdict(self.usage)).model_dump(by_alias=True))]
+        return [spent(self.usage)]
 
     def _item(self, item: dict[str, object], *, is_over: bool) -> list[Fact]:
         match item.get("type"):
@@ -162,7 +145,7 @@ class CodexReading:
                 self.summary = storable(text, TEXT_MAX)
                 return [Fact(kind=EventKind.MESSAGE, data={"text": self.summary})]
             case "error" if is_over:
-                return [_warning(one_line(as_text(item.get("message")), SUMMARY_MAX))]
+                return [warning(one_line(as_text(item.get("message")), SUMMARY_MAX))]
             case "todo_list":
                 return self._planned(as_list(item.get("items")))
         call = _call(item)
@@ -176,14 +159,7 @@ class CodexReading:
             self._open.discard(call)
         elif len(self._open) < OPEN_MAX:
             self._open.add(call)
-        if is_known:
-            return []
-        data: dict[str, object] = {
-            "name": one_line(name, SUMMARY_MAX),
-            "summary": one_line(summary, SUMMARY_MAX),
-            "id": one_line(call, ID_MAX),
-        }
-        return [Fact(kind=EventKind.TOOL, data=data)]
+        return [] if is_known else [tool(name, summary, call)]
 
     def _planned(self, entries: list[object]) -> list[Fact]:
         items = []
@@ -234,7 +210,3 @@ def _script(command: str) -> str:
     except ValueError:
         return shell[1]
     return words[0] if len(words) == 1 else shell[1]
-
-
-def _warning(text: str) -> Fact:
-    return Fact(kind=EventKind.WARNING, data={"text": text})

@@ -7,9 +7,17 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from delegate.errors import shown
-from delegate.runner.agents.base import Ending, Verdict, exit_code, how_it_ended, stopped_by_runner
-from delegate.runner.agents.claude_verdict import NOT_FOUND, RESET_MAX, UNKNOWN_RESET
+from delegate.runner.agents.base import (
+    Ending,
+    Verdict,
+    exit_code,
+    failed,
+    how_it_ended,
+    quoting,
+    stopped_by_runner,
+    without_result,
+)
+from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.agents.lines import as_object, as_text
 from delegate.runner.process import Exit
 from delegate.states import AttemptState, Reason
@@ -89,7 +97,7 @@ def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
     if stopped is not None and not (ending is Ending.STALLED and result is not None and result.is_good):
         return stopped
     if result is None:
-        return _without_result(run.stderr, exit)
+        return without_result("codex", exit, last_words(run.stderr))
     if not result.is_good:
         return _failure(result.text, now)
     return _success(result.text, exit, ending)
@@ -100,20 +108,15 @@ def _success(text: str, exit: Exit, ending: Ending) -> Verdict:
     if ending in (Ending.STALLED, Ending.LINGERED):
         sentence = "codex finished, and was ended because it did not exit by itself"
     elif exit_code(exit) != 0:
-        return _failed(Reason.CRASHED, f"codex reported success but then {how_it_ended(exit)}")
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=_quoting(sentence, text))
-
-
-def _without_result(stderr: str, exit: Exit) -> Verdict:
-    reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
-    return _failed(reason, _quoting(f"codex {how_it_ended(exit)}, without a result", last_words(stderr)))
+        return failed(Reason.CRASHED, f"codex reported success but then {how_it_ended(exit)}")
+    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, text))
 
 
 def _failure(text: str, now: datetime) -> Verdict:
     reason, sentence = _told_by(text[:READ_MAX])
-    message = _quoting(sentence, _spoken(text))
+    message = quoting(sentence, _spoken(text))
     if reason not in (Reason.USAGE_LIMIT, Reason.RATE_LIMITED):
-        return _failed(reason, message)
+        return failed(reason, message)
     not_before = reset_time(text[:READ_MAX], now) or now + UNKNOWN_RESET
     return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=not_before)
 
@@ -161,11 +164,3 @@ def last_words(stderr: str) -> str:
         if line.lower().startswith("error"):
             return " ".join(lines[number : number + 2]) if line.endswith(":") else line
     return lines[-1] if lines else ""
-
-
-def _failed(reason: Reason, message: str) -> Verdict:
-    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
-
-
-def _quoting(sentence: str, words: str) -> str:
-    return f"{sentence}: {shown(words)}" if words.strip() else sentence

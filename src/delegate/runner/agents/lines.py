@@ -1,12 +1,14 @@
-"""Objects out of a stream of JSON lines, and foreign values made safe to hold."""
+"""Objects out of streams of JSON lines, and foreign values made safe to hold."""
 
 from __future__ import annotations
 
 import json
 
+from delegate.model import Stream
 from delegate.wire.basics import SEQ_MAX
 
 LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but nothing is read from them
+STDERR_KEPT = 4096  # bytes of its end: the last words of a program that could not start
 AMOUNT_MAX = 1e15  # beyond it a foreign number is nonsense, and not even a time
 
 
@@ -51,6 +53,31 @@ class JsonLines:
             self._pieces.clear()
             self._skipping = True
             self.parse_errors += 1
+
+
+class Streams:
+    """What a program prints that speaks in JSON lines: objects on stdout, and on stderr perhaps its last words."""
+
+    def __init__(self) -> None:
+        self._lines = JsonLines()
+        self._stderr = b""
+
+    @property
+    def parse_errors(self) -> int:
+        return self._lines.parse_errors
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.decode("utf-8", "replace")
+
+    def feed(self, stream: Stream, data: bytes) -> list[dict[str, object]]:
+        if stream is Stream.STDOUT:
+            return self._lines.feed(data)
+        self._stderr = (self._stderr + data[-STDERR_KEPT:])[-STDERR_KEPT:]
+        return []
+
+    def finish(self) -> list[dict[str, object]]:
+        return self._lines.finish()
 
 
 def _parsed(line: bytes) -> object:
@@ -101,3 +128,7 @@ def one_line(text: str, limit: int) -> str:
     if not words.isprintable():
         words = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
     return storable(words, limit)
+
+
+def last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")

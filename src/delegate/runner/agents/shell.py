@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.model import AgentName, Outcome, Stream, Usage
+from delegate.model import AgentName, Outcome, Stream
 from delegate.runner.agents.base import (
     Ending,
     Fact,
     Invocation,
+    NoProtocol,
     Turn,
     Verdict,
     agent_environment,
@@ -58,26 +59,13 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShellReading:
+class ShellReading(NoProtocol):
     """A command's output is its own affair: only its end tells something."""
 
     timeout: timedelta
-    result_seen: bool = False
-    session_missing: bool = False
-    session_id: str | None = None
-    usage: Usage = Usage()
-    parse_errors: int = 0
-    summary: str = ""
-    takes_more_turns: bool = False
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
         return []
-
-    def message(self, text: str) -> bytes | None:  # noqa: ARG002
-        return None
-
-    def replies(self) -> bytes:
-        return b""
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
         verdict = stopped_by_runner(ending, self.timeout) or _verdict(exit)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from delegate.model import AgentName
+from delegate.model import AgentName, Field, Source
+from delegate.preferences import PLACES
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.codex import WORKSPACE_WRITE
 from delegate.runner.agents.probes import VERSION, Probe, probe
 from delegate.runner.doctor.case import Case, Examination, told
-from delegate.runner.doctor.checkout import DEFAULT_AGENT, Checkout
+from delegate.runner.doctor.checkout import Checkout
 from delegate.runner.doctor.findings import Finding, Level, Part
 
 MODELS_SHOWN = 3
@@ -24,6 +25,7 @@ class Need:
 
     agent: str
     model: str | None
+    source: Source  # of the wish for the agent
 
     def trouble(self, name: str, message: str, fix: str = "") -> Finding:
         """Grave only where the next task would meet it."""
@@ -32,7 +34,10 @@ class Need:
 
 
 def need_of(checkout: Checkout) -> Need:
-    return Need(agent=checkout.agent, model=checkout.wanted.model if checkout.wanted else None)
+    if checkout.wanted is None:
+        return Need(agent=checkout.agent, model=None, source=checkout.standing.source)
+    source = next(choice.source for choice in checkout.wanted.choices if choice.field is Field.AGENT)
+    return Need(agent=checkout.agent, model=checkout.wanted.model, source=source)
 
 
 def agent_examinations(case: Case, need: Need) -> list[Examination]:
@@ -100,7 +105,7 @@ def _model(agent: Agent, found: Probe, need: Need) -> list[Finding]:
 
 
 async def _unknown(need: Need) -> list[Finding]:
-    message = "is wanted by .delegate.toml, but no runner here looks for it"
+    message = f"is wanted by {PLACES[need.source]}, but no runner here looks for it"
     command = need.agent.removeprefix("acp:")
     return [need.trouble(need.agent, message, f'set DELEGATE_ACP_AGENTS="{told(command)}" for `delegate up`')]
 
@@ -126,6 +131,6 @@ async def _permissions(case: Case, claude: Agent, need: Need) -> list[Finding]:
         return [Part.AGENTS.note("permissions", message + less)]
     if not claude.is_available(case.environ):
         return []
-    found = Part.AGENTS.problem if need.agent == DEFAULT_AGENT else Part.AGENTS.warning
+    found = Part.AGENTS.problem if need.agent == AgentName.CLAUDE else Part.AGENTS.warning
     message = "IS_SANDBOX=0 is set: claude refuses to bypass its permission checks as root"
     return [found("permissions", message, "unset IS_SANDBOX, or run Delegate as another user")]

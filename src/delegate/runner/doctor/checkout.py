@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from delegate.config import source_of
 from delegate.errors import BadRepoFile, PreferenceConflict
 from delegate.model import AgentName, Choice, Field, Source
 from delegate.preferences import DEFAULTS, PLACES, Preferences, Wish, resolve
@@ -21,12 +22,12 @@ from delegate.runner.workspaces.repositories import Repository, locate
 from delegate.thinking import shown_model
 from delegate.wire.runners import Assignment
 
-DEFAULT_AGENT = DEFAULTS[Field.AGENT]
 QUIET = {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
+    standing: Choice  # the agent of a task that names none, and who says so
     top: Path | None = None  # None: not inside a repository
     repository: Repository | None = None
     why_not: str = ""  # why a task could not work on it
@@ -38,18 +39,31 @@ class Checkout:
     @property
     def agent(self) -> str:
         """Who would do the next task in a worktree of this repository, or else anywhere."""
-        return self.wanted.agent if self.wanted else DEFAULT_AGENT
+        return self.wanted.agent if self.wanted else self.standing.value
+
+
+def unseen_checkout(case: Case) -> Checkout:
+    """All that is known without a look: the settings."""
+    agent = case.settings.default_agent
+    if agent == DEFAULTS[Field.AGENT]:
+        return Checkout(standing=Choice(field=Field.AGENT, value=agent, source=Source.DEFAULT))
+    is_variable = any(case.environ.get(name) for name in source_of("default_agent").variables)
+    # The file of this home is its relay's too, unless that is elsewhere; a variable goes along with each task.
+    source = Source.CALLER if is_variable or not case.settings.is_local else Source.RELAY
+    return Checkout(standing=Choice(field=Field.AGENT, value=agent, source=source))
 
 
 async def find_checkout(case: Case, git: Git | None) -> Checkout:
     """A look at files and settings; no remote is asked."""
+    unseen = unseen_checkout(case)
     top = await aside(lambda: _top(case))
     if top is None:
-        return Checkout(wanted=resolve([]))
-    repository, why_not = await _repository(git, top)
+        return replace(unseen, wanted=resolve([_settings(unseen)]))
+    repository, why_not = await _repository(git, top, unseen.agent)
     repofile, file_problem = await aside(lambda: _file(top))
-    wanted, conflict = (None, "") if file_problem else _preferences(repofile)
-    return Checkout(
+    wanted, conflict = (None, "") if file_problem else _preferences(unseen, repofile)
+    return replace(
+        unseen,
         top=top,
         repository=repository,
         why_not=why_not,
@@ -67,7 +81,7 @@ def _top(case: Case) -> Path | None:
     return None if top in {Path("/"), Path(os.path.realpath(case.environ.get("HOME", "/")))} else top
 
 
-async def _repository(git: Git | None, top: Path) -> tuple[Repository | None, str]:
+async def _repository(git: Git | None, top: Path, agent: str) -> tuple[Repository | None, str]:
     if git is None:
         return None, ""
     # What is read of it is the directory alone.
@@ -76,7 +90,7 @@ async def _repository(git: Git | None, top: Path) -> tuple[Repository | None, st
         task_id="",
         fence=0,
         number=1,
-        agent=DEFAULT_AGENT,
+        agent=agent,
         prompt="",
         timeout_ms=0,
         max_output=0,
@@ -101,10 +115,14 @@ def _file(top: Path) -> tuple[RepoFile | None, str]:
         return None, f"{FILE_NAME} cannot be read: {(problem.strerror or str(problem)).lower()}"
 
 
-def _preferences(repofile: RepoFile | None) -> tuple[Preferences | None, str]:
+def _settings(unseen: Checkout) -> Wish:
+    return Wish(source=unseen.standing.source, values={Field.AGENT: unseen.standing.value})
+
+
+def _preferences(unseen: Checkout, repofile: RepoFile | None) -> tuple[Preferences | None, str]:
     wishes = [Wish(source=Source.REPOSITORY_FILE, values=repofile.preferences)] if repofile else []
     try:
-        return resolve(wishes), ""
+        return resolve([_settings(unseen), *wishes]), ""
     except PreferenceConflict as conflict:
         return None, conflict.message
 
@@ -188,8 +206,10 @@ def _next_task(checkout: Checkout) -> Finding:
             return Part.REPOSITORY.note("next task", "cannot be told before the file can be read")
         return Part.REPOSITORY.problem("next task", checkout.conflict, f"change {FILE_NAME}")
     words = _chosen({choice.field: choice for choice in checkout.wanted.choices})
-    if checkout.agent != DEFAULT_AGENT:
-        return Part.REPOSITORY.ok("next task", f"{words}; in place: {DEFAULT_AGENT} (the default)")
+    standing = checkout.standing
+    if checkout.agent != standing.value:
+        place = PLACES[standing.source]
+        return Part.REPOSITORY.ok("next task", f"{words}; in place: {told(standing.value)} ({place})")
     return Part.REPOSITORY.ok("next task", words)
 
 

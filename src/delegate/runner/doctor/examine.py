@@ -14,7 +14,7 @@ from delegate.runner.cgroups import Ceilings
 from delegate.runner.doctor.agents import agent_examinations, need_of
 from delegate.runner.doctor.case import PATIENCE, Case, Examination, aside, examined
 from delegate.runner.doctor.ceiling import examine_ceiling
-from delegate.runner.doctor.checkout import Checkout, examine_checkout, find_checkout
+from delegate.runner.doctor.checkout import Checkout, examine_checkout, find_checkout, unseen_checkout
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.runner.doctor.gh import examine_gh
 from delegate.runner.doctor.git_program import examine_git, known_git
@@ -34,8 +34,8 @@ ORDER = {part: number for number, part in enumerate(Part)}
 class Surroundings:
     """As far as they could be seen in time."""
 
+    checkout: Checkout
     git: Git | None = None
-    checkout: Checkout = field(default_factory=Checkout)
     relay: RelayLook = field(default_factory=lambda: RelayLook(findings=[UNANSWERED]))
     conceal: Callable[[str], str] = field(default_factory=lambda: Redactor({}).text)
 
@@ -60,7 +60,7 @@ def _without_secrets(finding: Finding, conceal: Callable[[str], str]) -> Finding
 
 
 async def _look_around(case: Case) -> Surroundings:
-    around = Surroundings()
+    around = Surroundings(checkout=unseen_checkout(case))
 
     async def look_at_repository() -> None:
         around.git = await known_git(case)

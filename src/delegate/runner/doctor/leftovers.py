@@ -11,11 +11,11 @@ from delegate.disk import spoken
 from delegate.runner import supervisor
 from delegate.runner.doctor.case import Case, counted, spoken_age, told
 from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.strays import MARK, environment_of, is_supervisor
 from delegate.runner.supervisor import Table
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.kept import list_kept
 
-ATTEMPT = b"DELEGATE_ATTEMPT_ID="
 SHOWN = 5
 SOON = timedelta(days=2)  # before kept work is dropped
 
@@ -37,26 +37,14 @@ def examine_orphans(case: Case) -> list[Finding]:
 
 def orphans(table: Table, home: Path) -> list[int]:
     """A supervisor keeps all descendants of its agent below it; what carries an attempt's mark elsewhere lost it."""
-    mark = b"DELEGATE_HOME=" + os.fsencode(home)
-    watched = {os.getpid(), *(pid for pid in table if _is_supervisor(pid))}
+    watched = {os.getpid(), *(pid for pid in table if is_supervisor(pid))}
     watched |= {below for pid in watched for below in supervisor.descendants(table, pid)}
     found = []
     for pid in sorted(table.keys() - watched):
-        words = _words(pid, "environ")
-        if mark in words and any(word.startswith(ATTEMPT) for word in words):
+        environment = environment_of(pid)
+        if MARK in environment and environment.get("DELEGATE_HOME") == str(home):
             found.append(pid)
     return found
-
-
-def _is_supervisor(pid: int) -> bool:
-    return os.fsencode(supervisor.__file__) in _words(pid, "cmdline")[1:4]
-
-
-def _words(pid: int, name: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
-    except OSError:  # it ended, or is not ours to read
-        return []
 
 
 def examine_workspaces(case: Case, running: Collection[str]) -> list[Finding]:

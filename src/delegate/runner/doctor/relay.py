@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from delegate import __version__
 from delegate.client import remote_target
 from delegate.errors import DelegateError
-from delegate.exchange import Exchange, NotHttp, Target, request_bytes
+from delegate.exchange import Exchange, Target, request_bytes
 from delegate.home import is_held, live_address, read_token
+from delegate.http_answer import NotHttp
 from delegate.runner.doctor.case import Case, spoken_age, told
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.settings_values import without_login

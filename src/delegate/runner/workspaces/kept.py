@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from delegate.config import Home
-from delegate.errors import InvalidField
+from delegate.errors import InvalidField, NoSuchWorkspace
 from delegate.home import make_directory
 from delegate.runner.git import Git
 from delegate.runner.publishing.clean import Clean, bare_repository
@@ -78,7 +78,7 @@ def find_kept(home: Home, name: str) -> Kept:
     kept = list_kept(home)
     found = [one for one in kept if one.lineage == name] or [one for one in kept if name in one.task_ids]
     if not found:
-        raise InvalidField(field="workspace", why=f"nothing is kept for {name}; `delegate workspaces` lists what is")
+        raise NoSuchWorkspace(name=name)
     return found[0]
 
 

@@ -1,27 +1,39 @@
-"""An HTTP answer read in pieces as they come, and the events in it."""
+"""An HTTP/1.1 answer and its server-sent events, from bytes that come in any pieces; nothing here reads or waits.
+
+The bridge loads it, and so do the commands: it imports nothing.
+"""
 
 from __future__ import annotations
 
-NOT_FOUND, FAULT = 404, 500
-BUSY = {429, 502, 503, 504}  # statuses that pass
 HEAD_MAX = 64 * 1024
 LINE_MAX = 8 * 1024
-ANSWER_MAX = 64 * 1024 * 1024  # bytes of one message; it is handed to the client as one line
+UNREADABLE_CHUNK = "its answer has an unreadable chunk"
 
 
 class NotHttp(Exception):
     """What answered does not speak HTTP/1.1 as a relay does."""
 
 
+def reason(error: Exception) -> str:
+    """Why an exchange failed, in words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
 class Answer:
     """The head and body of one answer. `feed` gives the bytes of the body in what came."""
 
-    __slots__ = ("_buffer", "_chunked", "_in_trailer", "_left", "headers", "is_complete", "status")
+    __slots__ = (
+        "_buffer", "_chunked", "_in_trailer", "_left", "_owes_line_end", "_room", "headers", "is_complete", "status",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._buffer = b""
         self._chunked = self._in_trailer = False
+        self._owes_line_end = False  # a chunk is over, but not the line it ends with
         self._left: int | None = 0  # bytes until the end of the body or chunk; None: until the connection closes
+        self._room = HEAD_MAX  # bytes that heads may still take: any number of them may come before the real one
         self.status = 0
         self.headers: dict[str, str] = {}
         self.is_complete = False
@@ -52,13 +64,12 @@ class Answer:
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             first, *rest = self._buffer[:end].decode("latin-1").split("\r\n")
             self._buffer = self._buffer[end + 4 :]
-            version, _, status = first.partition(" ")
-            if not version.startswith("HTTP/1.") or not status[:3].isdigit():
-                raise NotHttp("it does not speak HTTP")
-            if int(status[:3]) >= 200:
-                self._understand(int(status[:3]), rest)
+            self._room -= end + 4
+            status = _status(first)
+            if status >= 200:
+                self._understand(status, rest)
                 return True
-        if len(self._buffer) > HEAD_MAX:
+        if len(self._buffer) > self._room:
             raise NotHttp("its answer has no end of headers")
         return False
 
@@ -71,10 +82,8 @@ class Answer:
             self._left = 0
         elif length is None:
             self._left = None
-        elif length.isdigit():
-            self._left = int(length)
         else:
-            raise NotHttp("its answer has no readable length")
+            self._left = _number(length, 10, "its answer has no readable length")
         self.is_complete = self._left == 0 and not self._chunked
 
     def _plain(self) -> bytes:
@@ -93,7 +102,7 @@ class Answer:
                 bodies.append(self._buffer[: self._left])
                 self._buffer = self._buffer[len(bodies[-1]) :]
                 self._left -= len(bodies[-1])
-            elif not self._read_size():
+            elif not (self._read_trailer() if self._in_trailer else self._read_size()):
                 break
         return b"".join(bodies)
 
@@ -101,54 +110,92 @@ class Answer:
         line, found, rest = self._buffer.partition(b"\r\n")
         if not found:
             if len(line) > LINE_MAX:
-                raise NotHttp("its answer has an unreadable chunk")
+                raise NotHttp(UNREADABLE_CHUNK)
             return False
         self._buffer = rest
-        if self._in_trailer:
-            self.is_complete = not line
-        elif line:  # an empty one ends the chunk before
-            try:
-                self._left = int(line.split(b";")[0], 16)
-            except ValueError:
-                raise NotHttp("its answer has an unreadable chunk") from None
-            self._in_trailer = self._left == 0
+        if self._owes_line_end:
+            if line:
+                raise NotHttp(UNREADABLE_CHUNK)
+            self._owes_line_end = False
+            return True
+        self._left = _number(line.partition(b";")[0].strip().decode("latin-1"), 16, UNREADABLE_CHUNK)
+        self._in_trailer = self._left == 0
+        self._owes_line_end = not self._in_trailer
         return True
+
+    def _read_trailer(self) -> bool:
+        self.is_complete = self._buffer.startswith(b"\r\n") or b"\r\n\r\n" in self._buffer
+        if not self.is_complete and len(self._buffer) > HEAD_MAX:
+            raise NotHttp("its answer has no end of trailers")
+        return self.is_complete
+
+
+def _status(line: str) -> int:
+    version, _, rest = line.partition(" ")
+    if not version.startswith("HTTP/1.") or len(rest) < 3:
+        raise NotHttp("it does not speak HTTP")
+    return _number(rest[:3], 10, "it does not speak HTTP")
+
+
+def _number(digits: str, base: int, complaint: str) -> int:
+    """`int` alone would take a sign, and a chunk of less than nothing never ends."""
+    if not digits.isascii() or not digits.isalnum():
+        raise NotHttp(complaint)
+    try:
+        return int(digits, base)
+    except ValueError:
+        raise NotHttp(complaint) from None
+
+
+class Event:
+    __slots__ = ("data", "id", "kind")
+
+    def __init__(self, id: str, kind: str, data: bytes) -> None:
+        self.id, self.kind, self.data = id, kind, data
 
 
 class Events:
-    """Server-sent events: the data of each, and the last id, from which the relay may go on."""
+    """Server-sent events: those that have data, and the last id, from which the relay may go on."""
 
-    __slots__ = ("_data", "_rest", "_size", "last_id")
+    __slots__ = ("_data", "_id", "_kind", "_message_max", "_rest", "_size", "last_id")
 
-    def __init__(self) -> None:
+    def __init__(self, message_max: int) -> None:
+        self._message_max = message_max  # bytes
         self._rest = bytearray()
         self._data: list[bytes] = []
         self._size = 0
-        self.last_id = ""
+        self._kind = self._id = ""
+        self.last_id = ""  # of an event that came whole: one that broke off has to come again
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[Event]:
         *lines, rest = piece.split(b"\n")
         found = []
         for line in lines:
             event = self._line(bytes(self._rest + line).rstrip(b"\r"))
             self._rest.clear()
-            if event:
+            if event is not None:
                 found.append(event)
         self._rest += rest
-        if len(self._rest) + self._size > ANSWER_MAX:
-            raise NotHttp(f"its stream has a message of more than {ANSWER_MAX:,} bytes")
+        if len(self._rest) + self._size > self._message_max:
+            raise NotHttp(f"its stream has a message of more than {self._message_max:,} bytes")
         return found
 
-    def _line(self, line: bytes) -> bytes:
+    def _line(self, line: bytes) -> Event | None:
         if not line:
-            event = b"\n".join(self._data)
-            self._data, self._size = [], 0
-            return event
+            return self._whole()
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
             self._size += len(value)
+        elif name == b"event":
+            self._kind = value.decode("utf-8", "replace")
         elif name == b"id":
-            self.last_id = value.decode("latin-1")
-        return b""
+            self._id = value.decode("latin-1")  # as it is sent back in a header
+        return None
+
+    def _whole(self) -> Event | None:
+        self.last_id = self._id
+        data, kind = b"\n".join(self._data), self._kind or "message"
+        self._data, self._size, self._kind = [], 0, ""
+        return Event(self._id, kind, data) if data else None

@@ -1,0 +1,44 @@
+"""What people are told to do in a shell, as an agent does it: with tools and their parameters."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from delegate.wire.basics import Wire
+
+# The first that fits is taken: what says more stands before what says less.
+TOOLS = {
+    "`delegate status --tree`": "`TaskStatus` of each task in `dependsOn`",
+    "`delegate status": "`TaskStatus",
+    "`delegate logs --raw": "`TaskLogs",
+    "`delegate logs": "`TaskLogs",
+    "`delegate cancel": "`CancelTask",
+    "`delegate retry": "`RetryTask",
+    "`delegate resume": "`ResumeTask",
+    "`delegate answer": "`AnswerTask",
+    "`delegate schedule list": "`ListSchedules",
+    "`delegate schedule get": "`GetSchedule",
+    "`delegate schedule cancel --cancel-tasks ": "`CancelSchedule` with `cancelTasks` for `",
+    "`--on-dependency-failure run`": '`"onDependencyFailure": "run"`',
+    "`--context`": "`additionalContext`",
+    "`--agent`": "`agent`",
+    "`--model`": "`model`",
+    "`--timeout`": "`timeout`",
+    "`--max-budget-usd`": "`maxBudgetUsd`",
+}
+NO_TOOL = re.compile(r"`(?:delegate (?!mcp )|--)[^`]+`")
+OURS = ("why", "advice", "message")  # fields that say what we have to say; all others are repeated as they are
+W = TypeVar("W", bound=Wire)
+
+
+def for_agents(text: str) -> str:
+    for command, tool in TOOLS.items():
+        text = text.replace(command, tool)
+    return NO_TOOL.sub(r"\g<0> (in a shell)", text)
+
+
+def spoken(view: W) -> W:
+    """As this door shows what the other one shows to people."""
+    said = {name: getattr(view, name) for name in OURS if name in type(view).model_fields}
+    return view.model_copy(update={name: for_agents(text) for name, text in said.items() if text})

@@ -1,0 +1,37 @@
+"""The facts that every agent tells, each in the same shape and within the same limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from delegate.model import EventKind, Usage
+from delegate.runner.agents.base import Fact
+from delegate.runner.agents.lines import as_text, one_line
+from delegate.wire.parts import UsageView
+
+TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
+SUMMARY_MAX = 200
+ID_MAX = 200
+
+
+def warning(text: str) -> Fact:
+    return Fact(kind=EventKind.WARNING, data={"text": text})
+
+
+def tool(name: str, summary: str, call_id: str) -> Fact:
+    data: dict[str, object] = {
+        "name": one_line(name, SUMMARY_MAX),
+        "summary": one_line(summary, SUMMARY_MAX),
+        "id": one_line(call_id, ID_MAX),
+    }
+    return Fact(kind=EventKind.TOOL, data=data)
+
+
+def telling(given: dict[str, object], fields: Iterable[str]) -> str:
+    """The summary of a call: the first of these fields of its input that says anything."""
+    return next((text for field in fields if (text := as_text(given.get(field)).strip())), "")
+
+
+def spent(usage: Usage) -> Fact:
+    return Fact(kind=EventKind.USAGE, data=UsageView(**asdict(usage)).model_dump(by_alias=True))
