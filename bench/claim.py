@@ -17,7 +17,7 @@ from bench.measure import Row, median_ms, progress, spread_ms
 from bench.product import workplace
 from delegate.config import Home, Settings
 from delegate.model import AgentName, Priority, Runner, RunnerId, lane, new_task_id
-from delegate.queue.claim import Wish, claim
+from delegate.queue.claim import ClaimWish, claim
 from delegate.queue.rules import rules_of
 from delegate.states import TaskState
 from delegate.store.database import Database, open_database
@@ -132,7 +132,9 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
     for _ in range(CLAIMS):
         for database, taken in zip(databases, samples, strict=True):
             now = datetime.now(UTC)
-            wish = Wish(claim_id=secrets.token_hex(8), runner=bench_runner(now), agents=(AgentName.SHELL,), parked={})
+            wish = ClaimWish(
+                claim_id=secrets.token_hex(8), runner=bench_runner(now), agents=(AgentName.SHELL,), parked={}
+            )
             began = time.perf_counter()
             held = (await claim(database, wish, RULES, now)).held
             taken.append(time.perf_counter() - began)

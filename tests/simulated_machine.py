@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from delegate.fleet import Shape, Waiting, plan
-from delegate.pool import CPU_WINDOW, Limits, Pool, Sample, Usage
+from delegate.pool import CPU_WINDOW, Load, Pool, PoolLimits, Sample
 
 GIB = 1024**3
 MIB = 1024**2
@@ -53,7 +53,7 @@ class Machine:
     memory: int
     taken: int = 0  # by others
     cpu_of_others: Callable[[float], float] = lambda _: 0.0  # cores
-    limits: Limits
+    limits: PoolLimits
     fixed: int | None = None
     now: float = 0.0
     most_memory: int = 0
@@ -92,8 +92,8 @@ class Machine:
         usages = {str(one.slot): self._usage(one.running) for one in processes if one.running}
         pool.look(self._sample(processes), usages, self.now)
 
-    def _usage(self, running: Running) -> Usage:
-        return Usage(memory=running.job.memory(self.now - running.began), cpu_seconds=running.done)
+    def _usage(self, running: Running) -> Load:
+        return Load(memory=running.job.memory(self.now - running.began), cpu_seconds=running.done)
 
     def used(self, processes: Sequence[Process]) -> int:
         agents = sum(self._usage(one.running).memory for one in processes if one.running)

@@ -12,24 +12,24 @@ from delegate.pool import (
     CPU_WINDOW,
     SEEN_ENOUGH,
     SETTLED_AFTER,
-    Agent,
     Experience,
-    Limits,
+    Load,
     Pool,
+    PoolLimits,
     Resource,
     Room,
     Sample,
-    Usage,
+    SeenAgent,
     room,
 )
 
-LIMITS = Limits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
+LIMITS = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
 QUIET = Sample(cores=2, cpu=0.1, available=23 * GIB)
 NOTHING = Experience()
 
 
-def settled(used: int = 300 * MIB) -> Agent:
-    return Agent(kind="claude", age=100, used=used)
+def settled(used: int = 300 * MIB) -> SeenAgent:
+    return SeenAgent(kind="claude", age=100, used=used)
 
 
 # The rules.
@@ -66,7 +66,7 @@ def test_what_decides_is_named_also_while_the_machine_recovers_or_has_room_for_o
 
 
 def test_a_threshold_of_everything_means_that_cpu_does_not_count() -> None:
-    limits = Limits(cpu_threshold=1.0, memory_reserve=0, agent_memory=GIB, ceiling=4)
+    limits = PoolLimits(cpu_threshold=1.0, memory_reserve=0, agent_memory=GIB, ceiling=4)
 
     assert room(Sample(cores=2, cpu=1.0, available=23 * GIB), [settled()], limits, NOTHING).count == 3
 
@@ -94,7 +94,7 @@ def test_with_nothing_running_there_is_room_for_one_whatever_is_lacking() -> Non
 
 
 def test_who_has_just_begun_counts_before_it_shows() -> None:
-    fresh = [Agent(kind="claude", age=CPU_WINDOW / 2)] * 16
+    fresh = [SeenAgent(kind="claude", age=CPU_WINDOW / 2)] * 16
 
     assert room(Sample(cores=2, cpu=0.0, available=99 * GIB), fresh, LIMITS, NOTHING).short == {Resource.CPU}
     assert room(Sample(cores=64, cpu=0.0, available=25 * GIB), fresh, LIMITS, NOTHING).short == {Resource.MEMORY}
@@ -102,7 +102,7 @@ def test_who_has_just_begun_counts_before_it_shows() -> None:
 
 def test_what_grows_is_taken_to_go_on_growing() -> None:
     known = Experience(peaks=(("claude", 50 * MIB),) * SEEN_ENOUGH, lately=("claude",))
-    growing = [Agent(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
+    growing = [SeenAgent(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
     sample = Sample(cores=64, cpu=0.0, available=7 * GIB)
 
     assert room(sample, [settled()] * 3, LIMITS, known).count == 6
@@ -110,7 +110,7 @@ def test_what_grows_is_taken_to_go_on_growing() -> None:
 
 
 def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
-    capped = Limits(cpu_threshold=0.8, memory_reserve=0, agent_memory=GIB, task_memory_max=512 * MIB)
+    capped = PoolLimits(cpu_threshold=0.8, memory_reserve=0, agent_memory=GIB, task_memory_max=512 * MIB)
 
     assert room(Sample(cores=64, cpu=0, available=4 * GIB), [], capped, NOTHING).count == 8
 
@@ -119,7 +119,7 @@ def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
 def test_what_was_short_must_recover_a_little_before_there_is_room_again(resource: Resource) -> None:
     short = Room(count=0, short=frozenset({resource}))
     just_enough = Sample(cores=2, cpu=0.78, available=GIB + 2 * 1536 * MIB + MIB)
-    agents = [Agent(kind="claude", age=100, used=0)]
+    agents = [SeenAgent(kind="claude", age=100, used=0)]
 
     assert room(just_enough, agents, LIMITS, NOTHING).count == 1
     assert room(just_enough, agents, LIMITS, NOTHING, short).count == 0
@@ -132,7 +132,7 @@ def test_the_pool_learns_what_agents_need() -> None:
     before = pool.room(0).count
     for number in range(SEEN_ENOUGH):
         pool.begins(str(number), "shell", 0)
-        pool.look(small, {str(number): Usage(memory=100 * MIB, cpu_seconds=1)}, 5)
+        pool.look(small, {str(number): Load(memory=100 * MIB, cpu_seconds=1)}, 5)
         pool.ends(str(number), 10)
 
     assert (before, pool.room(20).count) == (2, 3)
@@ -145,9 +145,9 @@ def test_an_agent_that_has_settled_teaches_before_it_ends() -> None:
     for name in names:
         pool.begins(name, "claude", 0)
     for now in range(8):
-        pool.look(small, dict.fromkeys(names, Usage(memory=400 * MIB, cpu_seconds=now / 10)), now)
+        pool.look(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
     before = pool.room(7).count
-    pool.look(small, dict.fromkeys(names, Usage(memory=400 * MIB, cpu_seconds=1)), SETTLED_AFTER)
+    pool.look(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), SETTLED_AFTER)
 
     assert (before, pool.room(SETTLED_AFTER).count) == (1, 4)
 
@@ -157,10 +157,10 @@ def test_an_agent_that_has_settled_teaches_once() -> None:
     small = Sample(cores=8, cpu=0, available=6 * GIB)
     pool.begins("1", "claude", 0)
     for now in range(10):
-        pool.look(small, {"1": Usage(memory=100 * MIB, cpu_seconds=1)}, now)
+        pool.look(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
     pool.ends("1", 10)
     pool.begins("2", "claude", 10)
-    pool.look(small, {"2": Usage(memory=0, cpu_seconds=0)}, 17)
+    pool.look(small, {"2": Load(memory=0, cpu_seconds=0)}, 17)
     lack = pool.room(17).lack
 
     assert lack is not None
@@ -172,8 +172,8 @@ def test_what_an_agent_needs_after_it_had_settled_corrects_what_it_taught() -> N
     small = Sample(cores=8, cpu=0, available=6 * GIB)
     pool.begins("1", "claude", 0)
     for now in range(10):
-        pool.look(small, {"1": Usage(memory=100 * MIB, cpu_seconds=1)}, now)
-    pool.look(small, {"1": Usage(memory=1500 * MIB, cpu_seconds=1)}, 60)
+        pool.look(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    pool.look(small, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
     pool.ends("1", 60)
     lack = pool.room(60).lack
 
@@ -382,7 +382,7 @@ def test_limits_hold_whatever_comes(data: st.DataObject) -> None:
     memory = data.draw(st.sampled_from([3, 4, 8, 32]), label="memory")
     others = data.draw(st.floats(0, cores), label="cpu of others")
     jobs = data.draw(st.lists(st.composite(job)(), min_size=1, max_size=25), label="jobs")
-    limits = Limits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB, ceiling=ceiling)
+    limits = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB, ceiling=ceiling)
 
     machine = Machine(
         cores=cores, memory=memory * GIB, taken=400 * MIB, cpu_of_others=lambda _: others, limits=limits

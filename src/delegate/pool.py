@@ -38,7 +38,7 @@ class Resource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PoolLimits:
     cpu_threshold: float  # a share of the machine
     memory_reserve: int
     agent_memory: int
@@ -57,7 +57,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Load:
     """What an agent and everything it started uses."""
 
     memory: int
@@ -65,7 +65,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class SeenAgent:
     kind: str
     age: float
     used: int = 0
@@ -119,7 +119,7 @@ class Room:
 
 
 def room(
-    sample: Sample, agents: Sequence[Agent], limits: Limits, experience: Experience, before: Room | None = None
+    sample: Sample, agents: Sequence[SeenAgent], limits: PoolLimits, experience: Experience, before: Room | None = None
 ) -> Room:
     """Pure. `before` is the room of the last look: what was short then must have recovered a little."""
     was_short = before.short if before else frozenset()
@@ -138,7 +138,7 @@ def room(
 
 
 def _memory_room(
-    sample: Sample, agents: Sequence[Agent], limits: Limits, experience: Experience, *, was_short: bool
+    sample: Sample, agents: Sequence[SeenAgent], limits: PoolLimits, experience: Experience, *, was_short: bool
 ) -> tuple[float, Lack]:
     coming = sum(_still_to_come(agent, agents, limits, experience) for agent in agents)
     need = expected_of_new(agents, limits, experience)
@@ -152,7 +152,7 @@ def _memory_room(
 
 
 def _cpu_room(
-    sample: Sample, agents: Sequence[Agent], limits: Limits, experience: Experience, *, was_short: bool
+    sample: Sample, agents: Sequence[SeenAgent], limits: PoolLimits, experience: Experience, *, was_short: bool
 ) -> tuple[float, Lack]:
     unseen = sum(max(0.0, 1 - agent.age / CPU_WINDOW) for agent in agents)
     used = max(0.0, sample.cpu * sample.cores - sample.faded) + unseen * experience.cpu
@@ -168,7 +168,7 @@ def _cpu_room(
     return count if is_metered else math.inf, Lack(resource=Resource.CPU, why=why)
 
 
-def expected_of(kind: str, agents: Iterable[Agent], limits: Limits, experience: Experience) -> int:
+def expected_of(kind: str, agents: Iterable[SeenAgent], limits: PoolLimits, experience: Experience) -> int:
     """Bytes that an agent of this kind comes to need, as far as anybody can tell."""
     seen = sorted(peak for name, peak in experience.peaks if name == kind)
     guess = GUESS_MARGIN * limits.agent_memory * max(0.0, 1 - len(seen) / SEEN_ENOUGH)
@@ -177,19 +177,19 @@ def expected_of(kind: str, agents: Iterable[Agent], limits: Limits, experience: 
     return int(max([guess, usual, *foreseen]))
 
 
-def expected_of_new(agents: Sequence[Agent], limits: Limits, experience: Experience) -> int:
+def expected_of_new(agents: Sequence[SeenAgent], limits: PoolLimits, experience: Experience) -> int:
     """Of the next one, whose kind is not known: as much as the largest kind of late."""
     expected = [expected_of(kind, agents, limits, experience) for kind in set(experience.lately) or {""}]
     return _capped(max(limits.agent_memory, *expected), limits)
 
 
-def _still_to_come(agent: Agent, agents: Iterable[Agent], limits: Limits, experience: Experience) -> int:
+def _still_to_come(agent: SeenAgent, agents: Iterable[SeenAgent], limits: PoolLimits, experience: Experience) -> int:
     expected = expected_of(agent.kind, agents, limits, experience)
     least = limits.agent_memory if agent.age < YOUNG else 0
     return max(0, _capped(max(expected, least), limits) - agent.used)
 
 
-def _capped(size: int, limits: Limits) -> int:
+def _capped(size: int, limits: PoolLimits) -> int:
     return size if limits.task_memory_max is None else min(size, limits.task_memory_max)
 
 
@@ -206,7 +206,7 @@ class Watched:
     is_seen: bool = False
     learned: int | None = None  # the peak that the experience has
 
-    def seen(self, usage: Usage, now: float) -> None:
+    def seen(self, usage: Load, now: float) -> None:
         self.is_seen = True
         self.used, self.peak = usage.memory, max(self.peak, usage.memory)
         self.cpu_seconds = max(self.cpu_seconds, usage.cpu_seconds)
@@ -215,9 +215,11 @@ class Watched:
         while len(self.looks) > 1 and self.looks[1][0] <= now - GROWTH_WINDOW:
             self.looks.popleft()
 
-    def agent(self, now: float) -> Agent:
+    def agent(self, now: float) -> SeenAgent:
         is_settled = self.learned is not None and self.is_settled(now)
-        return Agent(kind=self.kind, age=now - self.began, used=self.used, growth=self._growth(), is_settled=is_settled)
+        return SeenAgent(
+            kind=self.kind, age=now - self.began, used=self.used, growth=self._growth(), is_settled=is_settled
+        )
 
     def cores(self, now: float) -> float | None:
         return self.cpu_seconds / (now - self.began) if now - self.began >= 1 else None
@@ -235,7 +237,7 @@ class Watched:
 class Pool:
     """The agents of one machine as they come and go, and what their like is expected to need."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
         self._agents: dict[str, Watched] = {}
         self._experience = Experience()
@@ -257,7 +259,7 @@ class Pool:
             self._learn(watched, now)
             self._ended.append((now, watched.cores(now) or 0.0))
 
-    def look(self, sample: Sample, usages: Mapping[str, Usage], now: float) -> None:
+    def look(self, sample: Sample, usages: Mapping[str, Load], now: float) -> None:
         self._sample = sample
         for name, usage in usages.items():
             if (watched := self._agents.get(name)) is not None:

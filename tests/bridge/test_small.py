@@ -19,7 +19,7 @@ from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
 from tests.bridge.spoken import bridge
 
 from delegate import config, home
-from delegate.bridge import place
+from delegate.bridge import endpoint
 from delegate.bridge.client import LINE_MAX
 from delegate.config import Home
 from delegate.wire.basics import BODY_MAX
@@ -41,12 +41,12 @@ def test_it_loads_next_to_nothing() -> None:
         "delegate.entry",
         "delegate.bridge",
         "delegate.http_answer",
-        *(f"delegate.bridge.{path.stem}" for path in Path(place.__file__).parent.glob("*.py")),
+        *(f"delegate.bridge.{path.stem}" for path in Path(endpoint.__file__).parent.glob("*.py")),
     }
 
 
 def _path() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(place.__file__).parents[2])}
+    return {**os.environ, "PYTHONPATH": str(Path(endpoint.__file__).parents[2])}
 
 
 def test_it_takes_every_message_that_the_relay_takes() -> None:
@@ -58,12 +58,12 @@ def test_it_knows_the_same_home_as_the_settings(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("HOME", str(tmp_path))
     environ = {"DELEGATE_HOME": given}
 
-    assert place.home_of(environ) == str(config.load(environ).home)
+    assert endpoint.home_of(environ) == str(config.load(environ).home)
 
 
 def test_it_reads_the_home_as_everybody_else_does(tmp_path: Path) -> None:
     with kept_home(tmp_path, 4321):
-        found = place.look({"DELEGATE_HOME": str(tmp_path)})
+        found = endpoint.look({"DELEGATE_HOME": str(tmp_path)})
         address = home.live_address(Home(tmp_path))
 
     assert found is not None
@@ -76,11 +76,11 @@ def test_the_address_of_a_dead_keeper_and_a_token_that_others_can_read_are_nothi
     environ = {"DELEGATE_HOME": str(tmp_path)}
     with kept_home(tmp_path, 4321):
         (tmp_path / "token").chmod(0o644)
-        assert place.look(environ) is None
+        assert endpoint.look(environ) is None
         (tmp_path / "token").chmod(0o600)
-        assert place.look(environ) is not None
+        assert endpoint.look(environ) is not None
 
-    assert place.look(environ) is None
+    assert endpoint.look(environ) is None
 
 
 @pytest.mark.parametrize(("words", "environment"), [((), {}), (("-v",), {}), ((), {"DELEGATE_LOG_LEVEL": "debug"})])

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.scripted_relay import Run, answer, body_of, problem
 
 from delegate.cli.door import Door
-from delegate.cli.follow import AgentFollower
+from delegate.cli.follow import AgentFollower, say_question
 from delegate.cli.results import painted_line, plain
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+né\x0cw\t\x1b[2J\n"
@@ -157,16 +157,26 @@ def test_an_empty_answer_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "delegate: answer: is empty; say what the agent is to know\n"
 
 
-def test_a_follower_is_told_the_question_and_how_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_follower_is_told_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     data = {"text": "Which one?", "options": ["a", "b"]}
 
     AgentFollower(Door(environ={})).event(
         {"id": 1, "taskId": "task-1", "attemptId": None, "kind": "question", "at": "2026-01-01T00:00:00Z", "data": data}
     )
 
-    shown = capsys.readouterr()
-    assert shown.out == "asks: Which one? (a / b)\n"
-    assert shown.err == "delegate: task-1 waits for an answer\nhint: delegate answer task-1 TEXT\n"
+    assert capsys.readouterr().out == "asks: Which one? (a / b)\n"
+
+
+def test_how_to_answer_is_told_as_long_as_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"text": "Which one?", "options": [], "at": "2026-01-01T00:00:00Z"}
+    task = {"taskId": "task-1", "status": "waiting"}
+
+    say_question(Door(environ={}), {**task, "questions": [{**asked, "answer": None}]})
+    open_one = capsys.readouterr().err
+    say_question(Door(environ={}), {**task, "questions": [{**asked, "answer": "a"}]})
+
+    assert open_one == "delegate: task-1 waits for an answer\nhint: delegate answer task-1 TEXT\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_dependencies_may_be_repeated_or_parted_by_commas(run: Run) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import insert
 
 from delegate.config import Settings
 from delegate.model import ANY_MACHINE, Runner, RunnerId, lane, new_task_id
-from delegate.queue.claim import Wish, claim
+from delegate.queue.claim import ClaimWish, claim
 from delegate.queue.rules import Rules, rules_of
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database, open_database
@@ -58,7 +58,7 @@ async def claim_all(database: Database, name: str, *, at_most: int | None = None
     )
     claimed: list[tuple[str, int]] = []
     while at_most is None or len(claimed) < at_most:
-        wish = Wish(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
+        wish = ClaimWish(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
         held = (await claim(database, wish, RULES, datetime.now(UTC))).held
         if held is None:
             break

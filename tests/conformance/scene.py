@@ -25,7 +25,7 @@ from delegate.model import (
     Task,
     TaskId,
 )
-from delegate.queue.claim import Held, Wish, claim
+from delegate.queue.claim import ClaimWish, Held, claim
 from delegate.queue.finish import cancel, finish, release
 from delegate.queue.held import Holder
 from delegate.queue.rescue import rescue
@@ -107,7 +107,7 @@ class Scene:
 
     async def claim(self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime) -> Held | None:
         by = by or runner()
-        wish = Wish(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
+        wish = ClaimWish(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
         return (await claim(self.database, wish, self.rules, self.now)).held
 
     async def take(self, by: Runner | None = None, **wishes: Any) -> Held:

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.scene import DONE, NOON, Scene, parked_until, runner
 
 from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
-from delegate.queue.claim import Claimed, Wish, claim_if_any, held_by
+from delegate.queue.claim import Claimed, ClaimWish, claim_if_any, held_by
 from delegate.states import AttemptState, TaskState
 from delegate.store.runners import all_runners, get_runner
 
@@ -179,7 +179,7 @@ async def test_a_runner_that_starts_again_learns_what_it_holds(scene: Scene) -> 
 
 async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = Wish(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
+    wish = ClaimWish(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
     before = await scene.database.read(lambda c: get_runner(c, anna.id))
     await scene.pass_time(timedelta(seconds=1))
 
@@ -191,7 +191,7 @@ async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> No
 
 async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = Wish(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
+    wish = ClaimWish(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
     task = await scene.submit()
 
     held = (await claim_if_any(scene.database, wish, scene.rules, scene.now)).held

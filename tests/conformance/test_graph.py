@@ -24,8 +24,7 @@ from delegate.errors import (
 from delegate.intake.batch import Entry, submit_batch
 from delegate.intake.submit import Request, Submitted
 from delegate.model import Checkpoint, EventKind, OnDependencyFailure, Priority, Task, TaskId
-from delegate.queue.claim import Wish, claim
-from delegate.queue.ending import Moved
+from delegate.queue.claim import ClaimWish, claim
 from delegate.queue.finish import cancel, finish
 from delegate.queue.rules import AGEING
 from delegate.queue.why import why
@@ -132,11 +131,13 @@ async def test_a_lost_command_cancels_what_waits_for_it(scene: Scene) -> None:
 
     await scene.release(first, GONE)
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
-    wish = Wish(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
+    wish = ClaimWish(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
     claimed = await claim(scene.database, wish, scene.rules, scene.now)
 
     assert await states(scene, waiting) == ["cancelled", "cancelled"]
-    assert claimed.rescued == (Moved(task=await scene.task(second), others=(await scene.task(waiting[1]),)),)
+    assert [(one.task, one.others) for one in claimed.rescued] == [
+        (await scene.task(second), (await scene.task(waiting[1]),))
+    ]
 
 
 async def test_what_has_ended_is_not_waited_for(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from tests.conformance.scene import GONE, LEASE, NOON, RECLAIM_AFTER, Scene, fac
 
 from delegate.errors import NoSuchTask, StaleFence
 from delegate.model import EventKind, TaskId
-from delegate.queue.claim import Held, Wish
+from delegate.queue.claim import ClaimWish, Held
 from delegate.queue.finish import cancel
 from delegate.queue.rescue import GIVEN_UP_AFTER, has_expired, welcome_back
 from delegate.states import AttemptState, Reason, TaskState
@@ -246,7 +246,7 @@ async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) 
     """PostgreSQL refuses locks in a transaction that only reads."""
     await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    lanes = Wish(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
+    lanes = ClaimWish(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
 
     assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, lanes, scene.now))
 

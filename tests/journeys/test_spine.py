@@ -50,7 +50,7 @@ def test_following_the_logs_of_a_failed_command_says_how_it_ended(world: World) 
 
     done = world.run("logs", "-f", task_id)
 
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert "exit code 4" in done.stderr
 
 

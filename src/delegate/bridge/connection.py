@@ -9,25 +9,25 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.place import Place
+    from delegate.bridge.endpoint import Endpoint
 
 PIECE = 64 * 1024
 
 
 class Connection:
-    __slots__ = ("_is_open", "_unsent", "place", "socket")
+    __slots__ = ("_is_open", "_unsent", "endpoint", "socket")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._is_open = False
         self._unsent = b""
-        self.place = place
-        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        self.endpoint = endpoint
+        family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(0)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not place.is_local:
+        if not endpoint.is_local:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        problem = self.socket.connect_ex((place.address, place.port))
+        problem = self.socket.connect_ex((endpoint.address, endpoint.port))
         if problem not in {0, errno.EINPROGRESS}:
             self.close()
             raise OSError(problem, os.strerror(problem))

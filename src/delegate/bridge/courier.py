@@ -9,9 +9,9 @@ import time
 from delegate.bridge import rpc
 from delegate.bridge.dialing import connect
 from delegate.bridge.ear import Ear
+from delegate.bridge.endpoint import Unreachable, Way
 from delegate.bridge.errands import Call, Cancelling, Desk, Errand, Farewell, Listening, Note, Opening
 from delegate.bridge.exchange import BUSY, FAULT, NOT_FOUND, Exchange, percent, request_bytes
-from delegate.bridge.place import Unreachable, Way
 from delegate.http_answer import NotHttp, reason
 
 TYPE_CHECKING = False
@@ -173,8 +173,8 @@ class Courier:
             connection = self._idle.popitem()[1] if self._idle else None
             is_second = connection is not None
             if connection is None:
-                place = self._way.find(now, start=start)
-                connection = connect(place) if place else None
+                endpoint = self._way.find(now, start=start)
+                connection = connect(endpoint) if endpoint else None
         except OSError as error:
             self._troubled(now, reason(error))
             return False
@@ -191,7 +191,7 @@ class Courier:
         self._exchanges[connection.number] = exchange
         errand.used = self._desk.session.id if errand.needs_session else None
         try:
-            connection.send(request_bytes(errand, connection.place, self._desk.session, self._own))
+            connection.send(request_bytes(errand, connection.endpoint, self._desk.session, self._own))
         except OSError as error:
             self._broken(exchange, reason(error))
 
@@ -331,12 +331,12 @@ class Courier:
             return
         now = time.monotonic()
         try:
-            place = self._way.known()
-            if place is None:
+            endpoint = self._way.known()
+            if endpoint is None:
                 return
-            connection = connect(place)
+            connection = connect(endpoint)
             goodbye = Exchange(connection, Farewell(), is_second=False, now=now)
-            connection.send(request_bytes(Farewell(), connection.place, self._desk.session, self._own))
+            connection.send(request_bytes(Farewell(), connection.endpoint, self._desk.session, self._own))
             while not goodbye.answer.is_complete and (left := now + FAREWELL - time.monotonic()) > 0:
                 waiting = select.poll()
                 waiting.register(connection.number, connection.mask)

@@ -6,12 +6,12 @@ from delegate.bridge.connection import Connection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.place import Place
+    from delegate.bridge.endpoint import Endpoint
 
 
-def connect(place: Place) -> Connection:
-    if not place.is_secure:
-        return Connection(place)
+def connect(endpoint: Endpoint) -> Connection:
+    if not endpoint.is_secure:
+        return Connection(endpoint)
     from delegate.bridge.secure import SecureConnection  # noqa: PLC0415  ssl takes more room than all the rest
 
-    return SecureConnection(place)
+    return SecureConnection(endpoint)

@@ -12,9 +12,9 @@ from delegate.http_answer import reason
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from delegate.bridge.connection import Connection
+    from delegate.bridge.endpoint import Way
     from delegate.bridge.errands import Desk
     from delegate.bridge.exchange import Exchange
-    from delegate.bridge.place import Way
 
 FIRST_PAUSE, MOST_PAUSE = 0.5, 15.0  # seconds between two tries; nobody waits for it
 BROKEN_OFF, OK = 0, 200
@@ -42,8 +42,8 @@ class Ear:
             self._desk.renew()
             return None
         try:
-            place = self._way.find(now, start=False)
-            return connect(place) if place else None
+            endpoint = self._way.find(now, start=False)
+            return connect(endpoint) if endpoint else None
         except OSError as error:
             self._desk.log("not listening", why=reason(error))
             return None

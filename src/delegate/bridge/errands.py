@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from delegate.bridge import rpc
-from delegate.bridge.place import Unreachable
+from delegate.bridge.endpoint import Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,21 +9,21 @@ from delegate.http_answer import Answer, Events, NotHttp
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from delegate.bridge.connection import Connection
+    from delegate.bridge.endpoint import Endpoint
     from delegate.bridge.errands import Desk, Session
-    from delegate.bridge.place import Place
 
 NOT_FOUND, FAULT = 404, 500
 BUSY = {429, 502, 503, 504}  # statuses that pass
 ANSWER_MAX = 64 * 1024 * 1024  # bytes of one message; it is handed to the client as one line
 
 
-def request_bytes(errand: Errand, place: Place, session: Session, own: dict[str, str]) -> bytes:
+def request_bytes(errand: Errand, endpoint: Endpoint, session: Session, own: dict[str, str]) -> bytes:
     """`own` are the headers by which every request tells where its client is and what it is set to."""
-    heads = {"Host": place.authority, "Authorization": f"Bearer {place.token}", **errand.headers(session)}
-    heads |= {"delegate-machine": percent(place.machine.encode()), **own}
+    heads = {"Host": endpoint.authority, "Authorization": f"Bearer {endpoint.token}", **errand.headers(session)}
+    heads |= {"delegate-machine": percent(endpoint.machine.encode()), **own}
     if errand.method == "POST":
         heads["Content-Length"] = str(len(errand.body))
-    lines = [f"{errand.method} {place.path}/mcp HTTP/1.1", *(f"{name}: {value}" for name, value in heads.items())]
+    lines = [f"{errand.method} {endpoint.path}/mcp HTTP/1.1", *(f"{name}: {value}" for name, value in heads.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + errand.body
 
 

@@ -6,20 +6,20 @@ import select
 import ssl
 
 from delegate.bridge.connection import PIECE, Connection
-from delegate.bridge.place import Unreachable
+from delegate.bridge.endpoint import Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.place import Place
+    from delegate.bridge.endpoint import Endpoint
 
 
 class SecureConnection(Connection):
     __slots__ = ("_host", "_wants")
 
-    def __init__(self, place: Place) -> None:
-        self._host = place.host
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._host = endpoint.host
         self._wants = 0  # what TLS itself waits for
-        super().__init__(place)
+        super().__init__(endpoint)
 
     @property
     def mask(self) -> int:

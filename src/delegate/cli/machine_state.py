@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from delegate.pool import CPU_WINDOW, Sample, Usage
+from delegate.pool import CPU_WINDOW, Load, Sample
 from delegate.runner import cgroups
 from delegate.runner.supervisor import IS_LINUX
 
@@ -106,7 +106,7 @@ def available_memory(proc: Path = PROC) -> int:
     return 0
 
 
-def used_below(pid: int) -> Usage | None:
+def used_below(pid: int) -> Load | None:
     """What the processes under this one use, and have used; None when nobody can tell."""
     if not IS_LINUX:
         return _used_below_elsewhere(pid)
@@ -114,7 +114,7 @@ def used_below(pid: int) -> Usage | None:
         found = [_usage(below) for below in descendants(pid)]
     except OSError:  # a kernel that does not list children
         return None
-    return Usage(memory=sum(one.memory for one in found), cpu_seconds=sum(one.cpu_seconds for one in found))
+    return Load(memory=sum(one.memory for one in found), cpu_seconds=sum(one.cpu_seconds for one in found))
 
 
 def descendants(pid: int) -> Iterable[int]:
@@ -142,14 +142,14 @@ def _children(pid: int, thread: str) -> list[int]:
         return []
 
 
-def _usage(pid: int) -> Usage:
+def _usage(pid: int) -> Load:
     """Memory that is its own: what it shares with others, as programs are, would be counted many times."""
     try:
         _, resident, shared, *_ = (PROC / str(pid) / "statm").read_text().split()
     except OSError:  # it has ended
-        return Usage(memory=0, cpu_seconds=0.0)
+        return Load(memory=0, cpu_seconds=0.0)
     own = max(0, int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-    return Usage(memory=own, cpu_seconds=cpu_seconds_of(pid))
+    return Load(memory=own, cpu_seconds=cpu_seconds_of(pid))
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -160,7 +160,7 @@ def cpu_seconds_of(pid: int) -> float:
     return 0.0
 
 
-def _used_below_elsewhere(pid: int) -> Usage | None:
+def _used_below_elsewhere(pid: int) -> Load | None:
     import psutil  # noqa: PLC0415  only systems without /proc need it
 
     memory, seconds = 0, 0.0
@@ -169,4 +169,4 @@ def _used_below_elsewhere(pid: int) -> Usage | None:
             with suppress(psutil.Error):
                 memory += process.memory_info().rss
                 seconds += sum(process.cpu_times()[:2])
-    return Usage(memory=memory, cpu_seconds=seconds)
+    return Load(memory=memory, cpu_seconds=seconds)

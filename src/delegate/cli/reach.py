@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from delegate import config, home
-from delegate.bridge.place import on_this_machine
+from delegate.bridge.endpoint import on_this_machine
 from delegate.cli.start import start
 from delegate.client import remote_target
 from delegate.config import Home, Settings

@@ -16,7 +16,7 @@ from delegate.config import Home, Settings
 from delegate.errors import InvalidField
 from delegate.fleet import Plan, Shape, Waiting, plan
 from delegate.keeping import News, words_of
-from delegate.pool import Limits, Pool, Resource, Room, Usage
+from delegate.pool import Load, Pool, PoolLimits, Resource, Room
 from delegate.settings_values import RUNNERS_MAX, parse_runners
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ def size_of(text: str | None, settings: Settings) -> Size:
     return Size(fixed=number, ceiling=number)
 
 
-def limits_of(settings: Settings, size: Size) -> Limits:
-    return Limits(
+def limits_of(settings: Settings, size: Size) -> PoolLimits:
+    return PoolLimits(
         cpu_threshold=settings.cpu_threshold / 100,
         memory_reserve=settings.memory_reserve,
         agent_memory=settings.agent_memory,
@@ -108,7 +108,7 @@ class Scaling:
             self._add(slot, now, idle_since=float("-inf"))
 
     def _look(self, now: float) -> None:
-        usages: dict[str, Usage] = {}
+        usages: dict[str, Load] = {}
         for child in self.children:
             if child.attempt is not None and child.process is not None:
                 used = used_below(child.process.pid)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ClaimWish:
     """A runner asks for work. The claim id makes asking again after a lost answer harmless."""
 
     claim_id: str
@@ -84,7 +84,7 @@ class Claimed:
     rescued: tuple[Rescued, ...] = ()
 
 
-async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> Claimed:
+async def claim(database: Database, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
     claimed = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
     log_rescued(claimed.rescued)
     if (held := claimed.held) is not None:
@@ -100,14 +100,14 @@ async def claim(database: Database, wish: Wish, rules: Rules, now: datetime) -> 
     return claimed
 
 
-async def claim_if_any(database: Database, wish: Wish, rules: Rules, now: datetime) -> Claimed:
+async def claim_if_any(database: Database, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
     """For a runner that asks again without a reason to: look first, so that an idle pool writes nothing."""
     if await database.read(lambda connection: _is_worth_it(connection, wish, rules, now)):
         return await claim(database, wish, rules, now)
     return Claimed()
 
 
-def _is_worth_it(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> bool:
+def _is_worth_it(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> bool:
     seen = get_runner(connection, wish.runner.id)
     if seen is None or now - seen.seen_at >= rules.lease / SIGNS_PER_LEASE:
         return True
@@ -129,7 +129,7 @@ def _held(connection: Connection, attempt: Attempt) -> Held | None:
     return None if task is None else Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
 
 
-def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Claimed:
+def _claim(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
     has = tuple(dict.fromkeys((*wish.agents, *wish.parked)))  # a runner may leave a parked agent out of its wish
     see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, problem=wish.problem, now=now)
     earlier = attempt_of_claim(connection, wish.claim_id)
@@ -139,7 +139,7 @@ def _claim(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> C
     return Claimed(held=_next(connection, wish, rules, now), rescued=tuple(rescued))
 
 
-def _next(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> Held | None:
+def _next(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> Held | None:
     if rules.daily_budget_usd is not None:
         lock_budget(connection)
     left = budget_left(connection, rules, now)
@@ -152,14 +152,14 @@ def _next(connection: Connection, wish: Wish, rules: Rules, now: datetime) -> He
     return None
 
 
-def _same_again(connection: Connection, wish: Wish, earlier: Attempt) -> Held | None:
+def _same_again(connection: Connection, wish: ClaimWish, earlier: Attempt) -> Held | None:
     if earlier.runner_id != wish.runner.id or earlier.state is not AttemptState.RUNNING:
         return None
     keep_ask_hash(connection, earlier, wish.ask_hash)  # its maker may have got a new token since it asked first
     return _held(connection, earlier)
 
 
-def _begin_attempt(connection: Connection, wish: Wish, task: Task, budget: float | None, now: datetime) -> Held:
+def _begin_attempt(connection: Connection, wish: ClaimWish, task: Task, budget: float | None, now: datetime) -> Held:
     attempt = Attempt(
         id=new_attempt_id(),
         task_id=task.id,

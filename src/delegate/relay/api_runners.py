@@ -95,7 +95,7 @@ async def leave(request: Request, current: CurrentRunner, _body: LeaveBody) -> R
 @router.post("/claim", response_model=ClaimAnswer)
 async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Response:
     relay = relay_of(request)
-    wish = claims.Wish(
+    wish = claims.ClaimWish(
         claim_id=body.claim_id,
         runner=current,
         agents=tuple(body.agents),
@@ -109,7 +109,7 @@ async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Re
     return answer(ClaimAnswer(assignment=assignment(held) if held else None))
 
 
-async def _claim_or_wait(request: Request, relay: Relay, wish: claims.Wish, wait: float) -> claims.Held | None:
+async def _claim_or_wait(request: Request, relay: Relay, wish: claims.ClaimWish, wait: float) -> claims.Held | None:
     deadline = anyio.current_time() + wait
     is_first = True
     with relay.hub.waiting(wish.lanes) as waiter:

@@ -31,7 +31,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: as FastAPI takes them
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
 }
 Found = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
-Place = tuple[str | int, ...]  # names of fields, and numbers of entries
+Location = tuple[str | int, ...]  # names of fields, and numbers of entries
 # What pydantic calls by these names; its own words are for who wrote the model.
 SAID = {
     "missing": "is missing",
@@ -130,15 +130,15 @@ def fault(found: Found, model: type[Wire] | None = None) -> DelegateError:
     return InvalidField(field=field or "body", why=said(found))
 
 
-def is_required(model: type[Wire], place: Place) -> bool:
-    holder = model_at(model, place[:-1])
-    field = None if holder is None else _fields(holder).get(place[-1])
+def is_required(model: type[Wire], location: Location) -> bool:
+    holder = model_at(model, location[:-1])
+    field = None if holder is None else _fields(holder).get(location[-1])
     return field is not None and field.is_required()
 
 
-def model_at(model: type[Wire], place: Place) -> type[Wire] | None:
+def model_at(model: type[Wire], location: Location) -> type[Wire] | None:
     """The model of what stands at this place, if there is one and no other."""
-    for part in place:
+    for part in location:
         if isinstance(part, int):  # an entry of a list: the model is that of all its entries
             continue
         field = _fields(model).get(part)

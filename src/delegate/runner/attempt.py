@@ -14,7 +14,7 @@ from delegate.errors import StaleFence, shown
 from delegate.home import DISK_FULL_ERRORS
 from delegate.model import AgentName, Mode, Outcome
 from delegate.runner import ends
-from delegate.runner.conversation import Conversation, Place
+from delegate.runner.conversation import Conversation, Site
 from delegate.runner.delivery import deliver, is_good
 from delegate.runner.directory_state import directory_state
 from delegate.runner.ends import End
@@ -23,7 +23,7 @@ from delegate.runner.holding import Holding
 from delegate.runner.process import NotStarted
 from delegate.runner.prompts.answered import with_answers
 from delegate.runner.prompts.prompt import in_place_words
-from delegate.runner.run import Surroundings
+from delegate.runner.run import Workbench
 from delegate.runner.tail import Tail
 from delegate.runner.watchdog import patience_with
 from delegate.runner.workspaces.problems import SetupProblem
@@ -59,7 +59,7 @@ class Attempt:
         self._assignment = assignment
         self._record = holding.record
         self._marks = holding.marks
-        self._around = Surroundings(
+        self._around = Workbench(
             record=holding.record,
             lease=holding.lease,
             shutdown=equipment.shutdown,
@@ -106,8 +106,8 @@ class Attempt:
         agent = self._equipment.agents.get(self._assignment.agent)
         if agent is None:
             return self._failure(Reason.NOT_INSTALLED, f"this runner has no agent {self._assignment.agent}")
-        place = Place(directory=usable(self._assignment.working_directory))
-        conversation = Conversation(self._equipment, self._assignment, self._around, place)
+        site = Site(directory=usable(self._assignment.working_directory))
+        conversation = Conversation(self._equipment, self._assignment, self._around, site)
         anew, goes_on = with_answers(self._assignment, *in_place_words(self._assignment))
         outcome = await conversation.say(agent, goes_on, anew=anew)
         if isinstance(outcome, Outcome):

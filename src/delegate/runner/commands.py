@@ -14,7 +14,7 @@ from delegate.runner.agents.base import Ending, Fact, Invocation, NoProtocol, ex
 from delegate.runner.cgroups import OutOfMemory
 from delegate.runner.disk import DiskLow
 from delegate.runner.process import Command, Exit, launch
-from delegate.runner.run import Run, RunEnd, Surroundings
+from delegate.runner.run import Run, RunEnd, Workbench
 from delegate.runner.spares import Spares
 from delegate.runner.tail import Tail
 from delegate.runner.watchdog import Patience
@@ -48,7 +48,7 @@ class CommandReading(NoProtocol):
 
 
 async def run_command(
-    command: str, *, cwd: Path, env: Mapping[str, str], timeout: timedelta, spares: Spares, around: Surroundings
+    command: str, *, cwd: Path, env: Mapping[str, str], timeout: timedelta, spares: Spares, around: Workbench
 ) -> CommandResult:
     """Run one command line to its end; its time counts within the attempt's own."""
     started_at = anyio.current_time()

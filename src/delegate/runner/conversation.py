@@ -17,7 +17,7 @@ from delegate.runner.agents.base import Agent, Ending, Reading, Roots, Turn, req
 from delegate.runner.equipment import Equipment
 from delegate.runner.process import Command, launch
 from delegate.runner.prompts.rendering import message_words
-from delegate.runner.run import Run, RunEnd, Surroundings
+from delegate.runner.run import Run, RunEnd, Workbench
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment, ReleaseRequest
 
@@ -27,7 +27,7 @@ SUMMARY_MAX = 20_000  # characters, as the relay takes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Site:
     """Where the agent works; `roots` when that is a workspace of its own."""
 
     directory: Path
@@ -35,11 +35,11 @@ class Place:
 
 
 class Conversation:
-    def __init__(self, equipment: Equipment, assignment: Assignment, around: Surroundings, place: Place) -> None:
+    def __init__(self, equipment: Equipment, assignment: Assignment, around: Workbench, site: Site) -> None:
         self._equipment = equipment
         self._assignment = assignment
         self._around = around
-        self._place = place
+        self._site = site
         self.session = assignment.resume_session
         self.spent = Usage()
         self.summary = ""
@@ -98,7 +98,7 @@ class Conversation:
     def _told(self, text: str, *, is_first: bool) -> str:
         """The words of the first turn, for people who want to know what the agent was asked; in place they do."""
         self.has_spoken = True
-        if is_first and (self._place.roots is not None or text != self._assignment.prompt):
+        if is_first and (self._site.roots is not None or text != self._assignment.prompt):
             self._around.record.fact(EventKind.PROMPT, {"text": request(self._as_turn(text))})
         return text
 
@@ -113,7 +113,7 @@ class Conversation:
             assignment=within,
             text=text,
             session=self.session,
-            workspace=self._place.roots,
+            workspace=self._site.roots,
             spent=self._session_spent,
             asking=self._around.asking,
         )
@@ -124,7 +124,7 @@ class Conversation:
         write_files(invocation.files)
         reading = agent.reading(turn)
         around, kills = self._around, self._around.memory_kills()
-        command = Command(argv=invocation.argv, cwd=self._place.directory, env=invocation.env, cgroup=around.cgroup)
+        command = Command(argv=invocation.argv, cwd=self._site.directory, env=invocation.env, cgroup=around.cgroup)
         process = await launch(await self._equipment.spares.take(), command)
         given = self._assignment
         marks = {"task_id": given.task_id, "attempt_id": given.attempt_id, "agent": given.agent}

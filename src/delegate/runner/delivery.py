@@ -19,7 +19,7 @@ from delegate.runner.branches import first_line
 from delegate.runner.cgroups import OutOfMemory
 from delegate.runner.checks import CheckResult, Checks, run_checks
 from delegate.runner.commands import CommandResult, run_command
-from delegate.runner.conversation import Conversation, Place
+from delegate.runner.conversation import Conversation, Site
 from delegate.runner.disk import DiskLow, is_disk_full
 from delegate.runner.effects import Effects
 from delegate.runner.ends import End
@@ -34,7 +34,7 @@ from delegate.runner.prompts.answered import with_answers
 from delegate.runner.prompts.prompt import anew_words, red_check_words, resumed_words
 from delegate.runner.publication import Draft, Publication, Story
 from delegate.runner.publishing.push import PushRejected
-from delegate.runner.run import Surroundings
+from delegate.runner.run import Workbench
 from delegate.runner.stopping import Stopped, beside, end_of_stopped, must_stop, unless_stopped
 from delegate.runner.workspaces.carried import carry_in
 from delegate.runner.workspaces.closing import close, note_pushed
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 OUTPUT_TOLD = 4_000  # characters of a failed command's end that the timeline has
 
 
-async def deliver(equipment: Equipment, assignment: Assignment, around: Surroundings) -> End:
+async def deliver(equipment: Equipment, assignment: Assignment, around: Workbench) -> End:
     """Raises SetupProblem when there is no ground to work on."""
     try:
         git = await equipment.git.get()
@@ -71,7 +71,7 @@ async def deliver(equipment: Equipment, assignment: Assignment, around: Surround
 
 
 class Delivery:
-    def __init__(self, equipment: Equipment, git: Git, ground: Ground, around: Surroundings) -> None:
+    def __init__(self, equipment: Equipment, git: Git, ground: Ground, around: Workbench) -> None:
         self._equipment = equipment
         self._git = git
         self._ground = ground
@@ -79,8 +79,8 @@ class Delivery:
         self._assignment = ground.assignment
         workspace = ground.workspace
         roots = Roots(tree=workspace.tree, git_dir=workspace.git_dir)
-        place = Place(directory=workspace.tree, roots=roots)
-        self._conversation = Conversation(equipment, ground.assignment, around, place)
+        site = Site(directory=workspace.tree, roots=roots)
+        self._conversation = Conversation(equipment, ground.assignment, around, site)
         self._publication = Publication(
             git=git, ground=ground, record=around.record, effects=self._effects(), at=datetime.now(UTC)
         )

@@ -11,7 +11,7 @@ import anyio
 from delegate.model import Change, EffectKind, EventKind, Issue, Usage
 from delegate.runner.checks import Checks
 from delegate.runner.effects import Deed, Effects
-from delegate.runner.forges.base import Ensured, Forge, PrRejected, Wish, ensure
+from delegate.runner.forges.base import Ensured, Forge, PrRejected, WantedPullRequest, ensure
 from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_request_title
 from delegate.runner.forges.harmless import one_line
 from delegate.runner.git import Git
@@ -167,7 +167,7 @@ class Publication:
 
     async def open_pull_request(self, forge: Forge, draft: Draft, story: Story) -> Ensured:
         assignment, workspace = self.ground.assignment, self.ground.workspace
-        wish = Wish(
+        wish = WantedPullRequest(
             task_id=assignment.task_id,
             title=self.record.without_secrets(
                 pull_request_title(issue_of(assignment), assignment.title, assignment.prompt)

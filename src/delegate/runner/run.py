@@ -26,7 +26,7 @@ REPLIES_MAX = 4 * 1024 * 1024  # bytes; an agent that asks and asks and reads no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Workbench:
     """What a run writes to and listens to; the attention of the shutdown is called when one of them has changed."""
 
     record: Record
@@ -58,7 +58,7 @@ class RunEnd:
 
 
 class Run:
-    def __init__(self, process: AgentProcess, reading: Reading, around: Surroundings) -> None:
+    def __init__(self, process: AgentProcess, reading: Reading, around: Workbench) -> None:
         self._process = process
         self._reading = reading
         self._around = around

@@ -11,7 +11,7 @@ import anyio
 from delegate.model import Outcome
 from delegate.runner import ends
 from delegate.runner.agents.base import Ending, stopped_by_runner
-from delegate.runner.run import Surroundings
+from delegate.runner.run import Workbench
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment, ReleaseRequest
 
@@ -20,12 +20,12 @@ class Stopped(Exception):
     """It was broken off: somebody cancelled the task, its time was over, or the runner must go."""
 
 
-def must_stop(around: Surroundings) -> bool:
+def must_stop(around: Workbench) -> bool:
     is_late = anyio.current_time() >= around.started_at + around.patience.total
     return is_late or around.lease.cancel_reason is not None or around.shutdown.is_now
 
 
-def end_of_stopped(assignment: Assignment, around: Surroundings, session: str | None) -> Outcome | ReleaseRequest:
+def end_of_stopped(assignment: Assignment, around: Workbench, session: str | None) -> Outcome | ReleaseRequest:
     if around.lease.cancel_reason is not None:
         return Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=around.lease.cancel_reason)
     if around.shutdown.is_now:
@@ -36,7 +36,7 @@ def end_of_stopped(assignment: Assignment, around: Surroundings, session: str | 
 
 
 @asynccontextmanager
-async def unless_stopped(around: Surroundings) -> AsyncIterator[None]:
+async def unless_stopped(around: Workbench) -> AsyncIterator[None]:
     """The block is broken off, and Stopped raised, as soon as it must stop."""
     is_done = False
     with anyio.CancelScope() as scope:

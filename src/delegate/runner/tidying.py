@@ -22,7 +22,7 @@ from delegate.runner.workspaces.locks import locked
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of
 from delegate.runner.workspaces.problems import SetupProblem
 from delegate.runner.workspaces.repositories import repository
-from delegate.runner.workspaces.sweep import Limits, sweep
+from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.settings_values import without_login
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ async def tidy_up(equipment: Equipment, now: datetime) -> datetime | None:
     await _undo_due(equipment, git, now)
     home = Home(equipment.settings.home)
     settings = equipment.settings
-    limits = Limits(age=timedelta(days=settings.salvage_days), size=settings.salvage_bytes)
+    limits = SalvageLimits(age=timedelta(days=settings.salvage_days), size=settings.salvage_bytes)
     live = await _live(equipment, home)
     await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=now)
     return min((entry.not_before or now for entry in equipment.journal.entries()), default=None)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.fakes.github import GitHub as Loopback
 from tests.fakes.github_repositories import Pull
 
-from delegate.runner.forges.base import Ensured, Wish, ensure
+from delegate.runner.forges.base import Ensured, WantedPullRequest, ensure
 from delegate.runner.forges.body import END_MARKER, marker
 from delegate.runner.forges.github import GitHub
 
@@ -29,7 +29,7 @@ def body_of(task_id: str, words: str = "What was done.") -> str:
 class Scene:
     loopback: Loopback
     forge: GitHub
-    wish: Wish
+    wish: WantedPullRequest
 
     @property
     def hub(self) -> Any:
@@ -63,7 +63,7 @@ def scene_of(loopback: Loopback) -> Scene:
     bare.git("update-ref", f"refs/heads/{BRANCH}", base)
     commit = loopback.seed(REPOSITORY, {"limit.py": "LIMIT = 100\n"}, branch=BRANCH)
     environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **loopback.env}
-    wish = Wish(
+    wish = WantedPullRequest(
         task_id="task-1a",
         title="PER-44 · Rate limit runner endpoints",
         body=body_of("task-1a"),

@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 from tests.runner.forges.scene import BRANCH, REPOSITORY, Scene, allowed, body_of
 
-from delegate.runner.forges.base import Ensured, PrRejected, PullState, Wish, ensure
+from delegate.runner.forges.base import Ensured, PrRejected, PullState, WantedPullRequest, ensure
 from delegate.runner.forges.local import Local
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
@@ -290,7 +290,9 @@ async def test_one_that_must_go_is_closed_with_a_reason(scene: Scene) -> None:
 
 
 async def test_without_a_forge_the_review_stays_in_delegate() -> None:
-    wish = Wish(task_id="task-1a", title="T", body="B", branch=BRANCH, base="main", commit="c0ffee", is_draft=False)
+    wish = WantedPullRequest(
+        task_id="task-1a", title="T", body="B", branch=BRANCH, base="main", commit="c0ffee", is_draft=False
+    )
 
     ensured = await ensure(Local(), wish, allowed)
 

@@ -22,7 +22,7 @@ from delegate.runner.workspaces.kept import restore
 from delegate.runner.workspaces.mirrors import base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.repositories import locate
-from delegate.runner.workspaces.sweep import Limits, sweep
+from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace
 from delegate.wire.runners import Assignment
 
@@ -50,7 +50,7 @@ def never(lineage: str) -> bool:
     return False
 
 
-LIMITS = Limits(age=timedelta(days=14), size=1 << 40)
+LIMITS = SalvageLimits(age=timedelta(days=14), size=1 << 40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

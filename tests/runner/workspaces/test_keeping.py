@@ -11,7 +11,7 @@ import pytest
 from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, never
 from tests.runner.workspaces.killed import attempt, missing
 
-from delegate.errors import InvalidField
+from delegate.errors import InvalidField, NoSuchWorkspace
 from delegate.home import hold
 from delegate.runner.git import GitFailed
 from delegate.runner.publishing import traps
@@ -19,7 +19,7 @@ from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import drop, list_kept, restore
 from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.saving import last_saved, save
-from delegate.runner.workspaces.sweep import Limits, sweep
+from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace, leave
 
 pytestmark = pytest.mark.anyio
@@ -362,7 +362,7 @@ async def test_what_is_kept_is_listed_and_dropped(scene: Scene) -> None:
 async def test_nothing_else_is_dropped(scene: Scene, name: str) -> None:
     await attempt(scene, 1)
 
-    with pytest.raises(InvalidField, match="nothing is kept"):
+    with pytest.raises(NoSuchWorkspace, match="nothing is kept"):
         drop(scene.home, name)
 
 
@@ -374,7 +374,7 @@ async def test_a_directory_with_something_in_it_is_not_restored_into(scene: Scen
     assert (scene.checkout / "README.md").exists()
 
 
-async def swept_later(scene: Scene, later: timedelta, limits: Limits = LIMITS) -> int:
+async def swept_later(scene: Scene, later: timedelta, limits: SalvageLimits = LIMITS) -> int:
     await sweep(scene.git, scene.home, never, limits=limits, now=datetime.now(UTC) + later)
     return len(list_kept(scene.home))
 
@@ -445,7 +445,7 @@ async def test_the_oldest_work_goes_first_when_there_is_too_much_and_none_on_its
         workspace = await scene.workspace(lineage=lineage)
         (workspace.tree / "noise").write_bytes(os.urandom(200_000))
         await close(scene.git, scene.home, workspace, pushed=None)
-    limits = Limits(age=timedelta(days=14), size=400_000)
+    limits = SalvageLimits(age=timedelta(days=14), size=400_000)
 
     assert await swept_later(scene, timedelta(hours=23), limits) == 2
     assert await swept_later(scene, timedelta(hours=25), limits) == 1

@@ -23,7 +23,7 @@ DIRECTORY, MACHINE, DEFAULT_AGENT = "delegate-directory", "delegate-machine", "d
 REQUEST_KEY = "delegate/requestKey"  # in _meta: the same call sent again has the same one
 CONNECT = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
 P = TypeVar("P", bound=Wire)
-Place = dict[str, str]
+Where = dict[str, str]
 directories = TypeAdapter[str](Directory)
 agents = TypeAdapter[str](Agent)
 names = TypeAdapter[str](Name)
@@ -45,10 +45,10 @@ class Call:
     def default_agent(self) -> str | None:
         return header(self.headers, DEFAULT_AGENT, agents)
 
-    def place(self, directory: str | None, repository: str | None) -> Place:
+    def where(self, directory: str | None, repository: str | None) -> Where:
         """Where a task works that names these: in a directory of the client's machine, or wherever git can fetch."""
         if repository is not None:
-            return self._place_of_repository(directory, repository)
+            return self._where_of_repository(directory, repository)
         machine = self.machine
         if directory is None:
             directory = header(self.headers, DIRECTORY, directories)
@@ -63,13 +63,13 @@ class Call:
             )
         return {"working_directory": directory, "machine": machine}
 
-    def _place_of_repository(self, directory: str | None, repository: str) -> Place:
-        place = {"repository": repository}
+    def _where_of_repository(self, directory: str | None, repository: str) -> Where:
+        where = {"repository": repository}
         if directory is not None:
-            place["working_directory"] = directory  # intake knows what is wrong with that
+            where["working_directory"] = directory  # intake knows what is wrong with that
         if (machine := self.machine) is not None and repository.startswith("/"):
-            place["machine"] = machine
-        return place
+            where["machine"] = machine
+        return where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +116,13 @@ def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
 
 
 def argument_fault(model: type[Wire], found: Found) -> DelegateError:
-    place = found["loc"]
+    where = found["loc"]
     if found["type"] != "extra_forbidden":
         return fault(found, model)
-    holder = model_at(model, place[:-1]) or model
+    holder = model_at(model, where[:-1]) or model
     whose = model.__name__ if holder is model else f"a {holder.__name__.lower()}"
     known = [field.alias or name for name, field in holder.model_fields.items()]
-    near = get_close_matches(str(place[-1]), known, n=1)
+    near = get_close_matches(str(where[-1]), known, n=1)
     advice = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-    field = ".".join(str(part) for part in place)
+    field = ".".join(str(part) for part in where)
     return InvalidField(field=field, why=f"is no parameter of {whose}; {advice}")

@@ -39,7 +39,7 @@ async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
 def wishes_of(call: Call, wanted: wire.TaskWishes) -> dict[str, object]:
     """What was said, by the names of its fields, where it is to be done, and by whom if nobody is named."""
     said = wanted.model_dump(include=set(wire.TaskWishes.model_fields), exclude_unset=True)
-    place = call.place(wanted.working_directory, wanted.repository)
+    place = call.where(wanted.working_directory, wanted.repository)
     return {**said, **place, "default_agent": call.default_agent}
 
 

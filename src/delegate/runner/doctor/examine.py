@@ -31,7 +31,7 @@ ORDER = {part: number for number, part in enumerate(Part)}
 
 
 @dataclass(slots=True)
-class Surroundings:
+class Sights:
     """As far as they could be seen in time."""
 
     checkout: Checkout
@@ -59,8 +59,8 @@ def _without_secrets(finding: Finding, conceal: Callable[[str], str]) -> Finding
     return replace(finding, message=conceal(finding.message), fix=conceal(finding.fix))
 
 
-async def _look_around(case: Case) -> Surroundings:
-    around = Surroundings(checkout=unseen_checkout(case))
+async def _look_around(case: Case) -> Sights:
+    around = Sights(checkout=unseen_checkout(case))
 
     async def look_at_repository() -> None:
         around.git = await known_git(case)
@@ -80,7 +80,7 @@ async def _look_around(case: Case) -> Surroundings:
     return around
 
 
-def _examinations(case: Case, around: Surroundings) -> list[Examination]:
+def _examinations(case: Case, around: Sights) -> list[Examination]:
     git, checkout = around.git, around.checkout
     data = around.relay.data
     running = {runner["taskId"] for runner in data["runners"] if runner["taskId"]} if data else set()

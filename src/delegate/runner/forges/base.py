@@ -41,7 +41,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class WantedPullRequest:
     """The pull request that a task wants; `body` carries the task's marker."""
 
     task_id: str
@@ -86,7 +86,7 @@ class Forge(Protocol):
     async def find(self, branch: str) -> list[PullRequest]:
         """Those from this branch of this very repository, in all states."""
 
-    async def open(self, wish: Wish, guard: Guard) -> PullRequest: ...
+    async def open(self, wish: WantedPullRequest, guard: Guard) -> PullRequest: ...
 
     async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None: ...
 
@@ -94,11 +94,11 @@ class Forge(Protocol):
 
     async def close(self, pull: PullRequest, comment: str) -> None: ...
 
-    def by_hand(self, wish: Wish) -> str:
+    def by_hand(self, wish: WantedPullRequest) -> str:
         """The command with which a person opens it."""
 
 
-async def ensure(forge: Forge, wish: Wish, guard: Guard) -> Ensured:
+async def ensure(forge: Forge, wish: WantedPullRequest, guard: Guard) -> Ensured:
     """Look, and only then act; an answer that was lost is looked for. Raises PrRejected, or what the guard raises."""
     settling = _Settling(forge, wish, guard)
     try:
@@ -127,7 +127,7 @@ def _may_pass(problem: Exception) -> bool:
 
 
 class _Settling:
-    def __init__(self, forge: Forge, wish: Wish, guard: Guard) -> None:
+    def __init__(self, forge: Forge, wish: WantedPullRequest, guard: Guard) -> None:
         self._forge, self._wish, self._guard = forge, wish, guard
         self.standing: PullRequest | None = None  # the open one that is there, whether or not it could be edited
         self.is_unknown = False  # one may have been opened since the last look
@@ -167,7 +167,7 @@ class _Settling:
         return Ensured(pull_request=replace(pull, body=body, task_id=self._wish.task_id), adopted=True)
 
 
-def choose(found: Sequence[PullRequest], wish: Wish) -> PullRequest | None:
+def choose(found: Sequence[PullRequest], wish: WantedPullRequest) -> PullRequest | None:
     """The pull request that is this task's already: open or merged. One that a person closed is never opened again.
 
     An earlier task of the lineage had the same branch: what became of its pull request does not bind this one, unless
@@ -189,6 +189,6 @@ def choose(found: Sequence[PullRequest], wish: Wish) -> PullRequest | None:
     return None
 
 
-def _is_bare(pull: PullRequest, wish: Wish) -> bool:
+def _is_bare(pull: PullRequest, wish: WantedPullRequest) -> bool:
     """A person opened it from our branch, without us."""
     return not pull.is_ours and pull.base == wish.base

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from delegate.errors import shown
-from delegate.runner.forges.base import ForgeFailed, Guard, PullRequest, PullState, Wish
+from delegate.runner.forges.base import ForgeFailed, Guard, PullRequest, PullState, WantedPullRequest
 from delegate.runner.forges.body import task_of
 from delegate.runner.git import STEERING
 from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, run_program
@@ -89,7 +89,7 @@ class GitHub:
         # Anyone may open one from a branch of the same name in a copy of their own.
         return [_pull_request(one) for one in found if not one.is_cross_repository]
 
-    async def open(self, wish: Wish, guard: Guard) -> PullRequest:
+    async def open(self, wish: WantedPullRequest, guard: Guard) -> PullRequest:
         try:
             return await self._create(wish, guard, is_draft=wish.is_draft)
         except ForgeFailed as problem:
@@ -97,7 +97,7 @@ class GitHub:
                 raise
             return await self._create(wish, guard, is_draft=False)
 
-    async def _create(self, wish: Wish, guard: Guard, *, is_draft: bool) -> PullRequest:
+    async def _create(self, wish: WantedPullRequest, guard: Guard, *, is_draft: bool) -> PullRequest:
         options = [f"--base={wish.base}", f"--head={wish.branch}", f"--title={wish.title}", "--body-file=-"]
         if is_draft:
             options.append("--draft")
@@ -136,7 +136,7 @@ class GitHub:
     async def close(self, pull: PullRequest, comment: str) -> None:
         await self._gh("pr", "close", *self._there, f"--comment={comment}", str(pull.number), acts=True)
 
-    def by_hand(self, wish: Wish) -> str:
+    def by_hand(self, wish: WantedPullRequest) -> str:
         return f"gh pr create -R {self.name} --base {wish.base} --head {wish.branch}"
 
     @property

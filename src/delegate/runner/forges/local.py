@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.runner.forges.base import Guard, PullRequest, PullState, Wish
+from delegate.runner.forges.base import Guard, PullRequest, PullState, WantedPullRequest
 
 
 class Local:
@@ -13,7 +13,7 @@ class Local:
     async def find(self, branch: str) -> list[PullRequest]:  # noqa: ARG002  # as every forge
         return []
 
-    async def open(self, wish: Wish, guard: Guard) -> PullRequest:
+    async def open(self, wish: WantedPullRequest, guard: Guard) -> PullRequest:
         await guard()
         return PullRequest(
             number=0,
@@ -33,5 +33,5 @@ class Local:
 
     async def close(self, pull: PullRequest, comment: str) -> None: ...
 
-    def by_hand(self, wish: Wish) -> str:
+    def by_hand(self, wish: WantedPullRequest) -> str:
         return f"git merge {wish.branch}"

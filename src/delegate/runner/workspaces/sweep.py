@@ -40,14 +40,14 @@ FIRST_DAY = timedelta(days=1)  # however little room there is, a person gets thi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SalvageLimits:
     """Of unpushed work that is kept."""
 
     age: timedelta
     size: int  # bytes
 
 
-async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: Limits, now: datetime) -> None:
+async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: SalvageLimits, now: datetime) -> None:
     """Finish what was begun, and close the workspaces of lineages that nothing is to be done for any more."""
     for root in await anyio.to_thread.run_sync(_found, home):
         with _passed_over(root):
@@ -131,7 +131,7 @@ async def _unmake(git: Git, home: Home, workspace: Workspace, is_live: Callable[
     await removed(home, workspace, is_kept=is_kept, files=files)
 
 
-def _limit(home: Home, limits: Limits, now: datetime) -> None:
+def _limit(home: Home, limits: SalvageLimits, now: datetime) -> None:
     kept = sorted(list_kept(home), key=lambda one: one.at)
     total = sum(one.size for one in kept)
     for one in kept:

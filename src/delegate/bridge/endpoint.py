@@ -33,7 +33,7 @@ class Unreachable(Exception):
         self.code, self.message, self.hint = code, message, hint
 
 
-class Place:
+class Endpoint:
     """A relay that is up, as far as anybody knows, and what opens it."""
 
     __slots__ = ("address", "authority", "host", "is_local", "is_secure", "machine", "path", "port", "token")
@@ -71,7 +71,7 @@ def may_be_elsewhere(environ: Mapping[str, str]) -> bool:
         return False
 
 
-def look(environ: Mapping[str, str]) -> Place | None:
+def look(environ: Mapping[str, str]) -> Endpoint | None:
     """The relay of this home if it is up and everything about it is as it should be."""
     home = home_of(environ)
     try:
@@ -83,7 +83,7 @@ def look(environ: Mapping[str, str]) -> Place | None:
                 return None
             token = file.read().strip().decode("ascii")
         machine = _text(home, "machine").strip().decode()
-        return Place(on_this_machine(int(found["port"]), token, machine))
+        return Endpoint(on_this_machine(int(found["port"]), token, machine))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -111,24 +111,24 @@ class Way:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._is_local = not may_be_elsewhere(environ)
-        self._elsewhere: Place | None = None
+        self._elsewhere: Endpoint | None = None
         self._child = 0
         self._began = 0.0
         self._said = b""
         self.pipe = -1  # what the asked process says; -1 when none is asked
 
-    def find(self, now: float, *, start: bool) -> Place | None:
-        """A place to connect to; None: not yet, or not without starting a relay."""
-        place = self.known()
-        if place is None and self.pipe < 0 and (start or not self._is_local):
+    def find(self, now: float, *, start: bool) -> Endpoint | None:
+        """An endpoint to connect to; None: not yet, or not without starting a relay."""
+        endpoint = self.known()
+        if endpoint is None and self.pipe < 0 and (start or not self._is_local):
             self._ask(now)
-        return place
+        return endpoint
 
-    def known(self) -> Place | None:
+    def known(self) -> Endpoint | None:
         return look(self._environ) if self._is_local else self._elsewhere
 
     def lost(self) -> None:
-        """The place did not answer: what was said about it may be old."""
+        """The endpoint did not answer: what was said about it may be old."""
         self._elsewhere = None
 
     def hear(self) -> bool:
@@ -172,10 +172,10 @@ class Way:
         try:
             said = json.loads(self._said)
             problem = said.get("error")
-            place = None if problem else Place(said)
+            endpoint = None if problem else Endpoint(said)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Unreachable("relay_unreachable", "the relay could not be found", ADVICE) from None
-        if place is None:
+        if endpoint is None:
             raise Unreachable(problem["code"], problem["message"], problem["hint"] or "")
-        self._is_local = place.is_local
-        self._elsewhere = None if place.is_local else place
+        self._is_local = endpoint.is_local
+        self._elsewhere = None if endpoint.is_local else endpoint
