@@ -25,7 +25,9 @@ from delegate.failpoints import failpoint
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of them
-GATHERING = 2  # turns of the event loop before a commit: requests that are being read just now still join it
+# Turns of the event loop before a commit, when the one before had several jobs: their callers come back with the next
+# ones, and those that are being read just now still join it.
+GATHERING = 2
 READERS = 8
 POSTGRES_WRITERS = 8
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
@@ -99,10 +101,11 @@ class Database:
         """The one writer of SQLite: takes all jobs that wait, commits them together, tells each."""
         assert self._writer is not None
         writer = self._writer
+        gathering = 0
         with writer.connect() as connection:
             while True:
                 await self._arrived.wait()
-                for _ in range(GATHERING):
+                for _ in range(gathering):
                     await lowlevel.checkpoint()
                 batch, self._jobs = self._jobs[:BATCH_MAX], self._jobs[BATCH_MAX:]
                 if not self._jobs:
@@ -111,6 +114,7 @@ class Database:
                     await to_thread.run_sync(commit_batch, connection, batch)
                 for job in batch:
                     job.done.set()
+                gathering = GATHERING if len(batch) > 1 else 0
 
 
 def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
