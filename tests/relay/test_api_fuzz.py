@@ -29,7 +29,8 @@ GOOD_BYE = "runners/leave"  # whoever says it has no token for the rest
 BEYOND_SCHEMA = "positive_data_acceptance"
 
 
-# A submit has rules between its fields that a schema cannot tell: a model of another agent, a base in place.
+# There are rules that a schema cannot tell: between fields, as a model of another agent or a base in place, and between
+# tasks, as a retry of one that waited for what has failed.
 CONFIG = """
 [checks]
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422]
@@ -37,6 +38,14 @@ negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 
 [[operations]]
 include-name = "POST /api/tasks"
 checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
+
+[[operations]]
+include-name = "POST /api/tasks/{task_id}/retry"
+checks.positive_data_acceptance.expected-statuses = [200, 201, 404, 409, 422]
+
+[[operations]]
+include-name = "POST /api/tasks/{task_id}/resume"
+checks.positive_data_acceptance.expected-statuses = [200, 201, 404, 409, 422]
 
 [[operations]]
 include-name = "POST /api/tasks/batch"
