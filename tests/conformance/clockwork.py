@@ -17,6 +17,8 @@ from delegate.schedule import Schedule, ScheduleRun
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.wire.schedules import PipelineRequest, ScheduleRequest
 
+SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
+HOURLY = "0 * * * *"
 HERE = {"agent": "shell", "workingDirectory": "/", "machine": "desk"}
 BAD = Outcome(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message="exit code 1", exit_code=1)
 

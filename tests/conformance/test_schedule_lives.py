@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import anyio
 import pytest
 from sqlalchemy import update
-from tests.conformance.clockwork import BAD, HERE, Clockwork
-from tests.conformance.scene import NOON, Scene
+from tests.conformance.clockwork import BAD, DAY, HERE, HOUR, HOURLY, MINUTE, SECOND, Clockwork
+from tests.conformance.scene import NOON
 
 from delegate.config import Settings
 from delegate.errors import InvalidField, NoSuchSchedule, NoSuchTask, PreferenceConflict
@@ -27,13 +27,6 @@ from delegate.store.schedules import lock_due
 from delegate.store.tables import schedule as table
 
 pytestmark = pytest.mark.anyio
-SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
-HOURLY = "0 * * * *"
-
-
-@pytest.fixture
-def clock(scene: Scene) -> Clockwork:
-    return Clockwork(scene)
 
 
 async def fire(clock: Clockwork, at: datetime, passed: frozenset[ScheduleId] = frozenset()) -> Round:

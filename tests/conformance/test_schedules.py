@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.conformance.clockwork import BAD, Clockwork
-from tests.conformance.scene import NOON, Scene
+from tests.conformance.clockwork import BAD, DAY, HOUR, HOURLY, MINUTE, SECOND, Clockwork
+from tests.conformance.scene import NOON
 from tests.conformance.test_plans import overheard, plan_of
 from tests.databases import Place
 
@@ -34,13 +34,6 @@ from delegate.store.database import Connection, open_database
 from delegate.store.tables import EPOCH
 
 pytestmark = pytest.mark.anyio
-SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
-HOURLY = "0 * * * *"
-
-
-@pytest.fixture
-def clock(scene: Scene) -> Clockwork:
-    return Clockwork(scene)
 
 
 async def test_a_cron_schedule_makes_a_task_each_time_and_knows_how_each_ended(clock: Clockwork) -> None:

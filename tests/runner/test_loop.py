@@ -18,9 +18,10 @@ import pytest
 from anyio.abc import Process
 
 from delegate.config import Home
-from delegate.model import AgentName, Outcome, Stream, Usage
+from delegate.model import AgentName, Outcome, Stream
 from delegate.runner import ends, loop
 from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
+from delegate.runner.agents.base import NoProtocol
 from delegate.runner.agents.shell import Shell
 from delegate.runner.attempt import carry_out
 from delegate.runner.equipment import Equipment
@@ -120,24 +121,11 @@ class LimitedShell:
 
 
 @dataclass(slots=True, kw_only=True)
-class LimitedReading:
+class LimitedReading(NoProtocol):
     outcome: Outcome
-    result_seen: bool = False
-    session_missing: bool = False
-    session_id: str | None = None
-    usage: Usage = Usage()
-    parse_errors: int = 0
-    summary: str = ""
-    takes_more_turns: bool = False
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
         return []
-
-    def message(self, text: str) -> bytes | None:
-        return None
-
-    def replies(self) -> bytes:
-        return b""
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
         return self.outcome
