@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bench.origins import Origin
-from delegate.config import Home
-from delegate.repofile import RepoFile
-from delegate.runner.git import Git, read_git
+from delegate.config.paths import Home
+from delegate.preferences.repofile import RepoFile
+from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
 from delegate.runner.publishing.policy import Rules, judge
 from delegate.runner.publishing.push import push
-from delegate.runner.publishing.snapshot import take
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.mirrors import Mirror, base_of, fetched
 from delegate.runner.workspaces.preparing import prepare
 from delegate.runner.workspaces.repositories import locate
+from delegate.runner.workspaces.snapshot import take
 from delegate.runner.workspaces.worktrees import Workspace
 from delegate.wire.runners import Assignment
 

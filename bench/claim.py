@@ -15,7 +15,8 @@ from sqlalchemy import create_engine, insert, text
 
 from bench.measure import Row, median_ms, progress, spread_ms
 from bench.product import workplace
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.model import AgentName, Priority, Runner, RunnerId, lane, new_task_id
 from delegate.queue.claim import ClaimWish, claim
 from delegate.queue.rules import rules_of

@@ -22,8 +22,8 @@ from bench.origins import SMALL, git_environment, in_memory, origin
 from bench.product import PATIENCE, PYTHON, ROOT, Connection, Product, running_in, wait_for_end, workplace
 from bench.start import PAUSE, Bell
 from bench.workspace import event_time, on_the_wall
-from delegate.runner.commands import SHELL
-from delegate.runner.programs import run_program
+from delegate.runner.attempt.commands import SHELL
+from delegate.runner.process.programs import run_program
 
 REPEATS = 12
 PROGRAMS = 60

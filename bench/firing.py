@@ -13,10 +13,11 @@ from sqlalchemy import create_engine
 
 from bench.measure import Row, beside, progress
 from bench.product import workplace
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.intake.firing import fire_due
 from delegate.model import new_schedule_id
-from delegate.schedule import Schedule, ScheduleState, Timing
+from delegate.schedule.model import Schedule, ScheduleState, Timing
 from delegate.store.database import Database, open_database
 from delegate.store.schedules import insert_schedule
 from delegate.store.schema import prepare

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from bench.measure import Row, progress
 from bench.product import FINAL, PYTHON, Connection, Product, wait_until, workplace
-from delegate.cli.machine_state import available_memory, used_below
-from delegate.disk import spoken
+from delegate.config.disk import spoken
+from delegate.keeper.machine import available_memory, used_below
 
 GIB = 1024**3
 HUNGRY, APPETITE, GROWS, STAYS = 12, 1.5 * GIB, 8.0, 6.0

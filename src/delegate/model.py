@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from delegate.settings_values import AGENT_COMMAND
+from delegate.config.values import AGENT_COMMAND
 from delegate.states import AttemptState, Reason, TaskState
 
 TaskId = NewType("TaskId", str)

@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,10 +19,11 @@ from cryptography.x509.oid import NameOID
 from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
 from tests.bridge.spoken import bridge
 
-from delegate import config, home
 from delegate.bridge import endpoint
 from delegate.bridge.client import LINE_MAX
-from delegate.config import Home
+from delegate.config import home_files
+from delegate.config.paths import Home
+from delegate.config.settings import load
 from delegate.wire.basics import BODY_MAX
 
 HEAVY = {
@@ -40,7 +42,7 @@ def test_it_loads_next_to_nothing() -> None:
         "delegate",
         "delegate.entry",
         "delegate.bridge",
-        "delegate.http_answer",
+        "delegate.client.http_response",
         *(f"delegate.bridge.{path.stem}" for path in Path(endpoint.__file__).parent.glob("*.py")),
     }
 
@@ -58,18 +60,18 @@ def test_it_knows_the_same_home_as_the_settings(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("HOME", str(tmp_path))
     environ = {"DELEGATE_HOME": given}
 
-    assert endpoint.home_of(environ) == str(config.load(environ).home)
+    assert endpoint.home_of(environ) == str(load(environ).home)
 
 
 def test_it_reads_the_home_as_everybody_else_does(tmp_path: Path) -> None:
     with kept_home(tmp_path, 4321):
         found = endpoint.look({"DELEGATE_HOME": str(tmp_path)})
-        address = home.live_address(Home(tmp_path))
+        address = home_files.live_address(Home(tmp_path))
 
     assert found is not None
     assert address is not None
-    assert (found.port, found.token) == (address.port, home.read_token(Home(tmp_path)))
-    assert found.machine == home.machine_id(Home(tmp_path))
+    assert (found.port, found.token) == (address.port, home_files.read_token(Home(tmp_path)))
+    assert found.machine == home_files.machine_id(Home(tmp_path))
 
 
 def test_the_address_of_a_dead_keeper_and_a_token_that_others_can_read_are_nothing(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_the_address_of_a_dead_keeper_and_a_token_that_others_can_read_are_nothi
 
 @pytest.mark.parametrize(("words", "environment"), [((), {}), (("-v",), {}), ((), {"DELEGATE_LOG_LEVEL": "debug"})])
 def test_it_tells_of_its_troubles_only_when_asked(
-    tmp_path: Path, words: tuple[str, ...], environment: dict[str, str]
+    tmp_path: Path, words: tuple[str, ...], environment: dict[str, Any]
 ) -> None:
     with kept_home(tmp_path / "home", 1) as kept, bridge(kept, *words, **environment) as client:
         client.ask("initialize", {})
@@ -102,7 +104,7 @@ def test_a_relay_elsewhere_is_reached_with_its_own_token_over_tls(tmp_path: Path
     script = ScriptedMcp(streams=True)
     with script.serving(context):
         url = f"https://localhost:{script.port}"
-        environment = {"DELEGATE_TOKEN": "given", "SSL_CERT_FILE": str(authority)}
+        environment: dict[str, Any] = {"DELEGATE_TOKEN": "given", "SSL_CERT_FILE": str(authority)}
         (tmp_path / "home").mkdir()
         if in_file:
             (tmp_path / "home" / "config.toml").write_text(f'relay_url = "{url}"\n')
@@ -122,7 +124,10 @@ def test_a_relay_with_a_certificate_of_its_own_making_is_not_trusted(tmp_path: P
     context, _ = _certified(tmp_path)
     script = ScriptedMcp()
     with script.serving(context):
-        environment = {"DELEGATE_RELAY_URL": f"https://localhost:{script.port}", "DELEGATE_TOKEN": "given"}
+        environment: dict[str, Any] = {
+            "DELEGATE_RELAY_URL": f"https://localhost:{script.port}",
+            "DELEGATE_TOKEN": "given",
+        }
         with bridge(tmp_path / "home", **environment) as client:
             error = client.call("initialize", {})["error"]
 

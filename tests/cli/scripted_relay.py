@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class ScriptedRelay:
             except OSError:
                 return
             with connection, connection.makefile("rb") as reader:
-                self.asked.append(_read_request(reader.readline, reader.read))
+                self.asked.append(_read_request(reader))
                 with suppress(OSError):
                     connection.sendall(reply)
 
 
-def _read_request(readline, read) -> Asked:  # type: ignore[no-untyped-def]  two methods of a file
-    line = readline().decode().strip()
+def _read_request(reader: BinaryIO) -> Asked:
+    line = reader.readline().decode().strip()
     headers = {}
-    while header := readline().decode().strip():
+    while header := reader.readline().decode().strip():
         name, _, value = header.partition(": ")
         headers[name.lower()] = value
-    return Asked(line, headers, read(int(headers.get("content-length", 0))))
+    return Asked(line, headers, reader.read(int(headers.get("content-length", 0))))

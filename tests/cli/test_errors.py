@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from delegate.cli.door import Door
+from delegate.cli.context import Door
 from delegate.cli.main import COMMANDS, cli, main
 
 TOP = click.Context(cli)

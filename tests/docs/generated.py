@@ -1,4 +1,4 @@
-"""The parts of the documentation that are made from the code; `python -m tests.docs.generated` writes them anew."""
+"""Generates the parts of the documentation that follow from the code; `python -m tests.docs.generated` writes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import fields
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.docs.mcp_tools import mcp_tools
 from tests.docs.pages import ROOT, all_pages
 
-from delegate.repofile import KEYS, RepoFile
+from delegate.preferences.repofile import KEYS, RepoFile
 from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
 
 PART = re.compile(r"(<!-- generated: (?P<name>[\w -]+) -->\n).*?(<!-- /generated -->)", re.S)
@@ -22,13 +23,13 @@ ENDS_WELL = frozenset({Reason.DONE, Reason.NO_CHANGES})
 
 
 def refreshed(text: str) -> str:
-    """A page with its generated parts as the code has them now."""
+    """Return a page with its generated parts up to date."""
     return PART.sub(lambda found: f"{found[1]}\n{made(found['name'])}\n{found[3]}", text)
 
 
 def made(name: str) -> str:
     if name.startswith("tests "):
-        return tests_table(name.removeprefix("tests "))
+        return tests_list(name.removeprefix("tests "))
     parts = {
         "task-states": lambda: state_diagram(TASK_MOVES, first=("blocked", "queued")),
         "attempt-states": lambda: state_diagram(ATTEMPT_MOVES, first=("running",)),
@@ -41,7 +42,7 @@ def made(name: str) -> str:
     return parts[name]()
 
 
-def state_diagram(moves: Mapping[str, frozenset[str]], *, first: tuple[str, ...]) -> str:
+def state_diagram(moves: Mapping[Any, frozenset[Any]], *, first: tuple[str, ...]) -> str:
     lines = [f"    [*] --> {state}" for state in first]
     for old, ways in moves.items():
         lines += [f"    {old} --> {new}" for new in moves if new in ways]
@@ -74,7 +75,7 @@ def _effect(reason: Reason) -> str:
 
 
 def layers() -> str:
-    """The layers of import-linter, the highest first."""
+    """The layers of import-linter, highest first."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     contract = next(contract for contract in settings["contracts"] if contract["type"] == "layers")
     names = [layer.replace("delegate.", "") for layer in contract["layers"]]
@@ -99,9 +100,16 @@ def _default(value: object) -> str:
     return f"`{value}`"
 
 
-def tests_table(promise: str) -> str:
-    rows = [[f"`{name}`" if name else "all of it", f"[{path}](../{path})"] for path, name in proofs().get(promise, [])]
-    return table(["test", "in"], rows) if rows else ""
+def tests_list(promise: str) -> str:
+    """The test files that prove a promise, each with how many of its tests cite it, or `all`."""
+    cited_by: dict[str, list[str]] = {}
+    for path, name in proofs().get(promise, []):
+        cited_by.setdefault(path, []).append(name)
+    links = [
+        f"[{path.removeprefix('tests/')}](../{path}) ({len(names) if all(names) else 'all'})"
+        for path, names in cited_by.items()
+    ]
+    return "*Tests.* " + ",\n".join(links) + ".\n" if links else ""
 
 
 @cache

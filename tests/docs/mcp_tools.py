@@ -12,32 +12,53 @@ Schema = dict[str, Any]
 
 
 def mcp_tools() -> str:
-    return "\n".join(line for tool in [*FOR_OWNER.values(), *FOR_AGENTS.values()] for line in section(tool))
+    lines: list[str] = []
+    described: set[str] = set()  # the rows of the tables so far
+    for tool in [*FOR_OWNER.values(), *FOR_AGENTS.values()]:
+        parameters = rows_of(tool)
+        lines += section(tool, parameters, described)
+        described |= set(parameters.values())
+    return "\n".join(lines)
 
 
-def section(tool: Tool[Any]) -> Iterator[str]:
-    schema, answer = schema_of(tool.parameters), schema_of(tool.answer)
+def section(tool: Tool[Any], parameters: dict[str, str], described: set[str]) -> Iterator[str]:
     yield f"### {tool.name}\n"
     yield f"{tool.description}\n"
-    yield from rows(schema, schema.get("$defs", {}))
-    if steps := schema.get("$defs", {}).get("Step"):
-        extra = ", ".join(f"`{name}`" for name in steps["properties"] if name not in shared_names())
-        yield f"\nA step takes what DelegateTask takes, and {extra}: {steps['properties']['delay']['description']}"
-    yield f"\nAnswers {', '.join(f'`{name}`' for name in answer['properties'])}.\n"
+    new = [row for row in parameters.values() if row not in described]
+    if known := [name for name, row in parameters.items() if row in described]:
+        yield f"Takes {listed(known)}{', and:' if new else '.'}{chr(10) if new else ''}"
+    if new:
+        yield from ("| parameter | value | default | meaning |", "| --- | --- | --- | --- |", *new)
+    if steps := schema_of(tool.parameters).get("$defs", {}).get("Step"):
+        extra = ", ".join(f"`{name}`" for name in steps["properties"] if name not in delegate_task())
+        delay = steps["properties"]["delay"]["description"]
+        yield f"\nA step takes the parameters of DelegateTask, and {extra}: {delay}"
+    yield f"\nReturns {', '.join(f'`{name}`' for name in schema_of(tool.answer)['properties'])}.\n"
 
 
-def shared_names() -> set[str]:
-    return set(schema_of(FOR_OWNER["DelegateTask"].parameters)["properties"])
+def listed(names: list[str]) -> str:
+    """Parameters that an earlier tool has with the same row."""
+    if set(names) == set(delegate_task()):
+        return "the parameters of [DelegateTask](#delegatetask)"
+    return f"{' and '.join(f'`{name}`' for name in names)}, as above"
 
 
-def rows(schema: Schema, definitions: Schema) -> Iterator[str]:
-    yield "| parameter | value | default | meaning |"
-    yield "| --- | --- | --- | --- |"
-    for name, given in schema["properties"].items():
-        value = resolved(given, definitions)
-        default = "required" if name in schema.get("required", []) else shown(given.get("default"))
-        meaning = given["description"].replace("<", "&lt;")
-        yield f"| `{name}` | {kind(value, definitions)} | {default} | {meaning} |"
+def delegate_task() -> dict[str, str]:
+    return rows_of(FOR_OWNER["DelegateTask"])
+
+
+def rows_of(tool: Tool[Any]) -> dict[str, str]:
+    """Each parameter's row in the table."""
+    schema = schema_of(tool.parameters)
+    definitions, required = schema.get("$defs", {}), schema.get("required", [])
+    return {name: row(name, given, definitions, name in required) for name, given in schema["properties"].items()}
+
+
+def row(name: str, given: Schema, definitions: Schema, is_required: bool) -> str:
+    value = resolved(given, definitions)
+    default = "required" if is_required else shown(given.get("default"))
+    meaning = given["description"].replace("<", "&lt;")
+    return f"| `{name}` | {kind(value, definitions)} | {default} | {meaning} |"
 
 
 def resolved(schema: Schema, definitions: Schema) -> Schema:
@@ -65,7 +86,7 @@ def kind(schema: Schema, definitions: Schema) -> str:
 
 def text(schema: Schema) -> str:
     if schema.get("format") == "date-time":
-        return "moment"
+        return "time"
     return f"text, up to {schema['maxLength']:,} characters" if "maxLength" in schema else "text"
 
 

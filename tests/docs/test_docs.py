@@ -16,12 +16,13 @@ from tests.docs.generated import proofs, refreshed
 from tests.docs.pages import ROOT, SOURCE, Page, all_pages, codes_in, page, table_rows
 
 from delegate.cli.main import cli
-from delegate.config import Home, Settings, source_of
+from delegate.config.paths import Home
+from delegate.config.settings import Settings, source_of
+from delegate.config.values import Source
 from delegate.errors import DelegateError
 from delegate.model import PROMPT_MAX, EventKind
 from delegate.relay.app import make_app
-from delegate.relay.state import Relay
-from delegate.settings_values import Source
+from delegate.relay.requests import Relay
 from delegate.states import Reason
 from delegate.wire import basics, parts, runners, schedules, tasks
 
@@ -39,6 +40,8 @@ ROUTE = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE) /\S*")
 MODULE = re.compile(r"[a-z_]+(?:/[a-z_0-9]+)*(?:\.py|/)")
 RANGE = re.compile(r"`([\d.]+)` to `([\d.]+)`")
 NO_DEFAULT = "none"
+PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
+README_BYTES = 8000
 
 
 @cache
@@ -91,6 +94,15 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert {one.name for one in PAGES if one.path not in linked} == set()
 
 
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_every_picture_exists(one: Page) -> None:
+    assert [name for name in PICTURE.findall(one.prose) if not (one.path.parent / name).is_file()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(page("README.md").text.encode()) <= README_BYTES
+
+
 # Commands.
 
 
@@ -109,13 +121,13 @@ def test_every_command_has_its_section() -> None:
     assert sections == set(commands())
 
 
-BORROWS = "](#delegate-delegate)"  # a command that takes a task's options need not repeat them
+BORROWS = "](#delegate-run)"  # a command that takes a task's options need not repeat them
 
 
 @pytest.mark.parametrize("name", commands())
 def test_every_option_of_a_command_is_described_and_no_other(name: str) -> None:
     described = described_options(name)
-    borrowed = described_options("delegate") if BORROWS in section_of(name) else set()
+    borrowed = described_options("run") if BORROWS in section_of(name) else set()
     existing = {option for _, leaf in leaves(name) for parameter in options_of(leaf) for option in parameter.opts}
 
     assert described - existing == set()
@@ -193,7 +205,7 @@ def test_every_setting_is_read_somewhere() -> None:
     read = {
         node.attr
         for path, tree in source_trees()
-        if path.name != "config.py"
+        if path != SOURCE / "config" / "settings.py"
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
     }
@@ -209,8 +221,9 @@ def test_every_variable_that_is_named_exists(one: Page) -> None:
     assert named - existing == set()
 
 
-def test_every_file_of_the_home_is_in_the_readme() -> None:
-    told = {code.rstrip("/") for row in page("README.md").rows for code in codes_in(row[0])}
+def test_every_file_of_the_home_is_described() -> None:
+    section = page("docs/storage.md").section("Files in the home")
+    told = {code.rstrip("/") for row in table_rows(section) for code in codes_in(row[0])}
 
     assert {place.name for place in home_places() if place.suffix != ".lock"} - told == set()
 
@@ -243,7 +256,7 @@ def visible_errors() -> dict[str, tuple[str, str]]:
 def reported_codes() -> set[str]:
     """Codes that stand as text where an error is told without a class of its own."""
     return {
-        keyword.value.value
+        str(keyword.value.value)
         for _, tree in source_trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reported"
@@ -260,9 +273,9 @@ def test_every_error_is_in_the_table_with_its_status_and_exit_code() -> None:
     assert reported_codes() <= set(rows)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])
-def test_every_exit_code_is_described(name: str) -> None:
-    told = {code for row in page(name).rows for code in re.findall(r"\d+", row[0])}
+def test_every_exit_code_is_described() -> None:
+    section = page("docs/cli.md").section("Exit codes")
+    told = {code for row in table_rows(section) for code in re.findall(r"\d+", row[0])}
 
     assert {exit_code for _, exit_code in visible_errors().values()} <= told
 

@@ -130,8 +130,10 @@ class GitHubStandin:
         self._short = Path(tempfile.mkdtemp(prefix="gh-", dir="/tmp"))
         self.socket_path = self._short / "s"
         handler = type("Handler", (_Handler,), {"hub": self})
-        self._servers = [_TcpServer(("127.0.0.1", 0), handler), _UnixServer(str(self.socket_path), handler)]
-        self.port = cast("int", self._servers[0].server_address[1])
+        by_port = _TcpServer(("127.0.0.1", 0), handler)
+        by_path = _UnixServer(cast("Any", str(self.socket_path)), handler)  # a path where TCP has host and port
+        self._servers = [by_port, by_path]
+        self.port = by_port.server_address[1]
 
     def __enter__(self) -> Self:
         for server in self._servers:

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from delegate.runner.process import AgentProcess, Command, become_subreaper, launch, start_spare
-from delegate.runner.supervisor import read_process
+from delegate.runner.process.agent_process import AgentProcess, Command, become_subreaper, launch, start_spare
+from delegate.runner.process.supervisor import read_process
 
 
 def say(**words: object) -> None:

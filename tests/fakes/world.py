@@ -16,9 +16,10 @@ from typing import Any
 
 from tests.fakes.audit import database_faults, strays, workspace_faults
 
-from delegate.client import Client
-from delegate.config import Home, load
-from delegate.home import machine_id, process_start
+from delegate.client.client import Client
+from delegate.config.home_files import machine_id, process_start
+from delegate.config.paths import Home
+from delegate.config.settings import load
 
 QUICK = {
     "DELEGATE_HEARTBEAT": "0.5",

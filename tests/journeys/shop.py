@@ -19,8 +19,8 @@ from tests.fakes.github_repositories import Pull
 from tests.fakes.openai_standin import OpenAIStandin
 from tests.fakes.world import World, living, wait_until
 
-from delegate.config import Home
-from delegate.home import machine_id
+from delegate.config.home_files import machine_id
+from delegate.config.paths import Home
 
 TEST_SHOP = """\
 import unittest

@@ -98,8 +98,8 @@ def not_understood(task: dict[str, Any]) -> int:
 
 def raw(world: World, task_id: str) -> bytes:
     running = world.popen("logs", "--raw", task_id)
-    assert running.stdout is not None
-    data = running.stdout.buffer.read()
+    output: Any = running.stdout
+    data: bytes = output.buffer.read()
     running.communicate()
     return data
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from tests.fakes.world import World, children_of, command_of, living, wait_until
 
-from delegate.client import Client
-from delegate.config import Home, load
-from delegate.home import machine_id
+from delegate.client.client import Client
+from delegate.config.home_files import machine_id
+from delegate.config.paths import Home
+from delegate.config.settings import load
 
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src" / "delegate"
@@ -35,7 +36,7 @@ def calls(folder: Path, name: str) -> Iterator[ast.Call]:
 def commits() -> set[str]:
     """The name of every transaction: the first argument of `database.write`."""
     names = {
-        call.args[0].value
+        str(call.args[0].value)
         for call in calls(SOURCE, "write")
         if ast.unparse(call.func).endswith("database.write") and isinstance(call.args[0], ast.Constant)
     }
@@ -45,7 +46,7 @@ def commits() -> set[str]:
 def steps() -> set[str]:
     """The names of the failpoints on the runner's way; those of its workspaces have journeys of their own."""
     found = calls(SOURCE / "runner", "failpoint")
-    names = {call.args[0].value for call in found if isinstance(call.args[0], ast.Constant)}
+    names = {str(call.args[0].value) for call in found if isinstance(call.args[0], ast.Constant)}
     return {name for name in names if name.startswith("runner.")}
 
 

@@ -9,6 +9,7 @@ import urllib.error
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,8 +19,8 @@ from tests.fakes.origin import make_origin
 from tests.fakes.small_disk import filled, small_disk
 from tests.fakes.world import World, living, wait_until
 
-from delegate.config import Home
-from delegate.home import machine_id
+from delegate.config.home_files import machine_id
+from delegate.config.paths import Home
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P13")]
 ROUNDS = 10
@@ -92,10 +93,10 @@ def test_the_disk_of_the_relay_runs_full_again_and_again(two_disks: World) -> No
     with submitter.at_work():
         for _ in range(ROUNDS):
             enough = len(submitter.accepted) + dice.randrange(1, 8)
-            wait_until(lambda enough=enough: len(submitter.accepted) >= enough, BACK_IN_TIME)
+            wait_until(lambda enough=enough: len(submitter.accepted) >= enough, BACK_IN_TIME)  # type: ignore[misc]
             with filled(world.home):
                 refusals = submitter.refused["disk_full"]
-                wait_until(lambda refusals=refusals: submitter.refused["disk_full"] > refusals + 3)
+                wait_until(lambda refusals=refusals: submitter.refused["disk_full"] > refusals + 3)  # type: ignore[misc]
 
     assert set(submitter.refused) == {"disk_full"}
     wait_until(lambda: not rows(world, "SELECT id FROM task WHERE finished_at IS NULL"))
@@ -110,6 +111,11 @@ def test_the_disk_of_the_relay_runs_full_again_and_again(two_disks: World) -> No
     world.audit()
 
 
+def waiting_task(world: World, task_id: str) -> dict[str, Any] | None:
+    task = world.task(task_id)
+    return task if "takes work" in (task["why"] or "") else None
+
+
 def test_the_disk_of_the_runner_runs_full_before_and_during_an_attempt(two_disks: World) -> None:
     world = two_disks
     world.ok("up", "--runners", "1")
@@ -119,11 +125,11 @@ def test_the_disk_of_the_runner_runs_full_before_and_during_an_attempt(two_disks
     for _ in range(ROUNDS // 3):
         gate.unlink(missing_ok=True)
         during = world.submit(f"seq {dice.randrange(1, 50_000)}; until [ -e {gate} ]; do sleep 0.02; done")
-        wait_until(lambda task_id=during: world.task(task_id)["attempts"])
+        wait_until(lambda task_id=during: world.task(task_id)["attempts"])  # type: ignore[misc]
         with filled(runners):
             stopped = world.wait_for(during)
             before = world.submit("seq 2000")
-            waiting = wait_until(lambda task_id=before: "takes work" in ((t := world.task(task_id))["why"] or "") and t)
+            waiting = wait_until(partial(waiting_task, world, before))
         ended = world.wait_for(before, patience=BACK_IN_TIME)
 
         assert (stopped["status"], stopped["reason"]) == ("failed", "disk_full")

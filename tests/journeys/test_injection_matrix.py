@@ -18,10 +18,10 @@ from tests.fakes.recorded import Call
 from tests.fakes.world import lean_path
 from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
 
-from delegate.errors import PreferenceConflict
-from delegate.preferences import fill
-from delegate.repofile import BadRepoFile, parse
-from delegate.runner.prompts.quoted import visible
+from delegate.errors import BadRepoFile, PreferenceConflict
+from delegate.preferences.repofile import parse
+from delegate.preferences.resolve import fill
+from delegate.runner.prompts.sanitize import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P19")]
 

@@ -47,7 +47,7 @@ def test_fifty_megabytes_arrive_byte_for_byte_although_the_relay_is_killed_twice
     for _ in range(2):
         before = world.task(task_id)["attempts"]
         seen = before[0]["outputBytes"] if before else 0
-        wait_until(lambda seen=seen: (a := world.task(task_id)["attempts"]) and a[0]["outputBytes"] > seen)
+        wait_until(lambda seen=seen: (a := world.task(task_id)["attempts"]) and a[0]["outputBytes"] > seen)  # type: ignore[misc]
         os.kill(world.relay_pid(), signal.SIGKILL)
 
     ended = world.wait_for(task_id, patience=180)

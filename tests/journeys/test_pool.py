@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.world import World, living, wait_until
 
-from delegate.cli.machine_state import available_memory
+from delegate.keeper.machine import available_memory
 
 HOLD = "touch {0}.begun; while [ ! -e {1} ]; do sleep 0.05; done"
 LACKS = re.compile(

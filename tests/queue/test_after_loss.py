@@ -20,9 +20,9 @@ RUNNING = Task(
     created_at=NOW,
     attempts=1,
 )
-SHELL = {"agent": AgentName.SHELL}
-LAST = {"attempts": MAX_ATTEMPTS}
-CANCELLED = {"cancel_requested_at": NOW, "cancel_reason": "enough"}
+SHELL: dict[str, object] = {"agent": AgentName.SHELL}
+LAST: dict[str, object] = {"attempts": MAX_ATTEMPTS}
+CANCELLED: dict[str, object] = {"cancel_requested_at": NOW, "cancel_reason": "enough"}
 LOSSES: list[tuple[dict[str, object], TaskState, Reason | None]] = [
     ({}, TaskState.QUEUED, None),
     ({"attempts": MAX_ATTEMPTS - 1}, TaskState.QUEUED, None),

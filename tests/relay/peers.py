@@ -20,8 +20,9 @@ from typing import Any
 import anyio
 import httpx2
 
-from delegate.config import Home, Settings
-from delegate.relay.state import Relay
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
+from delegate.relay.requests import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_of
@@ -89,7 +90,7 @@ def listener() -> socket.socket:
 
 
 @contextmanager
-def running_relay(home: Path, **environ: str) -> Iterator[RelayProcess]:
+def running_relay(home: Path, **environ: Any) -> Iterator[RelayProcess]:
     relay = start_relay(home, **environ)
     try:
         yield relay

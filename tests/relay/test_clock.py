@@ -14,10 +14,10 @@ from tests.relay.peers import WAIT, client, relay_in_process, runner_of, running
 
 from delegate.intake import schedules
 from delegate.intake.firing import AT_ONCE
-from delegate.intake.wishes import schedule_wish
+from delegate.intake.from_wire import schedule_wish
 from delegate.relay.clock import AFTER_FAILURE, LOOK_EVERY, Clock
-from delegate.relay.state import Relay
-from delegate.schedule import Schedule
+from delegate.relay.requests import Relay
+from delegate.schedule.model import Schedule
 from delegate.wire.schedules import ScheduleRequest
 
 pytestmark = pytest.mark.anyio

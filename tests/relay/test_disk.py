@@ -8,8 +8,8 @@ import anyio
 import pytest
 from tests.relay.peers import client, fact, problem_of, runner_of, running_relay, task
 
-from delegate.config import Settings
-from delegate.disk import free_bytes
+from delegate.config.disk import free_bytes
+from delegate.config.settings import Settings
 from delegate.relay.disk import BALLAST, Disk, disk_of
 
 pytestmark = pytest.mark.anyio

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import httpx2
 import pytest
@@ -31,7 +32,7 @@ from tests.relay.peers import (
     task,
 )
 
-from delegate.relay import api_tasks
+from delegate.relay.api import tasks
 from delegate.relay.auth import owner as owner_only
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 
@@ -84,7 +85,7 @@ def as_header(token: str) -> dict[str, str]:
 
 async def answer_to(http: httpx2.AsyncClient, route: tuple[str, str], headers: dict[str, str]) -> httpx2.Response:
     method, path = route
-    body = {"json": {"nobody": "takes this"}} if method == "POST" else {}
+    body: dict[str, Any] = {"json": {"nobody": "takes this"}} if method == "POST" else {}
     return await http.request(method, path, headers=headers, **body)
 
 
@@ -136,12 +137,13 @@ async def test_a_runner_cannot_touch_the_attempt_of_another(runner: Runner) -> N
 
     async with runner_of(runner.owner, runner.machine) as rival:
         attempt.runner = rival
-        for verb, body in {
+        bodies: dict[str, dict[str, Any]] = {
             "renew": {},
             "record": {"items": [fact(0)]},
             "finish": {"nextSeq": 0, "outcome": "completed", "reason": "done"},
             "release": {"reason": "handed_back"},
-        }.items():
+        }
+        for verb, body in bodies.items():
             problem_of(await attempt.tell(verb, **body), 403, "forbidden")
 
 
@@ -437,7 +439,7 @@ async def test_forged_forwarding_headers_change_nothing(relay: RelayProcess) -> 
 
 async def test_the_quick_way_to_submit_has_the_guards_of_the_documented_one(relay: RelayProcess) -> None:
     """Both lead to the same function; a guard that is added to the router must be added to the quick way, too."""
-    guards = [dependency.dependency for dependency in api_tasks.router.dependencies]
+    guards = [dependency.dependency for dependency in tasks.router.dependencies]
 
     assert guards == [owner_only]
     async with client(relay.url, token="wrong") as stranger:

@@ -48,7 +48,7 @@ CHECKPOINT = {
     "usage": USAGE,
 }
 ISSUE = {"key": "PER-44", "title": "rate limit", "url": "https://linear.example/PER-44"}
-FAILED = {"outcome": "failed", "reason": "checks_failed", "sessionId": "s-1", "checkpoint": CHECKPOINT}
+FAILED: dict[str, Any] = {"outcome": "failed", "reason": "checks_failed", "sessionId": "s-1", "checkpoint": CHECKPOINT}
 
 
 async def publishing(runner: Runner, **fields: Any) -> Attempt:

@@ -13,11 +13,12 @@ import httpx2
 import pytest
 import uvicorn
 
-from delegate.config import Home, Settings
-from delegate.home import machine_id, make_token
+from delegate.config.home_files import machine_id, make_token
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.relay.app import make_app
-from delegate.relay.state import Relay
-from delegate.runner.equipment import Equipment, equip
+from delegate.relay.requests import Relay
+from delegate.runner.context import Equipment, equip
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare

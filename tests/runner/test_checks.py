@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.runner.checks import TAIL_MAX, CheckResult, Checks, Counts, counts, result_of, run_checks
-from delegate.runner.commands import CommandResult
+from delegate.runner.checks import TAIL_MAX, CheckResult, Checks, CommandResult, Counts, counts, result_of, run_checks
 
 pytestmark = pytest.mark.anyio
 

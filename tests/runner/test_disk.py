@@ -3,14 +3,14 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import pytest
 
-from delegate.config import Settings
-from delegate.disk import free_bytes, shortage, spoken
-from delegate.runner.attempt import carry_out
+from delegate.config.disk import free_bytes, shortage, spoken
+from delegate.config.settings import Settings
+from delegate.runner.attempt.attempt import carry_out
 from delegate.runner.disk import Disk, DiskLow, disk_of, is_disk_full
 from delegate.runner.loop import Runner
 from delegate.states import Reason
@@ -96,14 +96,15 @@ def test_a_full_disk_is_known_by_number_or_by_words(problem: Exception, is_full:
 @pytest.mark.slow
 @pytest.mark.promise("P13")
 async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itself(stage: Stage) -> None:
-    room = Room(problem="only 3 bytes are free on the disk of /x, and 4 bytes are needed")
-    equipment = replace(stage.equipment(), disk=room)
+    problem = "only 3 bytes are free on the disk of /x, and 4 bytes are needed"
+    room = Room(problem=problem)
+    equipment = replace(stage.equipment(), disk=cast("Any", room))
     task_id = await stage.submit("echo done")
 
     async with anyio.create_task_group() as group:
         group.start_soon(Runner(equipment).work)
         with anyio.fail_after(5):
-            while room.problem not in ((await stage.detail(task_id)).task.why or ""):
+            while problem not in ((await stage.detail(task_id)).task.why or ""):
                 pass
         before = (await stage.detail(task_id)).task
         room.problem = None
@@ -127,7 +128,7 @@ async def test_an_attempt_is_stopped_before_the_disk_is_full(stage: Stage) -> No
         ends = []
 
         async def work() -> None:
-            ends.append(await carry_out(replace(equipment, disk=room), assignment))
+            ends.append(await carry_out(replace(equipment, disk=cast("Any", room)), assignment))
 
         group.start_soon(work)
         await stage.news(assignment.task_id, "event: output")

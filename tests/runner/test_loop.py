@@ -17,19 +17,20 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import Process
 
-from delegate.config import Home
-from delegate.model import AgentName, Outcome, Stream
-from delegate.runner import ends, loop
+from delegate.config.paths import Home
+from delegate.model import AgentName, EventKind, Outcome, Stream
+from delegate.runner import loop
 from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
 from delegate.runner.agents.base import NoProtocol
 from delegate.runner.agents.shell import Shell
-from delegate.runner.attempt import carry_out
-from delegate.runner.equipment import Equipment
+from delegate.runner.attempt import outcome as ends
+from delegate.runner.attempt.attempt import carry_out
+from delegate.runner.context import Equipment
+from delegate.runner.keeper_link import Orders
 from delegate.runner.loop import Runner
-from delegate.runner.orders import Orders
-from delegate.runner.process import Exit
-from delegate.runner.relay import RelayLink
+from delegate.runner.process.agent_process import Exit
 from delegate.runner.slot import Slot
+from delegate.runner.upload.relay import RelayLink
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment, ClaimRequest
 
@@ -317,7 +318,7 @@ async def test_wherever_the_program_is_killed_its_task_ends_once(stage: Stage, t
     assert code == -signal.SIGKILL
     assert detail.task.status == "completed"
     assert await stage.output(task) == b"hello\n"
-    assert [event.kind for event in detail.events].count("finished") == 1
+    assert [event.kind for event in detail.events].count(EventKind.FINISHED) == 1
     assert list((Home(stage.settings.home).runners / "1" / "spool").iterdir()) == []
 
 

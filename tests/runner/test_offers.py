@@ -15,7 +15,7 @@ from delegate.states import Reason
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
 
-    from delegate.runner.equipment import Equipment
+    from delegate.runner.context import Equipment
     from delegate.wire.tasks import TaskDetail
 
 pytestmark = pytest.mark.anyio

@@ -14,12 +14,12 @@ from tests.fakes.github_repositories import Pull
 from tests.runner.workspaces.conftest import BRANCH, Scene, make_scene
 
 from delegate.model import EffectKind, EffectState, Outcome
-from delegate.runner import ends
-from delegate.runner.effects import UNDO_PAUSE, UNDO_PAUSE_MOST, UNDO_TIME, Entry, Undo
-from delegate.runner.equipment import Equipment
+from delegate.runner.attempt import outcome as ends
+from delegate.runner.context import Equipment
 from delegate.runner.forges.base import PullRequest, PullState
 from delegate.runner.forges.body import END_MARKER, marker
 from delegate.runner.loop import Runner
+from delegate.runner.publishing.effects import UNDO_PAUSE, UNDO_PAUSE_MOST, UNDO_TIME, Entry, Undo
 from delegate.runner.tidying import UNWANTED, must_close, tidy_up
 from delegate.runner.workspaces.mirrors import fetched
 from delegate.runner.workspaces.repositories import locate

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.store import schema
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -11,9 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio import to_thread
-from tests.conformance.scene import Scene
+from tests.both_databases.scene import Scene
 
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.errors import DamagedDatabase, Refused
 from delegate.store.backup import KEPT, backup, backups, newest_backup, restore
 from delegate.store.database import open_database

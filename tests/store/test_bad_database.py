@@ -17,9 +17,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.conformance.scene import DONE, Scene, fact, output
+from tests.both_databases.scene import DONE, Scene, fact, output
 
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.errors import BadData, DamagedDatabase, DelegateError, NewerDatabase
 from delegate.model import Priority
 from delegate.states import TaskState

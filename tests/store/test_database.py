@@ -13,10 +13,10 @@ import anyio
 import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import OperationalError
-from tests.conformance.scene import NOON, Scene
+from tests.both_databases.scene import NOON, Scene
 from tests.databases import Place, run
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.errors import DamagedDatabase, DiskFull, StaleFence, StoreBusy
 from delegate.states import TaskState
 from delegate.store.database import BATCH_MAX, Connection, Database, Job, commit_batch, open_database, sqlite_engine

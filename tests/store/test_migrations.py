@@ -13,7 +13,7 @@ from alembic.config import Config
 from sqlalchemy import Engine, exc, text
 from tests.databases import Place
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.model import Mode, TaskId
 from delegate.states import TaskState
 from delegate.store.database import postgres_engine, sqlite_engine
@@ -25,7 +25,7 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 TASK = """INSERT INTO task (id, state, lane, priority, agent, prompt, working_directory, machine, timeout_ms,
 max_output, rerun, created_at, retry_of, parent_task_id, session_id)
 VALUES (:id, :state, 'desk/claude', 2, 'claude', 'hi', '/', 'desk', 1000, 1024, false, 1, :of, :parent, 's-1')"""
-ROWS = [
+ROWS: list[dict[str, str | None]] = [
     {"id": "task-1", "state": "failed", "of": None, "parent": None},
     {"id": "task-2", "state": "completed", "of": "task-1", "parent": "task-1"},
     {"id": "task-3", "state": "queued", "of": "task-2", "parent": "task-1"},

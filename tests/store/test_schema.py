@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import JSON, Column, Engine, inspect, text
 from tests.databases import Place, run
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.errors import BadSetting, DamagedDatabase, NewerDatabase, StoreBusy
 from delegate.states import FINAL_TASK_STATES, TASK_MOVES, AttemptState, TaskState
 from delegate.store.database import postgres_engine, sqlite_engine

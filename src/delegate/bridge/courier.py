@@ -12,7 +12,7 @@ from delegate.bridge.ear import Ear
 from delegate.bridge.endpoint import Unreachable, Way
 from delegate.bridge.errands import Call, Cancelling, Desk, Errand, Farewell, Listening, Note, Opening
 from delegate.bridge.exchange import BUSY, FAULT, NOT_FOUND, Exchange, percent, request_bytes
-from delegate.http_answer import NotHttp, reason
+from delegate.client.http_response import NotHttp, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from delegate.bridge.dialing import connect
 from delegate.bridge.errands import Listening
 from delegate.bridge.exchange import BUSY, FAULT, NOT_FOUND
-from delegate.http_answer import reason
+from delegate.client.http_response import reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

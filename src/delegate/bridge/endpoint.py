@@ -1,7 +1,7 @@
 """Where the relay is: looked up in the home when it is up, asked of another process when it must be started.
 
-The files of the home are `delegate.home`'s, and the settings `delegate.config`'s; here they are only read, with a
-quarter of the modules. A test compares.
+`delegate.config` owns the files of the home and the settings. This module only reads them, with a quarter of the
+modules; a test compares the two.
 """
 
 from __future__ import annotations

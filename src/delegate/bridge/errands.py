@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from delegate.bridge.client import Output
-    from delegate.http_answer import Answer
+    from delegate.client.http_response import Answer
 
 SESSION_HEADER = "mcp-session-id"
 

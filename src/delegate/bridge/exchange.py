@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delegate.bridge import rpc
 from delegate.bridge.errands import Errand
-from delegate.http_answer import Answer, Events, NotHttp
+from delegate.client.http_response import Answer, Events, NotHttp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from delegate.cli import terminal
-from delegate.cli.door import Door
-from delegate.cli.output import note_of, open_questions
-from delegate.cli.screen import Screen
-from delegate.cli.timeline import QUIET, event_words
-from delegate.client import Client
-from delegate.stream import StreamItem
+from delegate.cli.context import Door
+from delegate.cli.render import terminal
+from delegate.cli.render.output import note_of, open_questions
+from delegate.cli.render.screen import Screen
+from delegate.cli.render.timeline import QUIET, event_words
+from delegate.client.client import Client, StreamItem
 
 if TYPE_CHECKING:
-    from delegate.answers import EventData, OutputData, TaskData
+    from delegate.client.responses import EventData, OutputData, TaskData
 
 ASK_WHY_AFTER = 2.0  # seconds without news after which a task that waits is asked for its reason
 EXIT_TIMEOUT, EXIT_CANCELLED, EXIT_INTERRUPTED = 124, 130, 130

@@ -12,36 +12,36 @@ from importlib import import_module
 import click
 
 from delegate import __version__
-from delegate.cli.door import COMPLETING, Door, HintedUsage, examples, shared_options
+from delegate.cli.context import COMPLETING, Door, HintedUsage, examples, shared_options
+from delegate.config.home_files import DISK_FULL_ERRORS
 from delegate.errors import DelegateError, DiskFull, Reported
-from delegate.home import DISK_FULL_ERRORS
 
 # A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
 COMMANDS = {
-    "delegate": "submit",
-    "run": "submit",
-    "status": "tasks",
-    "logs": "tasks",
-    "cancel": "tasks",
-    "retry": "tasks",
-    "resume": "results",
-    "answer": "results",
-    "schedule": "schedules",
-    "pipeline": "schedules",
-    "diff": "results",
-    "prompt": "results",
-    "mcp": "mcp",
-    "workspaces": "workspaces",
-    "up": "serve",
-    "down": "serve",
-    "info": "serve",
-    "serve": "serve",
-    "config": "config",
-    "backup": "data",
-    "restore": "data",
-    "doctor": "doctor",
-    "completion": "completion",
-    "demo": "demo",
+    "delegate": "commands.submit",
+    "run": "commands.submit",
+    "status": "commands.tasks",
+    "logs": "commands.tasks",
+    "cancel": "commands.tasks",
+    "retry": "commands.tasks",
+    "resume": "commands.results",
+    "answer": "commands.results",
+    "schedule": "commands.schedules",
+    "pipeline": "commands.schedules",
+    "diff": "commands.results",
+    "prompt": "commands.results",
+    "mcp": "commands.mcp",
+    "workspaces": "commands.workspaces",
+    "up": "commands.serve",
+    "down": "commands.serve",
+    "info": "commands.serve",
+    "serve": "commands.serve",
+    "config": "commands.config",
+    "backup": "commands.backup",
+    "restore": "commands.backup",
+    "doctor": "commands.doctor",
+    "completion": "commands.completion",
+    "demo": "demo.demo",
 }
 EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 2, 70, 130, 141
 OUTPUT_ERRORS = {errno.EPIPE, *DISK_FULL_ERRORS}
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer_shell(door: Door) -> int:
-    from delegate.cli.completion import complete  # noqa: PLC0415  only when a shell completes a line
+    from delegate.cli.commands.completion import complete  # noqa: PLC0415  only when a shell completes a line
 
     return complete(cli, door)
 

@@ -9,27 +9,28 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from delegate import config, home
 from delegate.bridge.endpoint import on_this_machine
-from delegate.cli.start import start
-from delegate.client import remote_target
-from delegate.config import Home, Settings
+from delegate.client.client import remote_target
+from delegate.config import home_files
+from delegate.config.paths import Home
+from delegate.config.settings import Settings, load
+from delegate.config.values import without_login
 from delegate.errors import DelegateError, RelayUnreachable
-from delegate.settings_values import without_login
+from delegate.keeper.start import start
 
 CONNECT_PATIENCE = 15.0  # seconds
 
 
 def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
     """The relay of these settings; the local one is started if it does not run."""
-    machine = home.machine_id(Home(settings.home))
+    machine = home_files.machine_id(Home(settings.home))
     if not settings.is_local:
         return {**_elsewhere(settings), "local": False, "machine": machine}
     start(settings, runners=None, environ=environ)
-    address = home.live_address(Home(settings.home))
+    address = home_files.live_address(Home(settings.home))
     if address is None:
         raise RelayUnreachable(url=settings.home, why="it ended right after its start", advice="try again")
-    return on_this_machine(address.port, home.token_for(settings, host=None), machine)
+    return on_this_machine(address.port, home_files.token_for(settings, host=None), machine)
 
 
 def _elsewhere(settings: Settings) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def _elsewhere(settings: Settings) -> dict[str, Any]:
 
 def main() -> int:
     try:
-        found = reach(config.load(os.environ), os.environ)
+        found = reach(load(os.environ), os.environ)
     except DelegateError as error:
         found = error.report()
     sys.stdout.write(json.dumps(found))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.errors import CycleDetected, InvalidField
 from delegate.intake.dependencies import joined
 from delegate.intake.naming import naming

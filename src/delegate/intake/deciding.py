@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
-from delegate.cron import time_after, times_after
 from delegate.errors import InvalidSchedule, Refused
-from delegate.schedule import MISSED_AFTER, MissedRunPolicy, RunOutcome, Schedule, ScheduleState
+from delegate.schedule.cron import time_after, times_after
+from delegate.schedule.model import MISSED_AFTER, MissedRunPolicy, RunOutcome, Schedule, ScheduleState
 
 COUNTED_MAX = 1_000  # times passed over; who comes back after years should not count every minute of them
 UPCOMING = 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from delegate.errors import DependencyFailed, InvalidField, TooDeep, UnknownDependency
 from delegate.model import DEPENDENCIES_MAX, DEPENDENTS_MAX, DEPTH_MAX, Task, TaskId
-from delegate.queue.graph import is_ready, spoiler
+from delegate.queue.ending import is_ready, spoiler
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection
 from delegate.store.graph import Dependency, count_dependents, hold_dependencies

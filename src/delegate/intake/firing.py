@@ -10,16 +10,16 @@ from functools import partial
 
 import anyio
 
-from delegate.config import Settings
-from delegate.cron import times_after
+from delegate.config.settings import Settings
 from delegate.errors import InvalidSchedule, Refused, ScheduleEnded, Unavailable
 from delegate.intake.deciding import Decision, decide, ended, expecting, moved_on, refused, undecidable
 from delegate.intake.dependencies import joined
+from delegate.intake.from_wire import request_of_template
 from delegate.intake.submit import Request, accepted, born, preferred
-from delegate.intake.wishes import request_of_template
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.queue.schedule_runs import Follower, due_after, fail_followers, log_followers
-from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
+from delegate.schedule.cron import times_after
+from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (

@@ -7,18 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from delegate.config import Settings
-from delegate.cron import check_cron, time_after
+from delegate.config.settings import Settings
 from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedule, ScheduleEnded
 from delegate.intake.deciding import ended, expecting
 from delegate.intake.dependencies import joined
 from delegate.intake.firing import Settled, is_open, log_move, next_free_time, settle, settle_missed, waits_for_runs
+from delegate.intake.from_wire import PipelineWish, ScheduleWish, request_of_template
 from delegate.intake.naming import naming
 from delegate.intake.submit import accepted, preferred
-from delegate.intake.wishes import PipelineWish, ScheduleWish, request_of_template
 from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, ScheduleId, Task, TaskId, new_schedule_id
 from delegate.queue.schedule_runs import Follower, due_after
-from delegate.schedule import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
+from delegate.schedule.cron import check_cron, time_after
+from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
+from delegate.schedule.zones import zone_named
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
     count_waiting_with,
@@ -31,7 +32,6 @@ from delegate.store.schedules import (
     schedule_of_trigger,
     steps_of_pipeline,
 )
-from delegate.zones import zone_named
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from delegate.branch import branch_problem
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, UnknownAgent
 from delegate.intake.dependencies import in_all, joined
-from delegate.labels import parse_labels
 from delegate.model import (
     ANY_MACHINE,
     PROMPT_MAX,
@@ -31,11 +29,11 @@ from delegate.model import (
     is_agent,
     new_task_id,
 )
-from delegate.preferences import DEFAULTS, Preferences, Wish, resolve
+from delegate.preferences.labels import parse_labels
+from delegate.preferences.names import branch_problem, repository_url
+from delegate.preferences.resolve import DEFAULTS, Preferences, Wish, resolve
 from delegate.queue.rules import Rules
-from delegate.queue.surroundings import around_tasks
-from delegate.queue.why import Surroundings
-from delegate.repository import repository_url
+from delegate.queue.waiting import Surroundings, around_tasks
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events

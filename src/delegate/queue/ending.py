@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from delegate.errors import IllegalMove, StaleFence
-from delegate.model import Attempt, EventKind, Task, TaskId
-from delegate.queue.graph import settled
+from delegate.model import Attempt, EventKind, OnDependencyFailure, Task, TaskId
 from delegate.queue.schedule_runs import Follower, log_followers, settle_run
-from delegate.states import TaskState
+from delegate.states import FINAL_TASK_STATES, Reason, TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.graph import (
     Blocked,
+    Dependency,
     blocked_behind,
     cancel_blocked,
     decisive_of,
@@ -150,3 +150,28 @@ def _all_waited(written: int, tasks: Sequence[Task]) -> None:
     if written != len(tasks):
         state = f"not {TaskState.BLOCKED} any more, or one of {len(tasks) - 1} beside it"
         raise IllegalMove(task_id=tasks[0].id, state=state, verb="settled", advice="look at it again")
+
+
+ENDED_AS = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
+
+
+def spoiler(task: Task, dependencies: Sequence[Dependency]) -> Dependency | None:
+    """The first one that has not ended well, if that keeps the task from ever running."""
+    if task.on_dependency_failure is OnDependencyFailure.RUN:
+        return None
+    return next((one for one in dependencies if one.state in ENDED_AS), None)
+
+
+def is_ready(dependencies: Sequence[Dependency]) -> bool:
+    return all(one.state in FINAL_TASK_STATES for one in dependencies)
+
+
+def settled(task: Task, dependencies: Sequence[Dependency], now: datetime) -> Task:
+    """The task as it stands when those it waits for stand like this: still blocked, queued, or cancelled."""
+    bad = spoiler(task, dependencies)
+    if bad is not None:
+        message = f"{bad.id}, which it waited for, {ENDED_AS[bad.state]}" + (f" ({bad.reason})" if bad.reason else "")
+        return replace(
+            task, state=TaskState.CANCELLED, reason=Reason.DEPENDENCY_FAILED, message=message, finished_at=now
+        )
+    return replace(task, state=TaskState.QUEUED if is_ready(dependencies) else TaskState.BLOCKED)

@@ -23,7 +23,7 @@ from delegate.model import (
 )
 from delegate.queue.checkpoints import with_checkpoint
 from delegate.queue.ending import Moved, end, log_others
-from delegate.queue.held import Holder, known_attempt, must, task_held_by
+from delegate.queue.lease_guard import Holder, known_attempt, must, task_held_by
 from delegate.queue.questions import as_asked, set_aside
 from delegate.queue.rescue import log_lost, lose
 from delegate.queue.rules import own_budget_left, start_of_day

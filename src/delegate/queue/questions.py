@@ -21,7 +21,7 @@ from delegate.model import (
     Task,
     TaskId,
 )
-from delegate.queue.held import must, task_held_by
+from delegate.queue.lease_guard import must, task_held_by
 from delegate.states import AttemptState, Reason, TaskState, waits_for_answer
 from delegate.store.attempts import lock_attempt
 from delegate.store.database import Connection, Database

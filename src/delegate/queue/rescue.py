@@ -20,7 +20,7 @@ from delegate.model import (
 )
 from delegate.queue.checkpoints import checkpoint_untold
 from delegate.queue.ending import CASCADE_MAX, Moved, end, log_others
-from delegate.queue.held import must, task_held_by
+from delegate.queue.lease_guard import must, task_held_by
 from delegate.queue.rules import Rules
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.attempts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.model import Priority, Task
 
 AGEING = timedelta(minutes=30)  # a task that waits rises by one priority in this time, so that none waits for ever

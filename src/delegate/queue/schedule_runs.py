@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from delegate.model import ScheduleId, Task
-from delegate.schedule import RunOutcome, Schedule, ScheduleState
+from delegate.schedule.model import RunOutcome, Schedule, ScheduleState
 from delegate.states import TaskState
 from delegate.store.database import Connection
 from delegate.store.schedules import end_run, lock_waiting_for, move_schedule

@@ -20,12 +20,13 @@ import anyio
 import uvicorn
 
 from delegate import log as logs
-from delegate.config import Home, Settings, load
+from delegate.config.paths import Home
+from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError, Unauthenticated
 from delegate.queue.rescue import welcome_back
 from delegate.relay.app import make_app
 from delegate.relay.protocol import HttpProtocol
-from delegate.relay.state import Relay
+from delegate.relay.requests import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_of

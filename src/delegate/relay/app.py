@@ -13,14 +13,15 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from delegate import __version__
-from delegate.relay import api_questions, api_runners, api_schedules, api_tasks, problems
+from delegate.relay import problems
+from delegate.relay.api import runners, schedules, tasks
 from delegate.relay.clock import keep_time
 from delegate.relay.disk import Floor, disk_of, watch_disk
 from delegate.relay.guard import Guard
 from delegate.relay.housekeeping import keep_house
-from delegate.relay.mcp.door import Door
+from delegate.relay.mcp.endpoint import Door
 from delegate.relay.openapi import describe
-from delegate.relay.state import Relay, relay_of
+from delegate.relay.requests import Relay, relay_of
 from delegate.store.runners import relay_seen_at
 
 
@@ -54,9 +55,9 @@ def make_app(relay: Relay) -> FastAPI:
     app.add_middleware(Guard)
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.
-    rooms = (api_tasks, api_schedules, api_questions, api_runners)
+    rooms = (tasks, schedules, tasks, runners)
     routes = [route for room in rooms for route in room.router.routes]
-    quick = Route("/api/tasks", api_tasks.submit_task_quickly, methods=["POST"])
+    quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
     app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way
 

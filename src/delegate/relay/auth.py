@@ -9,7 +9,7 @@ from fastapi import Request
 
 from delegate.errors import Forbidden, Stopping, Unauthenticated
 from delegate.model import Attempt, Runner
-from delegate.relay.state import Relay, relay_of
+from delegate.relay.requests import Relay, relay_of
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
 from delegate.tokens import RUNNER_PREFIX, hash_of

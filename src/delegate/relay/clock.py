@@ -12,9 +12,8 @@ from delegate.intake.firing import Round, expire, fire_due, reckon_back
 from delegate.model import ScheduleId
 from delegate.queue.ending import Moved
 from delegate.relay.disk import disk_of
-from delegate.relay.live import CLOCK
-from delegate.relay.news import tell
-from delegate.relay.state import Relay
+from delegate.relay.notify import CLOCK, tell
+from delegate.relay.requests import Relay
 from delegate.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class Clock:
         done = await fire_due(self.relay.database, self.relay.settings, now, passed)
         for fired in done.fired:
             if fired.task is not None:
-                tell(self.relay, Moved(task=fired.task))
+                tell(self.relay.hub, Moved(task=fired.task))
         return done
 
     def _pause(self, done: Round) -> timedelta:

@@ -16,10 +16,11 @@ import anyio
 from anyio import to_thread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delegate.config import Home, Settings
-from delegate.disk import free_bytes, shortage
+from delegate.config.disk import free_bytes, shortage
+from delegate.config.home_files import PRIVATE_FILE
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.errors import DiskFull
-from delegate.home import PRIVATE_FILE
 from delegate.relay.problems import problem
 from delegate.store.database import is_postgres
 

@@ -13,8 +13,8 @@ from sse_starlette import ServerSentEvent
 from delegate.errors import InvalidField
 from delegate.model import Attempt, Event, OutputChunk, TaskId
 from delegate.relay.lines import Reading, Tail, marker, read_to_end, views
-from delegate.relay.live import ALL_TASKS
-from delegate.relay.state import Relay
+from delegate.relay.notify import ALL_TASKS
+from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow
 from delegate.report.follow import Cursor, News

@@ -9,13 +9,13 @@ from datetime import timedelta
 import anyio
 from anyio import to_thread
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.queue.ending import Moved, settle_blocked
 from delegate.queue.rescue import rescue
 from delegate.relay.disk import disk_of
-from delegate.relay.news import tell
-from delegate.relay.state import Relay
+from delegate.relay.notify import tell
+from delegate.relay.requests import Relay
 from delegate.report.retention import retain
 from delegate.store.backup import backup, last_backup_at
 
@@ -48,13 +48,13 @@ async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause
 
 async def _tick(relay: Relay) -> None:
     for moved in await rescue(relay.database, relay.rules, relay.now()):
-        tell(relay, moved)
+        tell(relay.hub, moved)
 
 
 async def _settle(relay: Relay) -> None:
     while settled := await settle_blocked(relay.database, relay.now()):
         for task in settled:
-            tell(relay, Moved(task=task))
+            tell(relay.hub, Moved(task=task))
 
 
 async def _retain(relay: Relay) -> None:

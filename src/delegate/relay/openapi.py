@@ -10,8 +10,8 @@ from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from delegate import __version__
-from delegate.relay.bodies import JsonBody
 from delegate.relay.problems import MEDIA_TYPE
+from delegate.relay.requests import JsonBody
 from delegate.wire.basics import Wire
 
 SCHEMA = "#/components/schemas/{model}"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from delegate.intake.deciding import upcoming
 from delegate.intake.schedules import FullSchedule
-from delegate.schedule import Schedule, ScheduleRun, ScheduleState
+from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleView
 
 

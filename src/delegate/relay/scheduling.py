@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from delegate.errors import IllegalMove
 from delegate.intake import schedules as intake
-from delegate.intake.wishes import pipeline_wish, schedule_wish
+from delegate.intake.from_wire import pipeline_wish, schedule_wish
 from delegate.model import ScheduleId, Task
 from delegate.queue import finish
-from delegate.relay.live import CLOCK
-from delegate.relay.news import tell
-from delegate.relay.pages import cursor_after, place_of
+from delegate.relay.notify import CLOCK, tell
+from delegate.relay.requests import Relay
 from delegate.relay.schedule_views import detail_view, schedule_view
-from delegate.relay.state import Relay
-from delegate.schedule import Schedule, ScheduleState
+from delegate.relay.views import cursor_after, place_of
+from delegate.schedule.model import Schedule, ScheduleState
 from delegate.wire.schedules import PipelineRequest, ScheduleDetail, SchedulePage, ScheduleRequest
 
 
@@ -67,5 +66,5 @@ async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tas
         moved = await finish.cancel(relay.database, cancelled.open_task, reason, now)
     except IllegalMove:  # it has just ended by itself
         return Cancellation(schedule=cancelled.schedule, tasks=())
-    tell(relay, moved)
+    tell(relay.hub, moved)
     return Cancellation(schedule=cancelled.schedule, tasks=(moved.task,))

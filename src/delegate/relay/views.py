@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import lru_cache
@@ -21,11 +22,14 @@ from delegate.model import (
     Question,
     Runner,
     Task,
+    TaskId,
     Usage,
 )
 from delegate.queue.checkpoints import Forerunner
 from delegate.queue.claim import Held
-from delegate.queue.why import Surroundings, why
+from delegate.queue.waiting import Surroundings, why
+from delegate.relay.requests import Relay
+from delegate.report import follow
 from delegate.report.record import Standing
 from delegate.states import ADVICE, TaskState
 from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
@@ -41,7 +45,7 @@ from delegate.wire.parts import (
     UsageView,
 )
 from delegate.wire.runners import Assignment, Control, Message
-from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskView
+from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskDetail, TaskPage, TaskView
 
 SHOWN: dict[TaskState, TaskStatus] = {
     TaskState.BLOCKED: "queued",
@@ -247,3 +251,37 @@ def control(standing: Standing) -> Control:
         messages=[Message(id=message.id, text=message.text) for message in standing.messages],
         asked=standing.asked,
     )
+
+
+async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor: str | None) -> TaskPage:
+    """The newest first; `cursor` is `next` of the page before."""
+    rows = await follow.page(relay.database, states=_states(status), before=place_of(cursor), limit=limit)
+    shown = [task for _, task in rows]
+    around = await follow.surroundings(relay.database, relay.rules, relay.now(), shown)
+    return TaskPage(tasks=[task_view(task, around) for task in shown], next=cursor_after("t", rows, limit))
+
+
+def place_of(cursor: str | None) -> int | None:
+    """Where the page before has ended, in the order of what is listed."""
+    return None if cursor is None else int(cursor[1:])
+
+
+def cursor_after(kind: str, rows: Sequence[tuple[int, object]], limit: int) -> str | None:
+    """For the page after these rows, each with its place; a letter keeps the cursors of two lists apart."""
+    return f"{kind}{rows[-1][0]}" if len(rows) == limit else None
+
+
+async def task_detail(relay: Relay, task_id: TaskId) -> TaskDetail:
+    full = await follow.task_in_full(relay.database, task_id, relay.rules, relay.now())
+    return TaskDetail(
+        task=task_view(full.task, full.around),
+        checkpoint=checkpoint_view(full.checkpoint),
+        attempts=[attempt_view(attempt) for attempt in full.attempts],
+        events=[event_view(event) for event in full.events],
+    )
+
+
+def _states(status: TaskStatus | None) -> list[TaskState]:
+    if status is None:
+        return []
+    return [TaskState.QUEUED, TaskState.BLOCKED] if status == "queued" else [TaskState(status)]

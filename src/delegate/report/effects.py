@@ -7,7 +7,7 @@ from datetime import datetime
 
 from delegate.errors import Forbidden, IllegalMove, NoSuchTask
 from delegate.model import Effect, EffectKind, EffectState, Mode, Runner, Task, TaskId
-from delegate.queue.held import Holder
+from delegate.queue.lease_guard import Holder
 from delegate.report.record import Standing, renewed
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import has_attempt_of

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from delegate.errors import NoChange, NoSuchTask
 from delegate.model import Attempt, AttemptId, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
 from delegate.queue.rules import Rules, start_of_day
-from delegate.queue.surroundings import around_tasks
-from delegate.queue.why import Surroundings
+from delegate.queue.waiting import Surroundings, around_tasks
 from delegate.states import TaskState
 from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
 from delegate.store.database import Connection, Database

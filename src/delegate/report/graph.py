@@ -9,8 +9,7 @@ from datetime import datetime
 from delegate.errors import NoSuchTask
 from delegate.model import Task, TaskId
 from delegate.queue.rules import Rules
-from delegate.queue.surroundings import around_tasks
-from delegate.queue.why import Surroundings
+from delegate.queue.waiting import Surroundings, around_tasks
 from delegate.store.database import Connection, Database
 from delegate.store.graph import dependents_of, needed_by, tasks_by_id
 from delegate.store.tasks import get_task

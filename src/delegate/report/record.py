@@ -8,7 +8,7 @@ from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
 from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task, Usage
-from delegate.queue.held import Holder, held_attempt, look_at_held, task_held_by
+from delegate.queue.lease_guard import Holder, held_attempt, look_at_held, task_held_by
 from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.database import Connection, Database

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 from functools import partial
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.store.database import Connection, Database
 from delegate.store.retention import (
     drop_ended_before,

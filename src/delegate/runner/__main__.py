@@ -10,13 +10,14 @@ from contextlib import closing
 import anyio
 import stamina.instrumentation
 
-from delegate.config import Home, Settings, load
+from delegate.config.paths import Home
+from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError
 from delegate.log import conceal, configure
-from delegate.runner.equipment import equip
+from delegate.runner.context import equip
+from delegate.runner.keeper_link import Orders
 from delegate.runner.loop import live
-from delegate.runner.orders import Orders
-from delegate.runner.process import become_subreaper
+from delegate.runner.process.agent_process import become_subreaper
 from delegate.runner.slot import FILE_NAME, Slot
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from delegate.errors import shown
-from delegate.runner.commands import CommandResult
-from delegate.runner.prompts.quoted import without_escapes
 
 TAIL_MAX = 20_000  # characters of a check's output that are kept for the agent
 
+TERMINAL_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 # Test runners sum up on a line of their own; a repository that runs several of them has several such lines.
 PYTEST = re.compile(r"^(?:=+ )?(?P<sums>\d+ [a-z]+(?:, \d+ [a-z]+)*) in \d[\d.]*s\b.*$", re.M)
 JEST = re.compile(r"^Tests: +(?P<sums>(?:\d+ [a-z]+, )+\d+ total)$", re.M)
@@ -26,6 +25,16 @@ GO_TEST = re.compile(r"^--- (?P<end>PASS|FAIL): ", re.M)
 GO_PACKAGE = re.compile(
     r"^(?P<end>ok|FAIL)[ \t]+\S+[ \t]+(?:\(cached\)|\d[\d.]*s|(?P<unbuilt>\[(?:build|setup) failed\]))", re.M
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    command: str
+    exit_code: int | None  # None: it was stopped
+    output: bytes  # the end of stdout and stderr, in the order in which they came
+    seconds: float
+    timed_out: bool
+    is_broken_off: bool  # cancelled, or the runner must go
 
 
 class Counts(NamedTuple):
@@ -145,3 +154,8 @@ def _go(text: str) -> Counts:
     ends = [one["end"] for one in GO_TEST.finditer(text)]
     unbuilt = sum(one["unbuilt"] is not None for one in packages)
     return Counts(ends.count("PASS"), len(ends) + unbuilt)
+
+
+def without_escapes(text: str) -> str:
+    """A program's output without its colours; lines end in line feeds."""
+    return TERMINAL_ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from delegate.config import Home, Settings
-from delegate.disk import shortage
-from delegate.home import DISK_FULL_ERRORS
+from delegate.config.disk import shortage
+from delegate.config.home_files import DISK_FULL_ERRORS
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 
 LOOK_EVERY = 1.0  # seconds; a fast disk takes a gigabyte in that time
 HARD_SHARE = 8  # of what a new attempt needs, one part in eight must be left for one that works

@@ -8,7 +8,7 @@ import time
 
 import anyio
 
-from delegate.runner.relay import RelayLink
+from delegate.runner.upload.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
 from delegate.wire.runners import Assignment, Control, Message, RenewRequest
 

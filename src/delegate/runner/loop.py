@@ -10,12 +10,12 @@ import anyio
 from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Mode
-from delegate.runner import ends
-from delegate.runner.attempt import carry_out
-from delegate.runner.ends import End
-from delegate.runner.equipment import Equipment
-from delegate.runner.holding import Holding
-from delegate.runner.process import end_strays
+from delegate.runner.attempt import outcome
+from delegate.runner.attempt.attempt import carry_out
+from delegate.runner.attempt.holding import Holding
+from delegate.runner.attempt.outcome import End
+from delegate.runner.context import Equipment
+from delegate.runner.process.agent_process import end_strays
 from delegate.runner.tidying import tidy_up
 from delegate.states import Reason
 from delegate.tokens import hash_of
@@ -213,13 +213,13 @@ class Runner:
             return
 
         async def decide() -> End:
-            return ends.noted(spool) or ends.loss(assignment, "the runner was restarted while it worked")
+            return outcome.noted(spool) or outcome.loss(assignment, "the runner was restarted while it worked")
 
         await Holding(self._equipment, assignment).until(decide)
 
     async def _hand_back(self, assignment: Assignment, message: str) -> None:
         try:
-            await self._equipment.link.release(assignment, ends.hand_back(assignment, message))
+            await self._equipment.link.release(assignment, outcome.hand_back(assignment, message))
         except StaleFence:
             return
         log.info("attempt handed back", extra={"task_id": assignment.task_id, "attempt_id": assignment.attempt_id})

@@ -10,8 +10,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from delegate.config.home_files import hold, make_directory, write_private
 from delegate.errors import AlreadyRunning, InvalidField
-from delegate.home import hold, make_directory, write_private
 from delegate.model import RunnerId
 
 log = logging.getLogger(__name__)

@@ -7,23 +7,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from delegate.config import Home
+from delegate.config.paths import Home
+from delegate.config.values import without_login
 from delegate.errors import NotFound, Refused
 from delegate.model import EffectKind
-from delegate.runner.effects import ENDED, Entry, Journal, Undo, postponed, unsettled
-from delegate.runner.equipment import Equipment
+from delegate.runner.context import Equipment
 from delegate.runner.forges.base import ForgeFailed, PullRequest, PullState
 from delegate.runner.forges.body import marker
 from delegate.runner.forges.remotes import forge_for
-from delegate.runner.git import Git, GitFailed
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.publishing.effects import ENDED, Entry, Journal, Undo, postponed, unsettled
 from delegate.runner.publishing.push import PushRejected, delete_branch_if
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.locks import locked
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.repositories import repository
+from delegate.runner.workspaces.repositories import SetupProblem, repository
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
-from delegate.settings_values import without_login
 
 log = logging.getLogger(__name__)
 

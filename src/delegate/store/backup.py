@@ -10,7 +10,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.errors import DamagedDatabase, DelegateError, DiskFull, Refused
 from delegate.store.database import is_postgres
 

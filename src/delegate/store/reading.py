@@ -7,7 +7,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, exc, or_, select
 
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
 from delegate.model import Task
 from delegate.states import AttemptState
 from delegate.store.database import is_postgres, postgres_engine, sqlite_engine, translated

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, delete, func, or_, select
 
-from delegate.schedule import FINAL_SCHEDULE_STATES
+from delegate.schedule.model import FINAL_SCHEDULE_STATES
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.tables import dependency, output, schedule, schedule_run, task
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, FromClause, Row, and_, delete, func, insert, select, update
 
 from delegate.model import ScheduleId, Task, TaskId
-from delegate.schedule import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
+from delegate.schedule.model import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.store.tables import has_state, schedule, schedule_run
 
 LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)

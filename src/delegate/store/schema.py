@@ -15,7 +15,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, exc, inspect, text
 
-from delegate.config import Home
+from delegate.config.paths import Home
 from delegate.errors import BadSetting, DamagedDatabase, DelegateError, NewerDatabase, StoreBusy
 from delegate.store.backup import COMPANIONS, DAMAGE, flush, newest_backup, save_copy
 from delegate.store.database import is_postgres, postgres_engine, sqlite_engine

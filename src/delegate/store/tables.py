@@ -27,7 +27,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from delegate.model import Mode, OnDependencyFailure
-from delegate.schedule import MissedRunPolicy, ScheduleState
+from delegate.schedule.model import MissedRunPolicy, ScheduleState
 from delegate.states import AttemptState, TaskState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

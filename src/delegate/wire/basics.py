@@ -20,12 +20,12 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from delegate import branch as branch_names
 from delegate.model import (
     ACP_AGENT,
     PROMPT_MAX,
     AgentName,
 )
+from delegate.preferences import names as branch_names
 
 FENCE_MAX = 2**62
 SEQ_MAX = 2**53

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
+from delegate.schedule.model import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
 from delegate.wire.basics import ZONE, IdText, Moment, Name, Text, Wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 

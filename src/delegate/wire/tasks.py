@@ -13,6 +13,7 @@ from pydantic import (
     StringConstraints,
 )
 
+from delegate.config.values import OUTPUT_RANGE, TIMEOUT_RANGE_MS
 from delegate.model import (
     DEPENDENCIES_MAX,
     EventKind,
@@ -20,7 +21,6 @@ from delegate.model import (
     OnDependencyFailure,
     Stream,
 )
-from delegate.settings_values import OUTPUT_RANGE, TIMEOUT_RANGE_MS
 from delegate.states import Reason
 from delegate.wire.basics import (
     ABSOLUTE,

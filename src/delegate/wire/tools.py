@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints
 
 from delegate.model import OPTION_MAX, OPTIONS_MAX, QUESTION_MAX, OnDependencyFailure
-from delegate.schedule import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
+from delegate.schedule.model import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
 from delegate.wire.basics import (
     NO_NUL,
     IdText,

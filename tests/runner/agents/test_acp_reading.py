@@ -14,7 +14,7 @@ from delegate.runner.agents import Ending, Fact, Turn
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.acp_reading import AcpReading
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 EXIT_0 = Exit(code=0, signal=None)
@@ -400,8 +400,9 @@ def test_tokens_are_summed_and_the_sessions_cost_is_without_what_was_spent_befor
     running.asked.append(json.loads(running.reading.message("more") or b""))
     running.answer({"stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 1}})
 
+    about: Any = pytest.approx(expected)
     assert running.reading.usage == Usage(
-        input_tokens=11, output_tokens=3, cache_read_tokens=5, turns=2, cost_usd=pytest.approx(expected)
+        input_tokens=11, output_tokens=3, cache_read_tokens=5, turns=2, cost_usd=about
     )
 
 

@@ -20,7 +20,7 @@ from delegate.runner.agents import Ending, Fact, Turn
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.acp_reading import AcpReading
 from delegate.runner.agents.probes import probe, works
-from delegate.runner.process import Command, become_subreaper, launch, start_spare
+from delegate.runner.process.agent_process import Command, become_subreaper, launch, start_spare
 from delegate.states import AttemptState, Reason
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]

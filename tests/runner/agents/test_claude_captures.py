@@ -13,7 +13,7 @@ from delegate.model import Outcome, Stream, Usage
 from delegate.runner.agents import Ending, Turn
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 
@@ -206,7 +206,7 @@ def test_a_good_run_is_completed_with_its_session_and_all_it_spent(name: str, ju
     assert outcome.usage == Usage(
         input_tokens=expected.input_tokens,
         output_tokens=expected.output_tokens,
-        cost_usd=pytest.approx(expected.cost),
+        cost_usd=pytest.approx(expected.cost),  # type: ignore[arg-type]
         turns=expected.turns,
     )
 

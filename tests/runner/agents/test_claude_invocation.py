@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.model import AgentName, is_agent
 from delegate.runner.agents import Invocation, Roots, Turn, agents
 from delegate.runner.agents.claude import Claude

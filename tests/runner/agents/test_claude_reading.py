@@ -16,7 +16,7 @@ from delegate.runner.agents import Ending, Fact, Turn
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.agents.facts import TEXT_MAX
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 EXIT_0 = Exit(code=0, signal=None)
@@ -50,7 +50,7 @@ def says(*blocks: dict[str, object], **fields: object) -> dict[str, object]:
 
 
 def limit_result(**limit: object) -> list[dict[str, object]]:
-    rejected = {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", **limit}}
+    rejected: dict[str, object] = {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", **limit}}
     return [rejected, {**GOOD_RESULT, "is_error": True, "api_error_status": 429}]
 
 
@@ -155,8 +155,9 @@ def test_a_change_of_model_is_a_warning(new_reading: NewReading, captures: Path)
 
 
 def test_long_text_is_cut_and_a_tools_summary_is_one_short_line(new_reading: NewReading) -> None:
-    text = {"type": "text", "text": "x" * 100_000}
-    tool = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "a\n\tb\x1b[31m " + "c" * 900}}
+    text: dict[str, object] = {"type": "text", "text": "x" * 100_000}
+    command = {"command": "a\n\tb\x1b[31m " + "c" * 900}
+    tool: dict[str, object] = {"type": "tool_use", "id": "t", "name": "Bash", "input": command}
 
     message, call = feed(new_reading(), says(text, tool))
 
@@ -344,6 +345,7 @@ def test_a_message_after_the_result_makes_it_wait_for_another(new_reading: NewRe
 
     data = reading.message("And the tests?")
 
+    assert data is not None
     assert json.loads(data)["message"]["content"] == [{"type": "text", "text": "And the tests?"}]
     assert data.count(b"\n") == 1
     assert not reading.result_seen

@@ -15,7 +15,7 @@ from delegate.model import Outcome, Stream, Usage
 from delegate.runner.agents import Ending
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
 from delegate.runner.agents.codex_reading import CodexReading
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "codex"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runner.agents.codex_turns import SESSION, codex_turn
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.model import AgentName, Mode
 from delegate.runner.agents import Invocation, Roots, Turn, agents
 from delegate.runner.agents.codex import Codex

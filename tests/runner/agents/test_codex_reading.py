@@ -15,7 +15,7 @@ from delegate.runner.agents import Ending, Fact
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
 from delegate.runner.agents.codex_reading import CodexReading
 from delegate.runner.agents.codex_verdict import last_words, reset_time
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "codex"

@@ -22,7 +22,7 @@ from delegate.model import EventKind, Outcome, Usage
 from delegate.runner.agents import Ending, Fact, Roots, Turn
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.codex_reading import CodexReading
-from delegate.runner.process import AgentProcess, Command, become_subreaper, launch, start_spare
+from delegate.runner.process.agent_process import AgentProcess, Command, become_subreaper, launch, start_spare
 from delegate.states import AttemptState, Reason
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]

@@ -16,7 +16,7 @@ import pytest
 from delegate.model import EventKind, Outcome, Stream
 from delegate.runner.agents import Ending, Fact, Turn
 from delegate.runner.agents.claude import Claude
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 PROGRAM = Path(__file__).parents[2] / "fakes" / "scripted_agent.py"
@@ -30,7 +30,7 @@ def play(new_turn: Callable[..., Turn], tmp_path: Path, now: datetime) -> Callab
         claude = Claude(command=str(entry), is_root=False)
         turn = new_turn(prompt=f"Play this: {json.dumps({'steps': steps})}" if steps else "Hello.")
         made, reading = claude.invocation(turn, {**os.environ, **environ}), claude.reading(turn)
-        given = made.opening + b"".join(reading.message(text) for text in messages)
+        given = made.opening + b"".join(reading.message(text) or b"" for text in messages)
         ended = subprocess.run(made.argv, env=made.env, input=given, capture_output=True, timeout=30)
         facts = reading.feed(Stream.STDOUT, ended.stdout)
         code = ended.returncode

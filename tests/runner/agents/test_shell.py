@@ -10,7 +10,7 @@ import pytest
 from delegate.model import Outcome, Stream
 from delegate.runner.agents import Ending, Turn
 from delegate.runner.agents.shell import Shell
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 NewTurn = Callable[..., Turn]

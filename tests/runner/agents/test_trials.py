@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from delegate.home import hold
+from delegate.config.home_files import hold
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delegate.runner.forges.harmless import BREAK, UNSEEN, harmless, one_line, plain
+from delegate.runner.forges.sanitize import BREAK, UNSEEN, harmless, one_line, plain
 
 # As GitHub and trackers read them, freely: a mention, a keyword that closes, a tag, an image, a trailer.
 POWERFUL = {

@@ -10,7 +10,7 @@ import pytest
 from delegate.runner.forges.github import GitHub
 from delegate.runner.forges.local import Local
 from delegate.runner.forges.remotes import forge_for, parse
-from delegate.runner.git import read_git
+from delegate.runner.git.program import read_git
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from delegate.repofile import RepoFile
+from delegate.preferences.repofile import RepoFile
 from delegate.runner.checks import CheckResult, Checks
 from delegate.runner.prompts.prompt import (
     OUTPUT_MAX,

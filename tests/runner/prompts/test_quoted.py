@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delegate.runner.prompts.quoted import UNSEEN, fence, fenced, visible
+from delegate.runner.prompts.sanitize import UNSEEN, fence, fenced, visible
 
 
 def tags(text: str) -> str:

@@ -10,22 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from delegate.repofile import RepoFile
+from delegate.preferences.repofile import RepoFile
 from delegate.runner.agents.shell import Shell
-from delegate.runner.git import Git, read_git
-from delegate.runner.ground import Ground
-from delegate.runner.publication import Publication
+from delegate.runner.git.bare import write_bare
+from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.commits import commit_to_push
+from delegate.runner.publishing.publication import Publication
 from delegate.runner.publishing.push import Pushed, push
-from delegate.runner.publishing.snapshot import Snapshot, take
-from delegate.runner.record import Record
-from delegate.runner.redaction import Redactor
-from delegate.runner.spool import Spool
+from delegate.runner.secrets.redaction import Redactor
+from delegate.runner.upload.record import Record
+from delegate.runner.upload.spool import Spool
 from delegate.runner.wakeup import Wakeup
-from delegate.runner.workspaces.bare import write_bare
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
-from delegate.runner.workspaces.worktrees import Workspace
+from delegate.runner.workspaces.snapshot import Snapshot, take
+from delegate.runner.workspaces.worktrees import Ground, Workspace
 from delegate.wire.runners import Assignment
 
 KNOWN = "canary-env-Yk3vQ9zR5tLw"  # of no shape that would be known without knowing the value
@@ -175,7 +174,7 @@ def make_site(root: Path, git: Git, *, remote: Path, mirror: Path, branch: str =
         mirror=mirror,
         base=Base(branch="main", commit=commit),
         branch=branch,
-        lock=-1,
+        lock=cast("Any", None),
     )
     root.mkdir(parents=True)
     write_bare(workspace.kept, branch=branch, alternates=os.fsencode(mirror / "objects") + b"\n")

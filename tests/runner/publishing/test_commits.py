@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.runner.publishing.conftest import AT, MESSAGE, Site, plain_git
 
-from delegate.runner.publishing import history
 from delegate.runner.publishing.commits import MESSAGE_MAX, commit_to_push, plain_message
+from delegate.runner.workspaces import history
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from tests.runner.publishing.conftest import AT, MESSAGE, Site, plain_git
 from tests.runner.publishing.poison import Poison, mix_poison, nest, run_plainly
 from tests.runner.workspaces.conftest import assignment
 
-from delegate.config import Home
-from delegate.runner.git import Git
+from delegate.config.paths import Home
+from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
 from delegate.runner.publishing.policy import Rules, judge

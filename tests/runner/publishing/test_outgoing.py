@@ -12,10 +12,10 @@ from tests.runner.publishing.conftest import AT, KNOWN, Site, plain_git, publica
 
 from delegate.model import Usage
 from delegate.runner.checks import Checks
-from delegate.runner.handed_in import HandedIn
-from delegate.runner.publication import Draft, Story, body_facts
-from delegate.runner.publishing import outgoing
-from delegate.runner.publishing.outgoing import carried_names
+from delegate.runner.publishing import history_policy
+from delegate.runner.publishing.handed_in import HandedIn
+from delegate.runner.publishing.history_policy import carried_names
+from delegate.runner.publishing.publication import Draft, Story, body_facts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P19")]
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -149,7 +149,7 @@ async def test_a_history_that_is_too_large_to_look_through_goes_out_as_one_commi
 ) -> None:
     site.agent_commits("large.txt", "x" * 5000)
     site.agent_commits("large.txt", "y\n")
-    monkeypatch.setattr(outgoing, "BYTES_MAX", 4000)
+    monkeypatch.setattr(history_policy, "BYTES_MAX", 4000)
 
     (warning,) = (await drafted(site)).warnings
 
@@ -157,7 +157,7 @@ async def test_a_history_that_is_too_large_to_look_through_goes_out_as_one_commi
 
 
 async def test_all_portions_are_looked_through(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "PORTION", 1)
+    monkeypatch.setattr(history_policy, "PORTION", 1)
     in_a_file(site, TOKEN)
     site.agent_commits("work.txt", "work\n")
 

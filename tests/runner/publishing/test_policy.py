@@ -8,7 +8,7 @@ from tests.runner.publishing.conftest import Site
 
 from delegate.runner.publishing.change import BYTES_MAX, ChangedFile, Stats, change_of
 from delegate.runner.publishing.policy import FILES_MAX, PROTECTED, TOLD_MAX, Rules, Verdict, judge, leaves_tree
-from delegate.runner.publishing.sorting import Odd, Oddity
+from delegate.runner.workspaces.classify import Odd, Oddity
 
 GITHUB_TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 

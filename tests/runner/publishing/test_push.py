@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.runner.publishing.conftest import Site, plain_git
 
-from delegate.runner.git import Git
+from delegate.runner.git.program import Git
 from delegate.runner.publishing import push as pushing
 from delegate.runner.publishing.push import Decision, Pushed, PushRejected, decide, delete_branch_if, push
 

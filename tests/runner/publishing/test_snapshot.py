@@ -10,9 +10,9 @@ import anyio
 import pytest
 from tests.runner.publishing.conftest import Site
 
-from delegate.runner.git import GitFailed
-from delegate.runner.publishing import traps
-from delegate.runner.publishing.sorting import Odd, Oddity
+from delegate.runner.git import fifo_guard
+from delegate.runner.git.program import GitFailed
+from delegate.runner.workspaces.classify import Odd, Oddity
 
 pytestmark = pytest.mark.anyio
 
@@ -284,7 +284,7 @@ async def test_without_the_saved_index_nothing_is_lost(site: Site) -> None:
 
 @pytest.mark.parametrize("name", [".gitignore", "docs/.gitattributes"])
 async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traps, "PATIENCE", 0.2)
+    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.2)
     (site.tree / name).unlink(missing_ok=True)
     os.mkfifo(site.tree / name)
     site.write("docs/guide.md", "changed\n")
@@ -294,7 +294,7 @@ async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, mo
 
 
 async def test_a_slow_look_at_a_tree_without_such_a_pipe_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traps, "PATIENCE", 0.0)
+    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.0)
     site.write("docs/guide.md", "changed\n")
 
     assert (await site.take()).dirty == ("docs/guide.md",)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from delegate.config import Home
-from delegate.runner.git import Git, read_git
+from delegate.config.paths import Home
+from delegate.runner.git.program import Git, read_git
 from delegate.runner.workspaces.kept import restore
 from delegate.runner.workspaces.mirrors import base_of, fetched
 from delegate.runner.workspaces.preparing import prepare

@@ -11,13 +11,13 @@ import pytest
 from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, never
 from tests.runner.workspaces.killed import attempt, missing
 
+from delegate.config.home_files import hold
 from delegate.errors import InvalidField, NoSuchWorkspace
-from delegate.home import hold
-from delegate.runner.git import GitFailed
-from delegate.runner.publishing import traps
+from delegate.runner.git import fifo_guard
+from delegate.runner.git.program import GitFailed
+from delegate.runner.removal import remove
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import drop, list_kept, restore
-from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.saving import last_saved, save
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace, leave
@@ -162,7 +162,7 @@ async def test_a_pipe_that_git_would_wait_for_is_put_away(scene: Scene, name: st
 
 
 async def test_saving_beside_an_agent_gives_up_on_such_a_pipe(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traps, "PATIENCE", 0.2)
+    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.2)
     workspace = await scene.workspace()
     (workspace.tree / ".gitignore").unlink()
     os.mkfifo(workspace.tree / ".gitignore")

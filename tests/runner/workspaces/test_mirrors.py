@@ -10,8 +10,7 @@ import pytest
 from tests.runner.workspaces.conftest import Scene, assignment
 
 from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetched, tidy
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.repositories import locate, repository
+from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ import pytest
 from tests.runner.workspaces.conftest import LINEAGE, Scene, make_scene
 from tests.runner.workspaces.killed import POINTS, agent_at_work, attempt, killed_at, lost_attempt, missing, worked
 
+from delegate.runner.removal import remove
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
-from delegate.runner.workspaces.removal import remove
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.worktrees import leave
 

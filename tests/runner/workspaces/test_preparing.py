@@ -10,7 +10,7 @@ from tests.runner.workspaces.killed import agent_at_work, attempt, lost_attempt,
 from delegate.model import EffectKind, EffectState
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
-from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.worktrees import leave
 from delegate.wire.parts import EffectView
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from tests.runner.workspaces.conftest import Scene, assignment
 
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.repositories import Repository, locate
+from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 
 pytestmark = pytest.mark.anyio
 

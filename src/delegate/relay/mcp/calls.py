@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from delegate.errors import DelegateError, InvalidField
 from delegate.model import AttemptId
 from delegate.relay.problems import Found, fault, model_at, said
-from delegate.relay.state import Relay
+from delegate.relay.requests import Relay
 from delegate.wire.basics import Name, Wire
 from delegate.wire.tasks import Agent, Directory
 

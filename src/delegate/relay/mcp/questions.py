@@ -6,7 +6,7 @@ from delegate.model import TaskId
 from delegate.queue import questions
 from delegate.queue.ending import Moved
 from delegate.relay.mcp.calls import Call, Told
-from delegate.relay.news import tell
+from delegate.relay.notify import tell
 from delegate.relay.views import SHOWN
 from delegate.wire import tools as wire
 
@@ -18,7 +18,7 @@ async def answer_task(call: Call, given: wire.AnswerTask) -> Told:
     task = await questions.answer(
         relay.database, TaskId(given.task_id), given.answer, request_key=call.request_key, now=relay.now()
     )
-    tell(relay, Moved(task=task))
+    tell(relay.hub, Moved(task=task))
     status = SHOWN[task.state]
     return Told(answer=wire.Answered(task_id=task.id, status=status), text=f"{task.id} has its answer; it is {status}")
 

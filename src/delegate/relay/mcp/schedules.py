@@ -9,7 +9,7 @@ from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.mcp.tasks import beginning, wishes_of
 from delegate.relay.mcp.words import spoken
 from delegate.relay.schedule_views import schedule_view
-from delegate.schedule import Schedule
+from delegate.schedule.model import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
 

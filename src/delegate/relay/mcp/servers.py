@@ -32,7 +32,7 @@ from delegate.relay.mcp.schemas import schema_of
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
 from delegate.relay.mcp.words import for_agents
 from delegate.relay.problems import Defect, said
-from delegate.relay.state import Relay
+from delegate.relay.requests import Relay
 from delegate.wire.basics import BODY_MAX
 
 log = logging.getLogger(__name__)

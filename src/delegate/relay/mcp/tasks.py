@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from delegate.errors import InvalidField
-from delegate.intake import again
+from delegate.intake import retry
 from delegate.intake import submit as intake
-from delegate.intake.wishes import request_of
+from delegate.intake.from_wire import request_of
 from delegate.model import TaskId
 from delegate.queue import finish
 from delegate.queue.ending import Moved
-from delegate.queue.why import why
-from delegate.relay import pages
+from delegate.queue.waiting import why
+from delegate.relay import views as pages
 from delegate.relay.mcp.calls import Call, Told
 from delegate.relay.mcp.words import for_agents, spoken
-from delegate.relay.news import tell
+from delegate.relay.notify import tell
 from delegate.relay.views import SHOWN, attempt_view, checkpoint_view, task_view
 from delegate.report import follow
 from delegate.states import TaskState
@@ -30,7 +30,7 @@ async def delegate_task(call: Call, wanted: wire.DelegateTask) -> Told:
     request = request_of(SubmitRequest.model_validate({**wishes, "request_key": call.request_key}))
     submitted, around = await intake.submit_and_look(relay.database, request, relay.settings, relay.rules, relay.now())
     task = submitted.task
-    tell(relay, Moved(task=task))
+    tell(relay.hub, Moved(task=task))
     reason = for_agents(why(task, around) or "")
     answer = wire.Delegated(task_id=task.id, status=SHOWN[task.state], why=reason or None)
     return Told(answer=answer, text=headline(task.id, answer.status, reason))
@@ -67,7 +67,7 @@ async def _page(call: Call, asked: wire.TaskStatus) -> Told:
 async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
     relay = call.relay
     moved = await finish.cancel(relay.database, TaskId(asked.task_id), asked.reason, relay.now())
-    tell(relay, moved)
+    tell(relay.hub, moved)
     task, others = moved.task, [task.id for task in moved.others if task.state is TaskState.CANCELLED]
     status = SHOWN[task.state]
     text = f"{task.id} is {status}" + (f"; {STOPPING}" if status == "running" else "")
@@ -76,13 +76,13 @@ async def cancel_task(call: Call, asked: wire.CancelTask) -> Told:
 
 async def retry_task(call: Call, asked: wire.RetryTask) -> Told:
     relay = call.relay
-    submitted = await again.retry(relay.database, TaskId(asked.task_id), call.request_key, relay.now())
+    submitted = await retry.retry(relay.database, TaskId(asked.task_id), call.request_key, relay.now())
     return _again(call, submitted)
 
 
 async def resume_task(call: Call, asked: wire.ResumeTask) -> Told:
     relay = call.relay
-    submitted = await again.resume(
+    submitted = await retry.resume(
         relay.database,
         TaskId(asked.task_id),
         asked.additional_context,
@@ -94,7 +94,7 @@ async def resume_task(call: Call, asked: wire.ResumeTask) -> Told:
 
 def _again(call: Call, submitted: intake.Submitted) -> Told:
     task = submitted.task
-    tell(call.relay, Moved(task=task))
+    tell(call.relay.hub, Moved(task=task))
     answer = wire.Again(
         task_id=task.id,
         status=SHOWN[task.state],

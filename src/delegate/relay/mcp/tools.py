@@ -11,7 +11,7 @@ from delegate.errors import DiskFull
 from delegate.relay.disk import RETRY_AFTER, disk_of
 from delegate.relay.mcp import logs, questions, schedules, tasks
 from delegate.relay.mcp.calls import Call, P, Told
-from delegate.relay.state import Relay
+from delegate.relay.requests import Relay
 from delegate.wire import tools as wire
 from delegate.wire.basics import Wire
 

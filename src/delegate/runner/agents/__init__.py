@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from delegate.config import Settings
+from delegate.config.settings import Settings
 from delegate.runner.agents.acp import KNOWN_COMMANDS, Acp
 from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Reading, Roots, Turn, agent_environment
 from delegate.runner.agents.claude import Claude

@@ -29,7 +29,7 @@ from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, request,
 from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID
 from delegate.runner.agents.facts import SUMMARY_MAX, spent, warning
 from delegate.runner.agents.lines import Streams, as_count, as_object, as_text, one_line
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import Reason
 
 FIRST = 1  # the number of the first request, which opens the run

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from delegate.runner.agents.base import Ending, Verdict, failed, quoting, stopped_by_runner, without_result
 from delegate.runner.agents.claude_verdict import BY_ERROR, UNKNOWN_RESET
 from delegate.runner.agents.lines import last_line
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 AUTH_REQUIRED = -32000

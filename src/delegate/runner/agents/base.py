@@ -15,8 +15,8 @@ from typing import Protocol
 from delegate.errors import shown
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.agents.asking import TOKEN_VARIABLE, WORDS, Asking
-from delegate.runner.process import Exit
-from delegate.runner.strays import MARK
+from delegate.runner.process.agent_process import Exit
+from delegate.runner.process.strays import MARK
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 

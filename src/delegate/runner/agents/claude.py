@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delegate.model import AgentName
+from delegate.preferences.models import Thinking, thinking_of
 from delegate.runner.agents.asking import SERVER, TOOL, Asking
 from delegate.runner.agents.base import Invocation, Turn, agent_environment, found_program, request
 from delegate.runner.agents.claude_reading import SESSION_ID, ClaudeReading, user_message
-from delegate.thinking import Thinking, thinking_of
 
 STREAMING = ("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
 BYPASS = "bypassPermissions"

@@ -22,7 +22,7 @@ from delegate.runner.agents.lines import (
     storable,
 )
 from delegate.runner.agents.todo import TodoList
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.wire.basics import SEQ_MAX
 
 COST_MAX = 1e6

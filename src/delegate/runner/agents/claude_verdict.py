@@ -16,7 +16,7 @@ from delegate.runner.agents.base import (
     without_result,
 )
 from delegate.runner.agents.lines import last_line
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 # The service does not say when a plain rate limit is over. Claude Code has by then retried for minutes by itself, and

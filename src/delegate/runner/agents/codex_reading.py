@@ -13,7 +13,7 @@ from delegate.runner.agents.codex_verdict import Result, Run, verdict
 from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, spent, tool, warning
 from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, one_line, storable
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 
 THREAD_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = "thread/resume failed"

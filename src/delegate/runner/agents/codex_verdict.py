@@ -19,7 +19,7 @@ from delegate.runner.agents.base import (
 )
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.agents.lines import as_object, as_text
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
 READ_MAX = 4_000  # characters of an error that are looked at

@@ -18,7 +18,7 @@ from delegate.runner.agents.base import Agent, users_environment
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.lines import as_list, as_object, as_text, one_line
-from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, ask_program, run_program
+from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, ask_program, run_program
 
 PATIENCE = timedelta(seconds=20)  # a program in Node on a cold disk takes seconds to say its version
 NEUTRAL = Path("/")  # no repository, no settings of a project

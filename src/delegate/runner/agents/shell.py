@@ -19,7 +19,7 @@ from delegate.runner.agents.base import (
     how_it_ended,
     stopped_by_runner,
 )
-from delegate.runner.process import Exit
+from delegate.runner.process.agent_process import Exit
 from delegate.runner.prompts.records import spoken_context
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import anyio
 
+from delegate.config.home_files import hold, write_private
 from delegate.errors import DelegateError
-from delegate.home import hold, write_private
 from delegate.runner.agents.base import Agent
 from delegate.runner.agents.lines import as_object, as_text
 from delegate.runner.agents.probes import works

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from delegate.model import AgentName, Field, Source
-from delegate.preferences import PLACES
+from delegate.preferences.resolve import PLACES
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.codex import WORKSPACE_WRITE

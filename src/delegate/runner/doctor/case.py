@@ -13,13 +13,14 @@ from typing import TypeVar
 import anyio
 from anyio import from_thread, lowlevel
 
-from delegate.config import Home, Settings
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
+from delegate.config.values import without_login
 from delegate.errors import shown
 from delegate.runner.agents.base import found_program, users_environment
 from delegate.runner.doctor.findings import Finding, Part
-from delegate.runner.git import GitFailed
-from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, run_program
-from delegate.settings_values import without_login
+from delegate.runner.git.program import GitFailed
+from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, run_program
 
 PATIENCE = timedelta(seconds=8)  # for one examination; a program in Node takes three on a cold disk, or a busy machine
 NEUTRAL = Path("/")  # no repository, no settings of a project

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from delegate.disk import spoken
-from delegate.runner.cgroups import Ceilings
+from delegate.config.disk import spoken
 from delegate.runner.doctor.case import Case
 from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.process.cgroups import Ceilings
 
 SUBJECT = "memory ceiling"
 FIX = "`systemd-run --user --scope delegate up` gives it one where systemd runs; or unset DELEGATE_TASK_MEMORY_MAX"

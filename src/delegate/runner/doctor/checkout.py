@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from delegate.config import source_of
+from delegate.config.settings import source_of
 from delegate.errors import BadRepoFile, PreferenceConflict
 from delegate.model import AgentName, Choice, Field, Source
-from delegate.preferences import DEFAULTS, PLACES, Preferences, Wish, resolve
-from delegate.repofile import FILE_NAME, SIZE_MAX, RepoFile, parse
+from delegate.preferences.models import shown_model
+from delegate.preferences.repofile import FILE_NAME, SIZE_MAX, RepoFile, parse
+from delegate.preferences.resolve import DEFAULTS, PLACES, Preferences, Wish, resolve
 from delegate.runner.doctor.case import PATIENCE, Case, aside, counted, told
 from delegate.runner.doctor.commands import missing_programs
 from delegate.runner.doctor.findings import Finding, Part
-from delegate.runner.git import Git, GitFailed
+from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.repositories import Repository, locate
-from delegate.thinking import shown_model
+from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 from delegate.wire.runners import Assignment
 
 QUIET = {"GIT_OPTIONAL_LOCKS": "0"}

@@ -10,7 +10,6 @@ from functools import partial
 import anyio
 
 from delegate.runner.agents import agents
-from delegate.runner.cgroups import Ceilings
 from delegate.runner.doctor.agents import agent_examinations, need_of
 from delegate.runner.doctor.case import PATIENCE, Case, Examination, aside, examined
 from delegate.runner.doctor.ceiling import examine_ceiling
@@ -22,9 +21,10 @@ from delegate.runner.doctor.leftovers import examine_kept, examine_orphans, exam
 from delegate.runner.doctor.place import examine_disk, examine_home, examine_size
 from delegate.runner.doctor.relay import RelayLook, agent_missing, ask_relay
 from delegate.runner.doctor.remote import examine_login, examine_remote
-from delegate.runner.git import Git
-from delegate.runner.redaction import Redactor
-from delegate.runner.secret_places import Secrets
+from delegate.runner.git.program import Git
+from delegate.runner.process.cgroups import Ceilings
+from delegate.runner.secrets.redaction import Redactor
+from delegate.runner.secrets.sources import Secrets
 
 UNANSWERED = Part.RELAY.warning("relay", f"gave no answer within {PATIENCE.total_seconds():g} s")
 ORDER = {part: number for number, part in enumerate(Part)}

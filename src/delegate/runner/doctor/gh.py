@@ -12,8 +12,8 @@ from delegate.runner.doctor.checkout import Checkout
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.runner.forges.github import GitHub, environment, has_login
 from delegate.runner.forges.remotes import GITHUB, forge_for
-from delegate.runner.git import Git
-from delegate.runner.programs import Done, run_program
+from delegate.runner.git.program import Git
+from delegate.runner.process.programs import Done, run_program
 
 TRIED = (2, 23)  # the oldest that we have seen work
 VERSION = re.compile(r"(\d+)\.(\d+)[\w.]*")

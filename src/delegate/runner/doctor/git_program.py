@@ -7,8 +7,8 @@ import re
 from delegate.errors import DelegateError
 from delegate.runner.doctor.case import Case, told
 from delegate.runner.doctor.findings import Finding, Part
-from delegate.runner.git import Git, GitFailed, read_git
-from delegate.runner.programs import ProgramMissing, ProgramTimedOut
+from delegate.runner.git.program import Git, GitFailed, read_git
+from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut
 
 NEEDED = (2, 32)  # earlier ones pass over GIT_CONFIG_GLOBAL, by which the runner keeps foreign settings out
 VERSION = re.compile(r"(\d+)\.(\d+)[\w.]*")

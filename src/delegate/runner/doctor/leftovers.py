@@ -7,12 +7,12 @@ from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
-from delegate.disk import spoken
-from delegate.runner import supervisor
+from delegate.config.disk import spoken
 from delegate.runner.doctor.case import Case, counted, spoken_age, told
 from delegate.runner.doctor.findings import Finding, Part
-from delegate.runner.strays import MARK, environment_of, is_supervisor
-from delegate.runner.supervisor import Table
+from delegate.runner.process import supervisor
+from delegate.runner.process.strays import MARK, environment_of, is_supervisor
+from delegate.runner.process.supervisor import Table
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.kept import list_kept
 

@@ -7,9 +7,9 @@ import stat
 import time
 from pathlib import Path
 
-from delegate.disk import free_bytes, shortage, spoken
+from delegate.config.disk import free_bytes, shortage, spoken
+from delegate.config.home_files import read_token
 from delegate.errors import DelegateError
-from delegate.home import read_token
 from delegate.runner.disk import disk_of
 from delegate.runner.doctor.case import Case
 from delegate.runner.doctor.findings import Finding, Part

@@ -11,17 +11,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from delegate import __version__
-from delegate.client import remote_target
+from delegate.client.client import remote_target
+from delegate.client.http import Exchange, Target, request_bytes
+from delegate.client.http_response import NotHttp
+from delegate.config.home_files import is_held, live_address, read_token
+from delegate.config.values import without_login
 from delegate.errors import DelegateError
-from delegate.exchange import Exchange, Target, request_bytes
-from delegate.home import is_held, live_address, read_token
-from delegate.http_answer import NotHttp
 from delegate.runner.doctor.case import Case, spoken_age, told
 from delegate.runner.doctor.findings import Finding, Part
-from delegate.settings_values import without_login
 
 if TYPE_CHECKING:
-    from delegate.answers import RelayData, RunnerData
+    from delegate.client.responses import RelayData, RunnerData
 
 ANSWER_TIME = 3.0  # seconds of silence; less than an examination has
 ANSWER_MAX = 16 * 1024 * 1024

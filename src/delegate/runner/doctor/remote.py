@@ -6,12 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from delegate.config.values import without_login
 from delegate.runner.doctor.case import NEUTRAL, PATIENCE, Case, told
 from delegate.runner.doctor.findings import Finding, Part
 from delegate.runner.forges.remotes import Remote, parse
-from delegate.runner.git import Git, GitFailed
+from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.repositories import Repository
-from delegate.settings_values import without_login
 
 DEFAULT_BRANCH = re.compile(rb"^ref: refs/heads/(\S+)\s+HEAD$", re.MULTILINE)
 ASKING = ("GIT_ASKPASS", "SSH_ASKPASS")

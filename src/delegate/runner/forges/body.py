@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from delegate.errors import escaped
 from delegate.model import Issue, Usage
-from delegate.runner.forges.harmless import harmless, one_line
+from delegate.preferences.models import shown_model
 from delegate.runner.forges.quoting import enclosed
-from delegate.thinking import shown_model
+from delegate.runner.forges.sanitize import harmless, one_line
 
 if TYPE_CHECKING:  # the checks themselves use this package's way with foreign text
     from delegate.runner.checks import CheckResult

@@ -16,8 +16,8 @@ from pydantic.alias_generators import to_camel
 from delegate.errors import shown
 from delegate.runner.forges.base import ForgeFailed, Guard, PullRequest, PullState, WantedPullRequest
 from delegate.runner.forges.body import task_of
-from delegate.runner.git import STEERING
-from delegate.runner.programs import Done, ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.git.program import STEERING
+from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, run_program
 
 # Shorter than a lease: what a runner that was cut off has begun must be over when another takes the task.
 PATIENCE = timedelta(seconds=60)

@@ -11,8 +11,8 @@ from pathlib import Path
 from delegate.runner.forges.base import Forge
 from delegate.runner.forges.github import GitHub, has_login
 from delegate.runner.forges.local import Local
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.programs import ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut, run_program
 
 GITHUB = "github.com"
 PATIENCE = timedelta(seconds=10)  # for programs that only read a configuration

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from delegate.model import Mode
-from delegate.runner.prompts.quoted import fenced, visible
 from delegate.runner.prompts.rendering import rendered
+from delegate.runner.prompts.sanitize import fenced, visible
 from delegate.wire.parts import QuestionView
 from delegate.wire.runners import Assignment
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from delegate.model import AgentName, Mode
-from delegate.repofile import RepoFile
+from delegate.preferences.repofile import RepoFile
 from delegate.runner.checks import Checks
-from delegate.runner.prompts.quoted import fenced, visible
 from delegate.runner.prompts.records import done_before, left_by, quoted
 from delegate.runner.prompts.rendering import rendered
+from delegate.runner.prompts.sanitize import fenced, visible
 from delegate.wire.runners import Assignment
 
 OUTPUT_MAX = 20_000  # characters of all red checks together

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from delegate.runner.prompts.quoted import fenced, visible
 from delegate.runner.prompts.rendering import rendered
+from delegate.runner.prompts.sanitize import fenced, visible
 from delegate.wire.parts import CheckpointView, ForerunnerView
 from delegate.wire.runners import Assignment
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from delegate.runner.prompts.quoted import fenced, visible
+from delegate.runner.prompts.sanitize import fenced, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from delegate.model import Change
-from delegate.runner.git import Git
-from delegate.runner.publishing.clean import Clean, clean_repository
+from delegate.runner.git.program import Git
 from delegate.runner.publishing.objects import contents_of, sizes_of
+from delegate.runner.workspaces.scratch import Clean, clean_repository
 from delegate.wire.basics import PATCH_MAX
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from delegate.runner.git import Git
-from delegate.runner.publishing.clean import Clean, clean_repository
-from delegate.runner.publishing.outgoing import already_out
-from delegate.runner.publishing.snapshot import Snapshot
+from delegate.runner.git.program import Git
+from delegate.runner.publishing.history_policy import already_out
+from delegate.runner.workspaces.scratch import Clean, clean_repository
+from delegate.runner.workspaces.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from delegate.runner.forges.harmless import KEYWORD
+from delegate.runner.forges.sanitize import KEYWORD
 
 NUMBERED = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
 CLAIM = re.compile(r"^[ \t]*((signed-off|reviewed|acked|approved|tested)-by)[ \t]*:(.*)$", re.I | re.M)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from delegate.runner.publishing.clean import Clean
+from delegate.runner.workspaces.scratch import Clean
 
 
 async def sizes_of(clean: Clean, objects: Sequence[str]) -> list[int]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from delegate.errors import shown
+from delegate.runner.git.names import is_gits_own
 from delegate.runner.publishing.change import ABSENT, BYTES_MAX, GITLINK, LINK, ChangedFile, Stats
-from delegate.runner.publishing.names import is_gits_own
-from delegate.runner.publishing.sorting import Odd, Oddity
-from delegate.runner.redaction import shaped
+from delegate.runner.secrets.redaction import shaped
+from delegate.runner.workspaces.classify import Odd, Oddity
 
 FILES_MAX = 5_000
 TOLD_MAX = 20  # sentences; a hundred more say nothing new

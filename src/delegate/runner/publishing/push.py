@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from delegate.errors import shown
 from delegate.failpoints import failpoint
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.publishing.clean import Clean, bare_repository, clean_repository
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.workspaces.scratch import Clean, bare_repository, clean_repository
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace

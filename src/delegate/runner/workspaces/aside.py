@@ -10,10 +10,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from delegate.runner.publishing.traps import is_trap
-from delegate.runner.workspaces.bare import is_directory, make_real, read_small
+from delegate.runner.git.bare import is_directory, make_real, read_small
+from delegate.runner.git.fifo_guard import is_trap
+from delegate.runner.removal import OWNER, remove
 from delegate.runner.workspaces.copying import copy_tree
-from delegate.runner.workspaces.removal import OWNER, remove
 
 DIRECTORY = "aside"
 NAMES = "names"

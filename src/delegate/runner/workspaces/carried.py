@@ -10,10 +10,10 @@ from pathlib import Path
 
 import anyio
 
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.workspaces.bare import read_small
+from delegate.runner.git.bare import read_small
+from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.copying import copy_path
-from delegate.runner.workspaces.problems import SetupProblem
+from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.worktrees import Workspace
 
 INCLUDE_FILE = ".worktreeinclude"

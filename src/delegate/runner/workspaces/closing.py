@@ -11,21 +11,21 @@ from pathlib import Path
 
 import anyio
 
-from delegate.config import Home
+from delegate.config.home_files import make_directory
+from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.failpoints import failpoint
-from delegate.home import make_directory
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.publishing.clean import clean_repository
-from delegate.runner.publishing.snapshot import Snapshot, take
-from delegate.runner.publishing.sorting import Odd, Oddity
+from delegate.runner.git.bare import is_directory, write_real
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.removal import clear, remove
 from delegate.runner.workspaces import aside, journal
-from delegate.runner.workspaces.bare import is_directory, write_real
+from delegate.runner.workspaces.classify import Odd, Oddity
 from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
 from delegate.runner.workspaces.locks import LOCK_NAME, Held
 from delegate.runner.workspaces.mirrors import mirror_of
-from delegate.runner.workspaces.removal import clear, remove
 from delegate.runner.workspaces.saving import agents_other_refs, last_saved, look, make_ref_directory, settle_kept
+from delegate.runner.workspaces.scratch import clean_repository
+from delegate.runner.workspaces.snapshot import Snapshot, take
 from delegate.runner.workspaces.submodules import settle_submodules
 from delegate.runner.workspaces.worktrees import Workspace
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from delegate.home import write_private
-from delegate.runner.workspaces.bare import read_small
+from delegate.config.home_files import write_private
+from delegate.runner.git.bare import read_small
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import anyio
 
-from delegate.config import Home
+from delegate.config.home_files import make_directory
+from delegate.config.paths import Home
 from delegate.errors import InvalidField, NoSuchWorkspace
-from delegate.home import make_directory
-from delegate.runner.git import Git
-from delegate.runner.publishing.clean import Clean, bare_repository
+from delegate.runner.git.bare import is_directory, remote_config, write_bare
+from delegate.runner.git.program import Git
+from delegate.runner.removal import remove, rest_of
 from delegate.runner.workspaces.aside import copy_back
-from delegate.runner.workspaces.bare import is_directory, remote_config, write_bare
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import Journal, read_journal
-from delegate.runner.workspaces.removal import remove, rest_of
 from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved
+from delegate.runner.workspaces.scratch import Clean, bare_repository
 
 log = logging.getLogger(__name__)
 

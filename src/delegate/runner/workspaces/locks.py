@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from delegate.home import LOCK_POLL, hold, is_in_place
-from delegate.runner.workspaces.problems import SetupProblem
+from delegate.config.home_files import LOCK_POLL, hold, is_in_place
+from delegate.runner.workspaces.repositories import SetupProblem
 
 LOCK_NAME = "lock"
 BUSY_POLL = 0.1  # seconds; a look at all processes takes some milliseconds

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import anyio
 
-from delegate.branch import branch_problem
-from delegate.config import Home
+from delegate.config.home_files import make_directory
+from delegate.config.paths import Home
+from delegate.config.values import without_login
 from delegate.errors import shown
 from delegate.failpoints import failpoint
-from delegate.home import make_directory
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.workspaces.bare import read_refs, read_small, write_bare
+from delegate.preferences.names import branch_problem
+from delegate.runner.git.bare import read_refs, read_small, write_bare
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.removal import remove
 from delegate.runner.workspaces.locks import locked
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.removal import remove
-from delegate.runner.workspaces.repositories import Repository
-from delegate.settings_values import without_login
+from delegate.runner.workspaces.repositories import Repository, SetupProblem
 
 log = logging.getLogger(__name__)
 

@@ -15,22 +15,22 @@ from typing import NoReturn
 
 import anyio
 
-from delegate.config import Home
+from delegate.config.home_files import LOCK_POLL, make_directory
+from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.failpoints import failpoint
-from delegate.home import LOCK_POLL, make_directory
 from delegate.model import EffectKind
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.publishing.clean import clean_repository
+from delegate.runner.git.bare import COMMIT, is_directory
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.removal import clear, remove
 from delegate.runner.workspaces.aside import take_back
-from delegate.runner.workspaces.bare import COMMIT, is_directory
 from delegate.runner.workspaces.closing import LABELS, WORTH_KEEPING, contain, removed, rescue, workspace_of
 from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
 from delegate.runner.workspaces.locks import Held, quiet, take_directory
 from delegate.runner.workspaces.mirrors import Base, Mirror, repaired
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.runner.workspaces.removal import clear, remove
+from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved, settle_kept
+from delegate.runner.workspaces.scratch import clean_repository
 from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
 from delegate.wire.runners import Assignment
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from delegate.config.values import without_login
 from delegate.errors import InvalidField
-from delegate.repository import repository_name, repository_url
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.workspaces.problems import SetupProblem
-from delegate.settings_values import without_login
+from delegate.preferences.names import repository_name, repository_url
+from delegate.runner.git.program import Git, GitFailed
 from delegate.wire.runners import Assignment
 
 LOOK_PATIENCE = timedelta(minutes=1)  # the checkout may lie on a slow disk
@@ -144,3 +143,7 @@ async def _why(git: Git, source: Path, extra: Mapping[str, str]) -> str:
         complaint = failed.done.stderr.decode(errors="replace") if failed.done else failed.why
         return next(iter(complaint.splitlines()), failed.why)  # advice follows the first line
     return "its settings cannot be read"
+
+
+class SetupProblem(Exception):
+    """The work cannot begin; the text is a sentence for the user."""

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import anyio
 
+from delegate.config.home_files import write_private
 from delegate.failpoints import failpoint
-from delegate.home import write_private
-from delegate.runner.git import Git
-from delegate.runner.publishing.clean import CAREFUL, Clean, clean_repository
-from delegate.runner.publishing.history import agents_history, bring_commits
-from delegate.runner.publishing.snapshot import gitlinks, stage, start_index
-from delegate.runner.workspaces.bare import COMMIT, is_directory, make_real, read_refs, write_bare
+from delegate.runner.git.bare import COMMIT, is_directory, make_real, read_refs, write_bare
+from delegate.runner.git.program import Git
+from delegate.runner.removal import remove
+from delegate.runner.workspaces.history import agents_history, bring_commits
 from delegate.runner.workspaces.mirrors import NOT_KNOWN
-from delegate.runner.workspaces.removal import remove
+from delegate.runner.workspaces.scratch import CAREFUL, Clean, clean_repository
+from delegate.runner.workspaces.snapshot import gitlinks, stage, start_index
 from delegate.runner.workspaces.worktrees import Workspace
 
 SAVED = "refs/delegate/saved"

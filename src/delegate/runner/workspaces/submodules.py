@@ -9,14 +9,14 @@ from pathlib import Path
 
 import anyio
 
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.publishing.clean import Clean, borrowed, clean_repository
-from delegate.runner.publishing.history import COPY_PATIENCE
-from delegate.runner.publishing.snapshot import LISTING, gitlinks
-from delegate.runner.publishing.traps import unless_trapped
-from delegate.runner.workspaces.bare import is_directory, read_refs, read_small, write_real
-from delegate.runner.workspaces.removal import remove
+from delegate.runner.git.bare import is_directory, read_refs, read_small, write_real
+from delegate.runner.git.fifo_guard import unless_trapped
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.removal import remove
+from delegate.runner.workspaces.history import COPY_PATIENCE
 from delegate.runner.workspaces.saving import settle_kept
+from delegate.runner.workspaces.scratch import Clean, borrowed, clean_repository
+from delegate.runner.workspaces.snapshot import LISTING, gitlinks
 from delegate.runner.workspaces.worktrees import Workspace
 
 POINTER = "gitdir: "

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import anyio
 
-from delegate.config import Home
+from delegate.config.home_files import hold
+from delegate.config.paths import Home
 from delegate.errors import DelegateError
-from delegate.home import hold
-from delegate.runner.git import Git, GitFailed
-from delegate.runner.workspaces.bare import is_directory
+from delegate.runner.git.bare import is_directory
+from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.removal import is_rest, remove
 from delegate.runner.workspaces.closing import (
     WORTH_KEEPING,
     close,
@@ -30,7 +31,6 @@ from delegate.runner.workspaces.journal import State, read_journal
 from delegate.runner.workspaces.kept import discard, list_kept
 from delegate.runner.workspaces.locks import Held, is_busy, take_directory
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of, tidy
-from delegate.runner.workspaces.removal import is_rest, remove
 from delegate.runner.workspaces.saving import last_saved
 from delegate.runner.workspaces.worktrees import Workspace
 

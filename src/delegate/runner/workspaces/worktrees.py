@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from delegate.failpoints import failpoint
-from delegate.runner.git import Git
-from delegate.runner.workspaces.bare import remote_config, write_bare
+from delegate.preferences.repofile import RepoFile
+from delegate.runner.agents.base import Agent
+from delegate.runner.git.bare import remote_config, write_bare
+from delegate.runner.git.program import Git
 from delegate.runner.workspaces.locks import Held
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
+from delegate.wire.runners import Assignment
 
 # Nothing of the repository runs by itself while it is being removed.
 QUIET = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
@@ -68,6 +71,14 @@ class Workspace:
     def alternates(self) -> bytes:
         """What we wrote into `git_dir/objects/info/alternates`; anything else there is not ours."""
         return os.fsencode(self.mirror / "objects") + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    assignment: Assignment  # with what the repository's file decided
+    repofile: RepoFile
+    agent: Agent
+    workspace: Workspace
 
 
 def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) -> None:

@@ -1,0 +1,38 @@
+"""Completion of commands and options by the user's own shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
+
+from delegate.cli.context import COMPLETING, Door, examples, shared_options
+
+SHELLS = ("bash", "zsh", "fish")
+PROGRAM = "delegate"
+
+
+@click.command(
+    epilog=examples(
+        'eval "$(delegate completion bash)"',
+        'delegate completion zsh > "${fpath[1]}/_delegate"',
+        "delegate completion fish > ~/.config/fish/completions/delegate.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@shared_options
+@click.pass_obj
+def completion(door: Door, shell: str) -> None:
+    """Print what makes this shell complete the commands and options of Delegate."""
+    found = get_completion_class(shell)
+    assert found is not None  # click knows all three
+    cli = click.get_current_context().find_root().command
+    script = found(cli, {}, PROGRAM, COMPLETING).source().strip()
+    if door.as_json:
+        door.print_json({"shell": shell, "script": script})
+    else:
+        door.print([script])
+
+
+def complete(cli: click.Command, door: Door) -> int:
+    """Answer what the script of a shell asks."""
+    return shell_complete(cli, {"obj": door}, PROGRAM, COMPLETING, door.environ[COMPLETING])

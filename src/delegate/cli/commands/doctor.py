@@ -1,0 +1,156 @@
+"""The command that looks at everything a task needs: `delegate doctor`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.render.output import Look
+from delegate.cli.render.terminal import one_line, pad
+from delegate.config.settings import readable
+from delegate.errors import BadData
+
+if TYPE_CHECKING:
+    from delegate.runner.doctor.findings import Finding
+
+COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+LEVEL_WIDTH = 7
+SUBJECT_MAX = 14  # a longer one, such as the command of an agent, has a line of its own
+TEXT_MIN = 36  # columns; with less room for words beside it, every finding becomes a block
+FILE = "config.toml"
+COMMAND = re.compile(r"`[^`]+`")
+GLUE = "\x00"  # cannot be part of a text that goes to a terminal
+EXIT_PROBLEM = 1
+
+
+@click.command(epilog=examples("delegate doctor", "delegate doctor --json | jq 'select(.level == \"problem\")'"))
+@shared_options
+@click.pass_obj
+def doctor(door: Door) -> int:
+    """Look at everything a task needs here, and say what to mend. Starts nothing, pays nothing."""
+    from delegate.runner.doctor.findings import first_to_mend  # noqa: PLC0415  the runner takes long to load
+
+    findings = _findings(door)
+    first = first_to_mend(findings)
+    if door.as_json:
+        door.print_json_lines(map(_as_data, findings))
+    else:
+        door.print(page(findings, door.look()))
+        door.print(["", *_last_words(findings, first, door.look())])
+    return 0 if first is None else EXIT_PROBLEM
+
+
+def _findings(door: Door) -> list[Finding]:
+    import anyio  # noqa: PLC0415  the runner takes long to load
+
+    from delegate.runner.doctor.case import Case  # noqa: PLC0415
+    from delegate.runner.doctor.examine import examine  # noqa: PLC0415
+    from delegate.runner.doctor.findings import Part  # noqa: PLC0415
+
+    settings, problems = readable(door.environ)
+    unread = list(map(_unread, problems))
+    try:
+        with tempfile.TemporaryDirectory(prefix="delegate-doctor-") as scratch:
+            case = Case(
+                settings=settings,
+                environ=door.environ,
+                directory=_present_directory(),
+                scratch=Path(scratch),
+                now=door.look().now,
+                is_root=os.geteuid() == 0,
+            )
+            return [*unread, *anyio.run(examine, case)]
+    except FileNotFoundError as problem:  # what tempfile says when no directory can be written
+        fix = "make room, or set TMPDIR to a directory that can be written"
+        return [*unread, Part.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
+
+
+def _unread(problem: BadData) -> Finding:
+    from delegate.runner.doctor.findings import Part  # noqa: PLC0415
+
+    name = str(problem.data.get("name", FILE))  # of the variable
+    return Part.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
+
+
+def _present_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return Path("/")
+
+
+def _as_data(finding: Finding) -> dict[str, str]:
+    return {
+        "level": finding.level,
+        "part": finding.part,
+        "subject": finding.subject,
+        "message": finding.message,
+        "fix": finding.fix,
+    }
+
+
+def page(findings: Sequence[Finding], look: Look) -> list[str]:
+    """The findings, grouped and aligned; on a narrow screen one below the other."""
+    subjects = [len(one.subject) for one in findings if len(one.subject) <= SUBJECT_MAX]
+    indent = 2 + LEVEL_WIDTH + 2 + max(subjects, default=0) + 2
+    is_wide = look.width - indent >= TEXT_MIN
+    lines: list[str] = []
+    for part, ones in groupby(findings, key=lambda one: one.part):
+        lines += ["", look.paint(part, "bold")] if lines else [look.paint(part, "bold")]
+        for one in ones:
+            lines += _row(one, indent, look) if is_wide else _block(one, look)
+    return lines
+
+
+def _row(one: Finding, indent: int, look: Look) -> list[str]:
+    subject = one_line(one.subject)
+    head = f"  {look.paint(pad(one.level, LEVEL_WIDTH), COLOURS[one.level])}  {subject}"
+    taken = 2 + LEVEL_WIDTH + 2 + len(subject)
+    words = [*_wrapped(one.message, look.width - indent), *_fix(one, look.width - indent, look)]
+    below = [f"{' ' * indent}{line}" for line in words]
+    if taken + 2 <= indent:
+        return [f"{head}{' ' * (indent - taken)}{words[0]}", *below[1:]]
+    return [head, *below]
+
+
+def _block(one: Finding, look: Look) -> list[str]:
+    head = f"{look.paint(one.level, COLOURS[one.level])} {one_line(one.subject)}"
+    taken = len(one.level) + 1 + len(one_line(one.subject))
+    words = [*_wrapped(one.message, look.width - 2), *_fix(one, look.width - 2, look)]
+    if len(words) == 1 and taken + 2 + len(words[0]) <= look.width:
+        return [f"{head}  {words[0]}"]
+    return [head, *(f"  {line}" for line in words)]
+
+
+def _fix(one: Finding, width: int, look: Look) -> Iterator[str]:
+    if one.fix:
+        yield from (look.paint(line, "dim") for line in _wrapped(f"fix: {one.fix}", width))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A command or a path is there to be copied: it stays on one line if it can, and whole if it is longer."""
+
+    def bound(command: re.Match[str]) -> str:
+        return command[0].replace(" ", GLUE) if len(command[0]) <= width else command[0]
+
+    glued = COMMAND.sub(bound, one_line(text))
+    lines = textwrap.wrap(glued, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace(GLUE, " ") for line in lines] or [""]
+
+
+def _last_words(findings: Iterable[Finding], first: Finding | None, look: Look) -> list[str]:
+    if first is not None:
+        words = f"mend first: {first.subject} {first.message}" + (f"; {first.fix}" if first.fix else "")
+        return [look.paint(line, "bold") for line in _wrapped(words, look.width)]
+    warnings = sum(one.level == "warning" for one in findings)
+    told = {0: "", 1: "; 1 warning"}.get(warnings, f"; {warnings} warnings")
+    return _wrapped(f"nothing found that would make a task fail{told}", look.width)

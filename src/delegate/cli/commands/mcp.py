@@ -1,0 +1,238 @@
+"""`delegate mcp`: the bridge for clients of MCP, and how they learn of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from delegate.cli.commands.submit import existing_directory
+from delegate.cli.context import Door, examples, shared_options
+from delegate.config.settings import load
+from delegate.errors import Refused
+
+NAME = "delegate"
+FILE = ".mcp.json"
+FILE_MAX = 16 * 1024 * 1024
+# What tells a relay from another, without secrets; a client may start its servers with little else than PATH.
+CARRIED = ("DELEGATE_HOME", "DELEGATE_RELAY_URL")
+ADD_PATIENCE = 60.0  # seconds for an agent's program to write one entry
+Entry = dict[str, Any]  # Any: JSON, as MCP clients share it
+
+
+@click.group(
+    "mcp",
+    epilog=examples("delegate mcp config --write", "delegate mcp install", "delegate mcp start"),
+)
+@shared_options
+def mcp() -> None:
+    """Let other agents delegate: they speak MCP to the relay through `delegate mcp start`."""
+
+
+@mcp.command(epilog=examples("delegate mcp start", "delegate mcp start -v 2> bridge.log"))
+@shared_options
+@click.pass_obj
+def start(door: Door) -> int:
+    """Serve MCP on standard input and output; a client of MCP starts this, not a person."""
+    from delegate.bridge.run import run  # noqa: PLC0415  the quick way here does not come by this module
+
+    return run(verbose=door.verbose)
+
+
+@mcp.command(epilog=examples("delegate mcp config", "delegate mcp config --write"))
+@click.option("--write", is_flag=True, help=f"Merge it into {FILE} of this directory; everything else there stays.")
+@shared_options
+@click.pass_obj
+def config(door: Door, write: bool) -> None:
+    """Print the entry for .mcp.json, which Claude Code and others read."""
+    path = Path(existing_directory(None)) / FILE if write else None
+    entry = entry_for(door.environ)
+    if path is None:
+        servers = {"mcpServers": {NAME: entry}}
+        door.print([json.dumps(servers) if door.as_json else json.dumps(servers, indent=2)])
+        return
+    done = merge(path, entry)
+    if door.as_json:
+        door.print_json({"path": str(path), "done": done})
+    else:
+        door.print([f"{path}: {done}"])
+
+
+@mcp.command(epilog=examples("delegate mcp install", "delegate mcp install --agent codex"))
+@click.option("--agent", type=click.Choice(["claude", "codex"]), help="Only this one.")
+@shared_options
+@click.pass_obj
+def install(door: Door, agent: str | None) -> None:
+    """Add the entry to Claude Code and Codex, for all directories, with their own commands."""
+    commands = {"claude": door.settings.claude_command, "codex": door.settings.codex_command}
+    wanted = {name: command for name, command in commands.items() if agent in {None, name}}
+    found = {name: shutil.which(command) for name, command in wanted.items()}
+    if not any(found.values()):
+        raise Refused(
+            why=f"there is no {' and no '.join(wanted.values())} on PATH; `delegate mcp config` prints the entry"
+        )
+    entry = entry_for(door.environ)
+    for name, program in found.items():
+        done = f"not installed ({wanted[name]} is not on PATH)" if program is None else ADD[name](program, entry)
+        if door.as_json:
+            door.print_json({"agent": name, "done": done})
+        else:
+            door.print([f"{name}: {done}"])
+
+
+def entry_for(environ: Mapping[str, str]) -> Entry:
+    """How a client starts the bridge: this very program, for the relay that this shell means.
+
+    Settings that are wrong are refused: an address with a login in it would be copied.
+    """
+    load(environ)
+    program, *words = own_program()
+    carried = {name: environ[name] for name in CARRIED if environ.get(name)}
+    entry: Entry = {"command": program, "args": [*words, "mcp", "start"]}
+    return {**entry, "env": carried} if carried else entry
+
+
+def own_program() -> list[str]:
+    """As it was called, so that a link that outlives the next version is kept."""
+    called = Path(os.path.abspath(sys.argv[0]))
+    for program in (called, Path(sys.executable).with_name(NAME)):
+        if program.name == NAME and program.is_file() and os.access(program, os.X_OK):
+            return [str(program)]
+    return [sys.executable, "-P", "-m", NAME]
+
+
+def merge(path: Path, entry: Entry) -> str:
+    """Put the entry into the file as a whole; what was done, in a word."""
+    known = _servers(path)
+    servers = known.setdefault("mcpServers", {})
+    if not isinstance(servers, dict):
+        raise Refused(why=f'{path}: "mcpServers" is no object; mend it, or move the file away')
+    before = servers.get(NAME)
+    if before == entry:
+        return "unchanged"
+    servers[NAME] = entry
+    try:
+        _replace(path.resolve(), json.dumps(known, indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise Refused(why=f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
+    return "added" if before is None else "updated"
+
+
+def _servers(path: Path) -> Entry:
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_MAX + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise Refused(why=f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    try:
+        known = json.loads(text.decode("utf-8-sig")) if text.strip() else {}
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
+        raise Refused(why=f"{path} is not JSON ({place}); mend it, or move it away") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(why=f"{path} is not JSON ({error}); mend it, or move it away") from error
+    if not isinstance(known, dict):
+        raise Refused(why=f"{path} holds no JSON object; mend it, or move it away")
+    return known
+
+
+def _replace(path: Path, text: str) -> None:
+    """A reader sees the old file or the new, never half of it; who may read it stays."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("x", encoding="utf-8") as file:
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def add_to_claude(program: str, entry: Entry) -> str:
+    """Its command refuses a name that it knows, whatever stands behind it, and has none that replaces it."""
+    before = _known_to_claude()
+    if before == {"type": "stdio", **entry}:
+        return "unchanged"
+    done = _add_to_claude(program, {"type": "stdio", **entry})
+    if done.returncode == 0:
+        return "added"
+    if "already exists" not in _words(done):
+        raise _refused(program, done)
+    remove = [program, "mcp", "remove", "--scope", "user", NAME]
+    if before is None:
+        raise Refused(why=f"{program} knows another {NAME}, which would be lost; `{' '.join(remove)}` takes it out")
+    _told(remove)
+    again = _add_to_claude(program, {"type": "stdio", **entry})
+    if again.returncode:
+        _add_to_claude(program, before)
+        raise _refused(program, again)
+    return "updated"
+
+
+def _add_to_claude(program: str, entry: Entry) -> subprocess.CompletedProcess[str]:
+    return _told([program, "mcp", "add-json", "--scope", "user", NAME, json.dumps(entry)])
+
+
+def _known_to_claude() -> Entry | None:
+    """The entry as its own file has it: no command of it tells all of an entry."""
+    servers = _servers(Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json").get("mcpServers")
+    found = servers.get(NAME) if isinstance(servers, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def add_to_codex(program: str, entry: Entry) -> str:
+    """Its command replaces an entry of that name, and says nothing of it."""
+    before = _known_to_codex()
+    if before == entry:
+        return "unchanged"
+    carried = [word for pair in entry.get("env", {}).items() for word in ("--env", "=".join(pair))]
+    done = _told([program, "mcp", "add", NAME, *carried, "--", entry["command"], *entry["args"]])
+    if done.returncode:
+        raise _refused(program, done)
+    return "added" if before is None else "updated"
+
+
+def _known_to_codex() -> Entry | None:
+    """A file that cannot be read is for its own program to complain about."""
+    import tomllib  # noqa: PLC0415  only to install
+
+    try:
+        file = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
+        servers = tomllib.loads(file.read_text(encoding="utf-8")).get("mcp_servers")
+    except (OSError, ValueError):
+        return None
+    found = servers.get(NAME) if isinstance(servers, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+ADD = {"claude": add_to_claude, "codex": add_to_codex}
+
+
+def _told(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ADD_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(why=f"{command[0]} could not be run: {error}") from error
+
+
+def _words(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{done.stdout}\n{done.stderr}".strip()
+
+
+def _refused(program: str, done: subprocess.CompletedProcess[str]) -> Refused:
+    last = _words(done).splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return Refused(why=f"{program} did not take the entry: {last[0]}; `delegate mcp config` prints it")

@@ -1,0 +1,258 @@
+"""The commands about what runs later: the group `schedule`, and `pipeline`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delegate.cli.commands.submit import Duration, PromptCommand, WholeNumber, one_task_options, wish_of, work_options
+from delegate.cli.context import Door, HintedUsage, examples, shared_options
+from delegate.cli.datetimes import parse_moment, skipped
+from delegate.cli.pagination import newest
+from delegate.cli.render.schedule_page import next_lines, pipeline_table, schedule_page, schedule_table
+from delegate.cli.text_input import check_encoding, read_prompt, read_words
+from delegate.schedule.zones import zone_named
+
+if TYPE_CHECKING:
+    from delegate.client.client import Client
+    from delegate.client.responses import ScheduleData
+
+HISTORY_MAX = 100
+STEPS = (2, 20)  # as schedule.PIPELINE_STEPS, which is slow to load; a test compares them
+DELAY_MAX_MS = 366 * 86_400_000
+STATUSES = ["active", "paused", "completed", "expired", "failed", "cancelled"]
+
+
+@click.group(
+    epilog=examples(
+        'delegate schedule create "back up the database" --cron "0 2 * * *" --timezone America/New_York',
+        "delegate schedule list",
+        "delegate schedule get schedule-1f0c9a77e2",
+    ),
+)
+@shared_options
+def schedule() -> None:
+    """Run tasks later, once or again and again; the relay starts them, whoever is logged in."""
+
+
+@schedule.command(
+    cls=PromptCommand,
+    epilog=examples(
+        'delegate schedule create "back up the database" --cron "0 2 * * *" --timezone America/New_York',
+        'delegate schedule create "deploy to production" --at 2030-02-19T08:00:00Z',
+        'delegate schedule create "look at the logs again" --at +2h',
+        'delegate schedule create "tidy up" --after schedule-1f0c9a77e2',
+        'delegate schedule create -a shell "make report" --cron "0 9 * * 1-5" --missed-run-policy catchup',
+    ),
+)
+@click.argument("words", nargs=-1, metavar="PROMPT…")
+@click.option("--cron", metavar="FIELDS", help='When, again and again: "minute hour day month weekday".')
+@click.option("--at", metavar="MOMENT", help="When, once: 2030-02-19T08:00, with or without a zone, or +2h.")
+@click.option("--after", metavar="ID", help="When that schedule's run has ended well.")
+@click.option("--timezone", metavar="ZONE", default="UTC", help="Like America/New_York; UTC if not set.")
+@click.option(
+    "--missed-run-policy",
+    type=click.Choice(["skip", "catchup", "fail"]),
+    help="When nothing could start it in time; skip if not set.",
+)
+@click.option("--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="How often at most.")
+@click.option("--expires-at", metavar="MOMENT", help="Never at that moment or after it.")
+@work_options
+@one_task_options
+@shared_options
+@click.pass_obj
+def create(door: Door, /, words: tuple[str, ...], prompt_file: str | None, **wanted: Any) -> None:
+    """Run a task later, and print the schedule's id.
+
+    Several words make one prompt; a single - reads it from standard input.
+    """
+    timing = timing_of(door, wanted, datetime.now(UTC))
+    request = {"prompt": read_prompt(words, prompt_file), **timing, **wish_of(door, wanted)}
+    made = door.client().schedule(request)["schedule"]
+    if door.as_json:
+        door.print_json(made)
+        return
+    door.print([made["scheduleId"]])
+    door.add(next_lines(made, door.look()))
+
+
+def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, object]:
+    """When it is to run, taken out of the options as the relay wants it."""
+    cron, at, after = wanted.pop("cron"), wanted.pop("at"), wanted.pop("after")
+    zone, expires = wanted.pop("timezone"), wanted.pop("expires_at")
+    check_encoding("timezone", zone)
+    check_encoding("cronExpression", cron or "")
+    if cron is None and at is None and after is None:
+        advice = 'add --cron "0 2 * * *" for every night at two, --at +2h for once, or --after ID for after another one'
+        raise HintedUsage("when is it to run?", advice)
+    if cron is not None and at is not None:
+        raise HintedUsage("choose one of --cron and --at", "--cron runs again and again, --at once")
+    zone_named(zone)
+    at, expires = _moment(door, "scheduledAt", at, zone, now), _moment(door, "expiresAt", expires, zone, now)
+    timing = {
+        "scheduleType": "one_time" if cron is None else "cron",
+        "cronExpression": cron,
+        "scheduledAt": at,
+        "timezone": zone,
+        "expiresAt": expires,
+        "afterSchedule": after,
+    }
+    return {name: value for name, value in timing.items() if value is not None}
+
+
+def _moment(door: Door, field: str, typed: str | None, zone: str, now: datetime) -> str | None:
+    if typed is None:
+        return None
+    meant = parse_moment(field, typed, zone, now)
+    if skipped(typed, zone):
+        door.say(f"the clocks of {zone} skip {typed.strip()}: {meant} is meant")
+    return meant
+
+
+@schedule.command(
+    "list",
+    epilog=examples(
+        "delegate schedule list", "delegate schedule list --status active", "delegate schedule list --json"
+    ),
+)
+@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="How many; 20 if not set.")
+@shared_options
+@click.pass_obj
+def list_(door: Door, status: str | None, limit: int) -> None:
+    """List the newest schedules: when each runs next, and why not."""
+    schedules, more = newest(partial(_page, door.client(), status), limit)
+    if door.as_json:
+        door.print_json_lines(schedules)
+    elif schedules:
+        door.print(schedule_table(schedules, door.look()))
+        if more:
+            door.say(f"these are the newest {limit}; -n shows more")
+    elif status:
+        door.say(f"no schedule is {status}", "`delegate schedule list` shows all")
+    else:
+        door.say("there are no schedules yet", 'delegate schedule create "say what is to be done" --cron "0 2 * * *"')
+
+
+def _page(client: Client, status: str | None, limit: int, cursor: str | None) -> tuple[list[ScheduleData], str | None]:
+    page = client.schedules(limit=limit, status=status, cursor=cursor)
+    return page["schedules"], page["next"]
+
+
+@schedule.command(
+    epilog=examples("delegate schedule get schedule-1f0c9a77e2", "delegate schedule get -n 100 schedule-1f0c9a77e2")
+)
+@click.argument("schedule_id", metavar="ID")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, HISTORY_MAX), default=10, help="How many of its runs; 10 if not set."
+)
+@shared_options
+@click.pass_obj
+def get(door: Door, schedule_id: str, limit: int) -> None:
+    """Show a schedule, and what came of each of its runs."""
+    detail = door.client().schedule_in_full(schedule_id, limit)
+    if door.as_json:
+        door.print_json({**detail["schedule"], "history": detail["history"]})
+    else:
+        door.print(schedule_page(detail, door.look()))
+
+
+@schedule.command(
+    epilog=examples("delegate schedule pause schedule-1f0c9a77e2", 'delegate schedule pause ID --reason "holidays"')
+)
+@click.argument("schedule_id", metavar="ID")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
+@shared_options
+@click.pass_obj
+def pause(door: Door, schedule_id: str, reason: str) -> None:
+    """Start nothing more until it is resumed; a task that runs goes on."""
+    check_encoding("reason", reason)
+    _print_moved(door, door.client().pause_schedule(schedule_id, reason))
+
+
+@schedule.command(epilog=examples("delegate schedule resume schedule-1f0c9a77e2"))
+@click.argument("schedule_id", metavar="ID")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
+@shared_options
+@click.pass_obj
+def resume(door: Door, schedule_id: str, reason: str) -> None:
+    """Let a paused schedule run again, from its next time on."""
+    check_encoding("reason", reason)
+    _print_moved(door, door.client().resume_schedule(schedule_id, reason))
+
+
+@schedule.command(
+    epilog=examples(
+        "delegate schedule cancel schedule-1f0c9a77e2", "delegate schedule cancel --cancel-tasks schedule-1f0c9a77e2"
+    )
+)
+@click.argument("schedule_id", metavar="ID")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
+@click.option("--cancel-tasks", is_flag=True, help="Also those of its tasks that have not ended.")
+@shared_options
+@click.pass_obj
+def cancel(door: Door, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
+    """End a schedule for good; its tasks go on, unless they are cancelled with it."""
+    check_encoding("reason", reason)
+    answer = door.client().cancel_schedule(schedule_id, reason, cancel_tasks=cancel_tasks)
+    if door.as_json:
+        door.print_json({**answer["schedule"], "tasks": answer["tasks"]})
+        return
+    _print_moved(door, answer["schedule"])
+    # One that runs is still being stopped: its runner tells when its processes have ended.
+    door.print(
+        f"{task['taskId']} {'is being cancelled' if task['status'] == 'running' else task['status']}"
+        for task in answer["tasks"]
+    )
+
+
+def _print_moved(door: Door, moved: ScheduleData) -> None:
+    if door.as_json:
+        door.print_json(moved)
+        return
+    door.print([f"{moved['scheduleId']} {moved['status']}"])
+    door.add(next_lines(moved, door.look()))
+
+
+@click.command(
+    cls=PromptCommand,
+    epilog=examples(
+        'delegate pipeline "npm run build" "npm test" "npm run deploy" -a shell',
+        'delegate pipeline "build it" "test what you have built" --delay 30s',
+    ),
+)
+@click.argument("prompts", nargs=-1, metavar="PROMPT PROMPT…")
+@click.option(
+    "--delay",
+    type=Duration(0, DELAY_MAX_MS, "0 ms to 31,622,400,000 ms (366 days)"),
+    default=0,
+    metavar="TIME",
+    help="How long a step waits after the end of the one before; as 30s, 5m, 2h.",
+)
+@work_options
+@shared_options
+@click.pass_obj
+def pipeline(door: Door, /, prompts: tuple[str, ...], delay: int, **wanted: Any) -> None:
+    """Run tasks one after the other, each going on from the one before; a step that fails stops the rest.
+
+    Each argument is the prompt of one step; a single - reads one of them from standard input.
+    """
+    low, high = STEPS
+    if not low <= len(prompts) <= high:
+        hint = 'put quotes around each prompt: delegate pipeline "build it" "test it"'
+        raise HintedUsage(f"a pipeline has {low} to {high} steps, not {len(prompts)}", hint)
+    if prompts.count("-") > 1:
+        raise HintedUsage("only one step can be read from standard input", "write the others as words")
+    wish = wish_of(door, wanted)
+    texts = [read_words(f"step {number}", (prompt,)) for number, prompt in enumerate(prompts, 1)]
+    steps = [
+        {"prompt": text, **wish, **({"delay": delay} if number and delay else {})} for number, text in enumerate(texts)
+    ]
+    made = door.client().pipeline(steps)
+    if door.as_json:
+        door.print_json(made)
+    else:
+        door.print(pipeline_table(made, door.look()))

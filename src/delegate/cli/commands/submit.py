@@ -1,0 +1,348 @@
+"""Handing work in: `delegate` and `run`, and the options they share with schedules and pipelines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delegate.cli.context import Door, Function, HintedUsage, examples, paths, shared_options
+from delegate.cli.text_input import check_encoding, read_prompt
+from delegate.config import home_files, values
+from delegate.errors import DelegateError, InvalidField, Reported
+
+if TYPE_CHECKING:
+    from delegate.client.client import Client
+    from delegate.client.responses import TaskData
+    from delegate.config.settings import Settled
+
+
+class Duration(click.ParamType[int]):
+    """Milliseconds, or a number with its unit."""
+
+    name = "duration"
+
+    def __init__(self, low: int, high: int, told: str) -> None:
+        self._low, self._high, self._told = low, high, told
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # click's own
+        try:
+            milliseconds = values.parse_duration_ms(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not self._low <= milliseconds <= self._high:
+            self.fail(f"must be from {self._told}, not {milliseconds:,}", param, ctx)
+        return milliseconds
+
+
+TIMEOUT = Duration(*values.TIMEOUT_RANGE_MS, "1,000 ms (1s) to 86,400,000 ms (24h)")
+
+
+# The settings that are defaults of a task, and the wishes that they stand for.
+TASK_DEFAULTS = {
+    "default_agent": "defaultAgent",
+    "task_timeout_ms": "timeout",
+    "max_output_buffer": "maxOutputBuffer",
+}
+LATER = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
+# Why a pipeline does not take what a single task does.
+OF_PIPELINES = {
+    "--depends-on": "the steps of a pipeline wait for each other",
+    "--continue-from": "each step of a pipeline goes on from the one before it",
+    "--on-dependency-failure": "a step that fails stops the rest of a pipeline",
+    "--title": "a step of a pipeline is called as its prompt begins",
+    "--prompt-file": "the steps of a pipeline are its arguments, of which - reads one from standard input",
+}
+# Options that go under another name than their own to the relay.
+SENT_AS = {"cron": "cronExpression", "at": "scheduledAt", "after": "afterSchedule"}
+CAMEL = re.compile(r"\b[a-z]+[A-Z][A-Za-z]+\b")
+STEP = re.compile(r"\bsteps\.(\d+)(?:\.|: )")
+FIELD = re.compile(r"^((?:step \d+: )?)([A-Za-z]+)(?:\.\d+)?(?=: )")
+
+
+class PromptCommand(click.Command):
+    """Takes a prompt and wishes, and tells what is wrong with them in the words of its own options."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # Any: click's own
+        try:
+            return super().invoke(ctx)
+        except DelegateError as error:
+            told = Reported(
+                code=error.code,
+                message=self._in_options(error.message),
+                hint=self._in_options(error.hint),
+                exit_code=error.exit_code,
+            )
+            raise told from error
+
+    def _in_options(self, text: str) -> str:
+        """What the relay calls by the name of a field, as it was typed."""
+        names = {
+            SENT_AS.get(param.name or "", camel(param.name or "")): max(param.opts, key=len)
+            for param in self.params
+            if isinstance(param, click.Option)
+        }
+        text = STEP.sub(lambda found: f"step {int(found[1]) + 1}: ", text)
+        text = FIELD.sub(lambda found: found[1] + names[found[2]] if found[2] in names else found[0], text)
+        return CAMEL.sub(lambda found: names.get(found[0], found[0]), text)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        dashed = any(word.startswith("-") and " " in word for word in args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if dashed or isinstance(error, click.NoSuchOption):
+                if elsewhere := self._elsewhere(error):
+                    raise HintedUsage(error.message, elsewhere) from error
+                advice = f'put -- before a prompt that starts with a dash: {ctx.command_path} -- "-…"'
+                raise HintedUsage(error.format_message(), advice) from error
+            raise
+
+    def _elsewhere(self, error: click.UsageError) -> str | None:
+        """Which command takes an option that this one does not."""
+        option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+        if option in LATER:
+            return f"`delegate schedule create` runs a task later, and takes {option}"
+        if option in OF_PIPELINES:
+            return f"{OF_PIPELINES[option]}; `delegate run` takes {option}"
+        return None
+
+
+class WholeNumber(click.IntRange):
+    def __init__(self, low: int, high: int, what: str = "a whole number") -> None:
+        super().__init__(low, high)
+        self._told = f"must be {what} from {low:,} to {high:,}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{self._told}, not {value}", param, ctx)
+
+
+class Dollars(click.FloatRange):
+    def __init__(self) -> None:
+        super().__init__(0, 1e6, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"must be US dollars, more than 0 and up to 1,000,000, not {value}", param, ctx)
+
+
+class TaskIds(click.ParamType[str]):
+    """Ids, of which several may stand together with commas between them."""
+
+    name = "ids"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # click's own
+        if not any(part.strip() for part in str(value).split(",")):
+            self.fail("is empty; name a task, as `delegate status` lists them", param, ctx)
+        return str(value)
+
+
+def one_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """Of several the last would count, and nobody would know."""
+    ids = {part.strip() for part in ",".join(given).split(",") if part.strip()}
+    if len(ids) > 1:
+        raise click.BadParameter(f"names one task, not {len(ids)}; --depends-on takes several")
+    return next(iter(ids), None)
+
+
+def together(options: list[Callable[[Function], Function]]) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+# How the work is done; for every task, whoever starts it and when.
+work_options = together(
+    [
+        click.option(
+            "-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 goes first; P2 is the default."
+        ),
+        click.option(
+            "-w",
+            "--working-directory",
+            metavar="DIR",
+            shell_complete=paths("dir"),
+            help="Where the agent works; the present directory if not set.",
+        ),
+        click.option("--worktree", is_flag=True, help="Work in a fresh worktree; the work ends on a pushed branch."),
+        click.option("--pr", is_flag=True, help="The same, and a pull request."),
+        click.option("--repository", metavar="REPO", help="Instead of a directory: owner/name, an address or a path."),
+        click.option("--base", metavar="BRANCH", help="Where a worktree starts; the default branch if not set."),
+        click.option("--label", "labels", multiple=True, help="As on an issue, like delegate:codex; may be repeated."),
+        click.option("-a", "--agent", help="claude, codex, shell or acp:<command>; claude if nobody says otherwise."),
+        click.option("-m", "--model", help="The agent's model."),
+        click.option("-e", "--effort", type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"])),
+        click.option("-t", "--timeout", type=TIMEOUT, metavar="TIME", help="As 30m, 90s, or milliseconds."),
+        click.option(
+            "-b",
+            "--max-output-buffer",
+            type=WholeNumber(*values.OUTPUT_RANGE, "a number of bytes"),
+            metavar="BYTES",
+            help="Output that is kept.",
+        ),
+        click.option("--max-budget-usd", type=Dollars(), metavar="USD", help="A hard stop."),
+        click.option("--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="A hard stop."),
+        click.option(
+            "--permission-mode", type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"])
+        ),
+        click.option("--rerun", is_flag=True, help="A shell task may run again when its runner is lost."),
+    ]
+)
+# What makes no sense for the steps of a pipeline, which have an order of their own.
+one_task_options = together(
+    [
+        click.option("--title", help="What the work is called; the prompt's first line if not set."),
+        click.option(
+            "--prompt-file", metavar="FILE", shell_complete=paths("file"), help="Read the prompt from a file."
+        ),
+        click.option(
+            "--depends-on",
+            type=TaskIds(),
+            multiple=True,
+            metavar="ID,…",
+            help="Wait until these tasks have completed; may be repeated.",
+        ),
+        click.option(
+            "--continue-from",
+            type=TaskIds(),
+            multiple=True,
+            callback=one_task,
+            metavar="ID",
+            help="The same, and go on from what that task leaves: its session, if any.",
+        ),
+        click.option(
+            "--on-dependency-failure",
+            type=click.Choice(["cancel", "run"]),
+            help="When one of them does not end well; cancel if not set.",
+        ),
+    ]
+)
+
+
+@click.command(
+    "delegate",
+    cls=PromptCommand,
+    epilog=examples(
+        'delegate delegate "fix the failing test in tests/test_parser.py"',
+        'delegate delegate --pr "rate limit the runner endpoints"',
+        'delegate delegate --pr --repository owner/name --base main "update the changelog"',
+        'delegate delegate "npm test" --depends-on task-1f0c9a77e2',
+        'delegate delegate "mend what the tests found" --continue-from task-1f0c9a77e2',
+        'delegate delegate -a shell -f "make test"',
+        "delegate delegate -p P0 -t 2h --prompt-file plan.md",
+        "git diff | delegate delegate -",
+    ),
+)
+@click.argument("words", nargs=-1, metavar="PROMPT…")
+@work_options
+@one_task_options
+@click.option("-f", "--follow", is_flag=True, help="Show its output until it ends, then exit as it did.")
+@shared_options
+@click.pass_obj
+def delegate(door: Door, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **wanted: Any) -> int:
+    """Hand a piece of work to an agent, and print the task's id.
+
+    Several words make one prompt; a single - reads it from standard input.
+    """
+    wish = wish_of(door, wanted)
+    request = {"prompt": read_prompt(words, prompt_file), **wish}
+    client = door.client()
+    task = client.submit(request)
+    if follow:
+        return _follow_to_end(door, client, task)
+    door.print_task(task)
+    return 0
+
+
+run = PromptCommand(
+    "run",
+    params=delegate.params,
+    callback=delegate.callback,
+    short_help="Hand a piece of work to an agent: short for `delegate delegate`.",
+    help="Hand a piece of work to an agent, and print the task's id: a short form of `delegate delegate`.",
+    epilog=examples('delegate run "npm run build" -a shell', 'delegate run "npm test" --depends-on task-1f0c9a77e2'),
+)
+
+
+def wish_of(door: Door, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the relay takes them: those that were given, where the work is, and what the caller has set."""
+    for name, value in wanted.items():
+        if isinstance(value, str | tuple):
+            check_encoding(camel(name), *value)
+    given = {name: value for name, value in wanted.items() if value not in (None, False, ())}
+    place = place_of(door, given.pop("working_directory", None), given.pop("repository", None))
+    if "depends_on" in given:
+        listed = ",".join(given["depends_on"]).split(",")
+        given["depends_on"] = list(dict.fromkeys(part.strip() for part in listed if part.strip()))
+    return {**defaults_of(door), **place, **{camel(name): value for name, value in given.items()}}
+
+
+def defaults_of(door: Door) -> dict[str, Any]:
+    """What the relay cannot know of the caller's settings: it has read its own when it started."""
+    return {TASK_DEFAULTS[one.name]: one.value for one in door.settled if is_sent(door, one)}
+
+
+def is_sent(door: Door, one: Settled) -> bool:
+    """The file of this home is its relay's, which reads it at its start; to one elsewhere it speaks for the caller."""
+    is_said = one.variable is not None or (one.is_in_file and not door.settings.is_local)
+    return is_said and one.name in TASK_DEFAULTS
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def place_of(door: Door, directory: str | None, repository: str | None) -> dict[str, str]:
+    """A directory of this machine, or a repository that any machine can fetch."""
+    if repository is None:
+        return {"workingDirectory": existing_directory(directory), "machine": home_files.machine_id(door.home)}
+    given = {} if directory is None else {"workingDirectory": existing_directory(directory)}
+    if repository.startswith(("/", "./", "../")) or repository in {".", ".."}:
+        path = existing_directory(repository, "repository")
+        return {**given, "repository": path, "machine": home_files.machine_id(door.home)}
+    return {**given, "repository": repository}
+
+
+def existing_directory(given: str | None, field: str = "workingDirectory") -> str:
+    if given == "":
+        raise InvalidField(field=field, why="is empty; name a directory, or leave it out for the present one")
+    try:
+        path = os.path.abspath(given or ".")
+    except FileNotFoundError:
+        raise InvalidField(field="working directory", why="the present directory does not exist any more") from None
+    if not Path(path).is_dir():
+        problem = "is not a directory" if Path(path).exists() else "does not exist"
+        raise InvalidField(field=field, why=f"{path} {problem}")
+    check_encoding(field, path)
+    return path
+
+
+def _follow_to_end(door: Door, client: Client, task: TaskData) -> int:
+    from delegate.cli import follow  # noqa: PLC0415  only followers need it
+
+    task_id = task["taskId"]
+    if not door.as_json:
+        door.say(f"{task_id} submitted")
+    try:
+        ended = follow.follow(door, client, task)
+    except KeyboardInterrupt:
+        door.say(f"{task_id} goes on", f"`delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it")
+        return follow.EXIT_INTERRUPTED
+    if door.as_json:
+        door.print_json(ended)
+    else:
+        follow.say_end(door, ended)
+    return follow.exit_code(ended)

@@ -1,0 +1,154 @@
+"""The command about work that was not pushed: list it, restore it, drop it. Asks the runner's own rooms."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.render import terminal
+from delegate.cli.render.output import Look, rows_in_columns
+from delegate.cli.render.terminal import one_line
+from delegate.cli.render.timeline import span
+from delegate.errors import InvalidField, Refused
+
+if TYPE_CHECKING:
+    from delegate.runner.workspaces.kept import Kept
+
+HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "delegate workspaces",
+        "delegate workspaces restore task-1f0c9a77e2 ~/rescued",
+        "delegate workspaces drop task-1f0c9a77e2",
+    ),
+)
+@shared_options
+@click.pass_context
+def workspaces(context: click.Context) -> None:
+    """List the work on this machine that was never pushed, with its size; restore it or drop it."""
+    if context.invoked_subcommand is None:
+        _list(context.ensure_object(Door))
+
+
+def _list(door: Door) -> None:
+    from delegate.runner.workspaces.kept import list_kept  # noqa: PLC0415  the runner takes long to load
+
+    kept = list_kept(door.home)
+    if door.as_json:
+        door.print_json_lines(map(kept_data, kept))
+    elif kept:
+        door.print(kept_table(kept, door.look()))
+    else:
+        door.say("nothing is kept: all work was pushed, or nothing was changed")
+
+
+def kept_table(kept: list[Kept], look: Look) -> list[str]:
+    rows = [
+        (
+            one_line(one.lineage),
+            bytes_shown(one.size),
+            span((look.now - one.at).total_seconds()),
+            str(one.files),
+            one_line(one.branch),
+            one_line(one.repository),
+        )
+        for one in kept
+    ]
+    return [terminal.fit(line, look.width) for line in rows_in_columns([HEADINGS, *rows])]
+
+
+def kept_data(kept: Kept) -> dict[str, object]:
+    return {
+        "lineage": kept.lineage,
+        "taskIds": list(kept.task_ids),
+        "repository": kept.repository,
+        "branch": kept.branch,
+        "size": kept.size,
+        "at": kept.at.isoformat(),
+        "files": kept.files,
+    }
+
+
+def bytes_shown(size: int) -> str:
+    """In at most six characters: 0 kB, 12 kB, 1.2 MB, 340 GB."""
+    number, unit = size / 1000, "kB"
+    for larger in ("MB", "GB"):
+        if number >= 999.5:
+            number, unit = number / 1000, larger
+    return f"{number:.1f} {unit}" if number < 9.95 and unit != "kB" else f"{number:.0f} {unit}"
+
+
+@workspaces.command(
+    epilog=examples(
+        "delegate workspaces restore task-1f0c9a77e2", "delegate workspaces restore task-1f0c9a77e2 ~/rescued"
+    )
+)
+@click.argument("name", metavar="ID")
+@click.argument("directory", metavar="[DIR]", required=False)
+@shared_options
+@click.pass_obj
+def restore(door: Door, name: str, directory: str | None) -> None:
+    """Make a repository with the work as it was, and print where; without DIR, beside here under its branch's name."""
+    import anyio  # noqa: PLC0415  slow to load
+
+    from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load
+
+    kept = find_kept(door.home, name)
+    target = Path(os.path.abspath(directory or kept.branch.replace("/", "-")))
+    anyio.run(_restore, door, kept.lineage, target)
+    if door.as_json:
+        door.print_json({**kept_data(kept), "path": str(target)})
+    else:
+        door.print([str(target)])
+        door.say(f"{kept.lineage} is still kept, too", f"`delegate workspaces drop {kept.lineage}` removes it for good")
+
+
+async def _restore(door: Door, lineage: str, target: Path) -> None:
+    from delegate.runner.git.program import GitFailed, read_git  # noqa: PLC0415  the runner takes long to load
+    from delegate.runner.workspaces.kept import restore  # noqa: PLC0415  the same
+
+    try:
+        # A copy of the settings of its own: a runner of this home may be reading its.
+        with TemporaryDirectory(prefix="delegate-") as scratch:
+            git = await read_git(door.environ, Path(scratch))
+            await restore(git, door.home, lineage, target)
+    except GitFailed as failure:
+        raise Refused(why=failure) from failure
+    except OSError as error:
+        why = f"{target} cannot be written: {(error.strerror or str(error)).lower()}"
+        raise InvalidField(field="directory", why=why) from error
+
+
+@workspaces.command(epilog=examples("delegate workspaces drop task-1f0c9a77e2", "delegate workspaces drop --yes ID"))
+@click.argument("name", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options
+@click.pass_obj
+def drop(door: Door, name: str, yes: bool) -> None:
+    """Remove for good what is kept under that name."""
+    from delegate.runner.workspaces.kept import drop, find_kept  # noqa: PLC0415  the runner takes long to load
+
+    kept = find_kept(door.home, name)
+    if not yes:
+        _confirm(kept)
+    drop(door.home, kept.lineage)
+    if door.as_json:
+        door.print_json(kept_data(kept))
+    else:
+        door.print([f"{kept.lineage} dropped"])
+
+
+def _confirm(kept: Kept) -> None:
+    if not terminal.is_terminal(sys.stdin):
+        raise Refused(why="drop removes the only copy of this work; add --yes when nobody can be asked")
+    files = "1 changed file" if kept.files == 1 else f"{kept.files} changed files"
+    click.confirm(f"Remove {kept.lineage} ({files}, {bytes_shown(kept.size)}) for good?", abort=True, err=True)

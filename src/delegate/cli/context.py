@@ -1,0 +1,159 @@
+"""What every command shares: the settings, the way to the relay, and where words go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from delegate.cli.render import terminal
+from delegate.cli.render.output import Look, json_line
+from delegate.client.client import Client
+from delegate.config.paths import Home
+from delegate.config.settings import Settings, Settled, settings_of, settled
+from delegate.errors import DelegateError, Refused, escaped
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from delegate.client.responses import TaskData
+
+COMPLETING = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
+
+
+@dataclass(kw_only=True)
+class Door:
+    environ: Mapping[str, str]
+    as_json: bool = False
+    verbose: bool = False
+    said: set[str] = field(default_factory=set)
+
+    @cached_property
+    def settled(self) -> list[Settled]:
+        return settled(self.environ)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return settings_of(self.settled)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.settings.home)
+
+    def require_local(self, command: str) -> None:
+        if not self.settings.is_local:
+            raise Refused(why=f"`{command}` is for the relay of this machine, but DELEGATE_RELAY_URL names another")
+
+    def client(self) -> Client:
+        """A way to the relay that starts the local one when none runs."""
+        return Client(self.settings, start=self._start_relay, notice=self.say_once)
+
+    def client_of_running_relay(self) -> Client:
+        return Client(self.settings, notice=self.say_once)
+
+    def _start_relay(self, settings: Settings) -> None:
+        from delegate.keeper.start import start  # noqa: PLC0415  needed only when no relay runs, and slow to load
+
+        start(settings, runners=None, environ=self.environ)
+
+    def look(self) -> Look:
+        colour = terminal.wants_colour(self.environ, sys.stdout)
+        width, folds = terminal.width(self.environ), terminal.is_terminal(sys.stdout)
+        return Look(width=width, colour=colour, now=datetime.now(UTC), folds=folds)
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Results, on standard output."""
+        if sys.stdout is not None:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+    def print_json(self, value: object) -> None:
+        self.print_json_lines([value])
+
+    def print_json_lines(self, values: Iterable[object]) -> None:
+        """On a terminal nothing in them may drive it; for a program they stay as they are, which is the same JSON."""
+        lines = map(json_line, values)
+        self.print(map(terminal.escaped_json, lines) if terminal.is_terminal(sys.stdout) else lines)
+
+    def print_task(self, task: TaskData) -> None:
+        """What a command that made a task, or did something to it, is asked for: its id."""
+        if self.as_json:
+            self.print_json(task)
+        else:
+            self.print([task["taskId"]])
+
+    def add(self, lines: Iterable[str]) -> None:
+        """What people want to see beside a result, and programs do not; on standard error."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        if sys.stderr is not None:
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+            sys.stderr.flush()
+
+    def say(self, message: str, hint: str = "") -> None:
+        """Everything that is no result, on standard error."""
+        if sys.stderr is None:
+            return
+        sys.stderr.write(f"delegate: {escaped(message)}\n" + (f"hint: {escaped(hint)}\n" if hint else ""))
+        sys.stderr.flush()
+
+    def say_once(self, message: str) -> None:
+        if message not in self.said:
+            self.said.add(message)
+            self.say(message)
+
+    def complain(self, error: DelegateError, *, as_json: bool) -> None:
+        if not as_json:
+            self.say(terminal.one_line(error.message), terminal.one_line(error.hint))
+        elif sys.stderr is not None:
+            problem = {"error": error.code, "message": error.message, "hint": error.hint}
+            line = json_line(problem)
+            sys.stderr.write(f"{terminal.escaped_json(line) if terminal.is_terminal(sys.stderr) else line}\n")
+
+
+class HintedUsage(click.UsageError):
+    """A usage error that knows better than to point at the help."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def remember(context: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            setattr(context.find_object(Door), name, True)
+
+    return remember
+
+
+def shared_options(function: Function) -> Function:
+    """--json and -v, which every command takes."""
+    verbose = click.option(
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember("verbose"), help="Show tracebacks."
+    )
+    as_json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_remember("as_json"), help="One JSON object a line."
+    )
+    return as_json(verbose(function))
+
+
+def paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """For an option whose value the shell itself completes: a "file" or a "dir"."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only when a shell completes a line
+
+        return [CompletionItem(incomplete, type=kind)]
+
+    return complete
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; click must leave its lines alone."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

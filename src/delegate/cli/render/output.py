@@ -1,0 +1,205 @@
+"""What people read: the table of many tasks, lists of facts, the page of the relay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from delegate.cli.render import terminal
+from delegate.cli.render.terminal import fit, one_line, pad
+from delegate.cli.render.timeline import moment, span
+
+if TYPE_CHECKING:
+    from delegate.client.responses import QuestionData, RelayData, TaskData
+
+ABOVE = "(above)"  # in a tree, instead of the status of a task that was drawn before
+# Of tasks, of schedules and of their runs.
+STATUS_COLOURS = {
+    "queued": "yellow",
+    "waiting": "yellow",
+    "running": "blue",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "active": "blue",
+    "paused": "yellow",
+    "expired": "dim",
+    "started": "blue",
+    "missed": "yellow",
+    "overlapped": "yellow",
+    "refused": "red",
+    ABOVE: "dim",
+}
+GAP = "  "
+NOTE_MAX = 400  # columns of a note, on as many lines as that takes
+PROMPT_MIN = 20  # columns a prompt needs beside the other cells; with fewer every task becomes a block
+HEADINGS = ("TASK", "STATUS", "P", "AGENT", "AGE")
+RUNNER_HEADINGS = ("RUNNER", "NAME", "PROCESS", "STATE")
+LABEL = 8  # columns of the longest label about the relay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Where the text goes: how wide, in colour or not, and when it is read."""
+
+    width: int
+    colour: bool
+    now: datetime
+    folds: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
+
+    def paint(self, text: str, colour: str) -> str:
+        return terminal.painted(text, colour) if self.colour and colour and text else text
+
+    def folded(self, text: str, indent: int) -> list[str]:
+        """Text that starts in the column `indent`, as lines that end at the edge; words and paths stay whole."""
+        room = self.width - indent
+        if not self.folds or room < PROMPT_MIN or terminal.cells(text) <= room:
+            return [text]
+        from textwrap import wrap  # noqa: PLC0415  needed only for long text on a terminal
+
+        return wrap(text, room, break_long_words=False, break_on_hyphens=False)
+
+    def paint_status(self, text: str) -> str:
+        return painted_at(text, 0, text, self)
+
+
+def json_line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One of many in a table; the second cell is its status."""
+
+    cells: Sequence[str]
+    words: str
+    note: str
+
+
+def listing(headings: Sequence[str], last: str, entries: Sequence[Entry], look: Look) -> list[str]:
+    """A table with the words in its last column; on a terminal too narrow for that, a block for each."""
+    rows = [entry.cells for entry in entries]
+    widths = [max(map(terminal.cells, column)) for column in zip(headings, *rows, strict=True)]
+    room = look.width - sum(widths) - len(GAP) * len(widths)
+    if room < PROMPT_MIN:
+        return [line for entry in entries for line in _block(entry, look)]
+    lines = [_row(headings, widths, last)]
+    for entry in entries:
+        line = _row(entry.cells, widths, fit(entry.words, room))
+        lines.append(painted_at(line, widths[0] + len(GAP), entry.cells[1], look))
+        lines += _note(entry, look)
+    return lines
+
+
+def _note(entry: Entry, look: Look) -> list[str]:
+    """Under its row: what matters most stands often at the end, so that on a terminal all of it is shown."""
+    indent, room = "  ", look.width - 2
+    lines = terminal.fold(fit(entry.note, NOTE_MAX), room) if look.folds and room > 1 else [entry.note]
+    return [look.paint(fit(f"{indent}{line}", look.width), "dim") for line in lines if line]
+
+
+def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
+    return GAP.join([*(pad(cell, width) for cell, width in zip(row, widths, strict=True)), last]).rstrip()
+
+
+def painted_at(line: str, start: int, status: str, look: Look) -> str:
+    """The line with each word of the status that stands there in its colour, also when the edge has cut it."""
+    word, gap, further = status.partition(" ")
+    end = start + len(word)
+    colour = STATUS_COLOURS.get(word) or STATUS_COLOURS.get(word.strip("()"), "")
+    rest = painted_at(line[end:], len(gap), further, look) if further else line[end:]
+    return line[:start] + look.paint(line[start:end], colour) + rest
+
+
+def _block(entry: Entry, look: Look) -> list[str]:
+    name, status, *cells = entry.cells
+    state = fit(f"  {' '.join(filter(None, (status, *cells)))}", look.width)
+    lines = [fit(name, look.width), painted_at(state, 2, status, look)]
+    lines += [fit(f"  {entry.words}", look.width)] if entry.words else []
+    return [*lines, *_note(entry, look)]
+
+
+def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
+    entries = [Entry(cells=_cells(task, look.now), words=name_of(task), note=note_of(task)) for task in tasks]
+    return listing(HEADINGS, "PROMPT", entries, look)
+
+
+def _cells(task: TaskData, now: datetime) -> tuple[str, ...]:
+    age = span((now - moment(task["createdAt"])).total_seconds())
+    return one_line(task["taskId"]), task["status"], task["priority"], one_line(task["agent"]), age
+
+
+def name_of(task: TaskData) -> str:
+    return one_line(task["title"] or task["prompt"])
+
+
+def note_of(task: TaskData) -> str:
+    """What a task asks, why it waits, or how it ended when it did not end well."""
+    if asked := open_questions(task):
+        return f"asks: {one_line(asked[-1]['text'])}"
+    if task["why"]:
+        return f"why: {one_line(task['why'])}"
+    if task["status"] == "completed" or not task["reason"]:
+        return ""
+    reason = "" if task["reason"] == task["status"] else task["reason"]
+    return ": ".join(one_line(words) for words in (reason, task["message"] or "") if words)
+
+
+def open_questions(task: TaskData) -> list[QuestionData]:
+    """What nobody has answered; an ended task asks nothing any more."""
+    is_over = task["status"] in {"completed", "failed", "cancelled"}
+    return [question for question in task["questions"] if question["answer"] is None and not is_over]
+
+
+def fact_lines(facts: Mapping[str, str | Sequence[str] | None], look: Look) -> list[str]:
+    """Labels and what is known, one below the other; several lines of one fact stand under each other."""
+    known = {label: [value] if isinstance(value, str) else value for label, value in facts.items() if value}
+    width = max(map(len, known), default=0)
+    lines = []
+    for label, values in known.items():
+        folded = [line for value in values for line in look.folded(one_line(value), width + 4)]
+        lines += [f"  {pad(name, width)}  {line}".rstrip() for name, line in zip_longest([label], folded, fillvalue="")]
+    return lines
+
+
+def rows_in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(terminal.cells, column)) for column in zip(*rows, strict=True)]
+    return [_row(row[:-1], widths[:-1], row[-1]) for row in rows]
+
+
+def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:
+    counts = ", ".join(f"{number} {state}" for state, number in relay["tasks"].items() if number)
+    facts: Mapping[str, str] = {
+        "relay": f"{url} (process {relay['pid']}, version {one_line(relay['version'])})",
+        "database": one_line(relay["database"]),
+        "tasks": counts or "none",
+        "spent": _budget(relay),
+        "runners": "" if relay["runners"] else "none",
+    }
+    lines = [
+        f"{pad(start, LABEL)}  {line}"
+        for label, value in facts.items()
+        if value
+        for start, line in zip_longest([label], look.folded(value, LABEL + 2), fillvalue="")
+    ]
+    if not relay["runners"]:
+        return lines
+    runners = [
+        Entry(
+            cells=(one_line(runner["id"]), one_line(runner["name"]), str(runner["pid"]), runner["state"]),
+            words=one_line(runner["taskId"] or ", ".join(runner["agents"])),
+            note="",
+        )
+        for runner in relay["runners"]
+    ]
+    return [*lines, "", *listing(RUNNER_HEADINGS, "TASK OR AGENTS", runners, look)]
+
+
+def _budget(relay: RelayData) -> str:
+    if relay["dailyBudgetUsd"] is not None:
+        return f"${relay['spentTodayUsd']:.2f} of ${relay['dailyBudgetUsd']:.2f} today"
+    return f"${relay['spentTodayUsd']:.2f} today" if relay["spentTodayUsd"] else ""

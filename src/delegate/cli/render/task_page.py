@@ -1,0 +1,194 @@
+"""The page of one task: what is known of it, where it comes from, and its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from delegate.cli.render.output import GAP, Look, fact_lines, open_questions
+from delegate.cli.render.terminal import one_line
+from delegate.cli.render.timeline import (
+    COMMIT_SHOWN,
+    clock,
+    day,
+    event_words,
+    model_shown,
+    moment,
+    preferences,
+    size_of_change,
+    span,
+    spent,
+)
+
+if TYPE_CHECKING:
+    from delegate.client.responses import (
+        AttemptData,
+        CheckpointData,
+        EventData,
+        QuestionData,
+        ResultData,
+        TaskData,
+        TaskDetail,
+    )
+
+PROMPT_SHOWN = 400  # characters of a prompt or a summary
+FILES_SHOWN = 5
+MODES = {
+    "in_place": "",
+    "worktree": "in a fresh worktree, to a branch",
+    "pull_request": "in a fresh worktree, to a pull request",
+}
+
+
+def task_page(detail: TaskDetail, look: Look) -> list[str]:
+    task = detail["task"]
+    lines = [f"{one_line(task['taskId'])}{GAP}{look.paint_status(task['status'])}", ""]
+    if asked := open_questions(task):
+        lines += [*_question(task["taskId"], asked, look), ""]
+    lines += fact_lines(_facts(detail, look.now), look)
+    lines.append("")
+    for event in detail["events"]:
+        lines += _event_lines(event, look)
+    return lines
+
+
+def _event_lines(event: EventData, look: Look) -> list[str]:
+    words, at = event_words(event), clock(event["at"])
+    indent = len(at) + 2 * len(GAP)
+    first, *rest = look.folded(words, indent)
+    return [f"  {look.paint(at, 'dim')}  {first}", *(" " * indent + line for line in rest)] if words else []
+
+
+def _question(task_id: str, asked: Sequence[QuestionData], look: Look) -> list[str]:
+    """What an agent wants to know, in full, and the command that tells it."""
+    lines = []
+    for question in asked:
+        texts = [line for text in question["text"].strip().splitlines() for line in look.folded(one_line(text), 2)]
+        lines += [look.paint(f"  {text}".rstrip(), "bold") for text in texts]
+        lines += [f"    · {one_line(option)}" for option in question["options"]]
+    options = asked[-1]["options"] if len(asked) == 1 else []
+    answer = f'"{one_line(options[0])}"' if options and _is_plain(options[0]) else "TEXT"
+    return [*lines, "", f"  delegate answer {one_line(task_id)} {answer}"]
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it means the same between double quotes of a shell."""
+    return text.isprintable() and not set(text) & set('"$`\\!')
+
+
+def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] | None]:
+    task = detail["task"]
+    return {
+        "prompt": _cut(task["prompt"]),
+        "added": _cut(task["context"] or ""),
+        "title": task["title"],
+        "issue": _issue(task),
+        "agent": " ".join(filter(None, (task["agent"], model_shown(task["model"] or ""), task["effort"]))),
+        "decided": preferences(task["choices"]),
+        "directory": task["workingDirectory"],
+        "repository": task["repository"],
+        "mode": MODES[task["mode"]],
+        **_lineage(task),
+        **_result(task["result"]),
+        "why": task["why"],
+        "reason": _reason(task),
+        "message": task["message"],
+        "hint": task["advice"],
+        "submitted": f"{day(task['createdAt'])}, {task['priority']}",
+        "ran": _ran(detail["attempts"], now),
+        "not before": task["notBefore"] and day(task["notBefore"]),
+        "used": spent(task["usage"]),
+        "session": task["sessionId"],
+        "checkpoint": _checkpoint(detail["checkpoint"]),
+        "answered": _answered(task),
+        "budget": f"${task['maxBudgetUsd']:g}" if task["maxBudgetUsd"] else None,
+        "turns at most": str(task["maxTurns"]) if task["maxTurns"] else None,
+    }
+
+
+def _cut(text: str) -> str:
+    if len(text) <= PROMPT_SHOWN:
+        return text
+    return f"{text[:PROMPT_SHOWN]}… ({len(text):,} characters)"
+
+
+def _issue(task: TaskData) -> str:
+    issue = task["issue"]
+    return "" if issue is None else " ".join(filter(None, (issue["key"], issue["title"], issue["url"])))
+
+
+def _lineage(task: TaskData) -> dict[str, str | Sequence[str] | None]:
+    """The tasks and the schedule it comes from."""
+    others = [one for one in task["dependsOn"] if one != task["continueFrom"]]
+    in_spite = ", however they end" if task["onDependencyFailure"] == "run" else ""
+    goes_on = task["context"] is not None or (task["lineage"] != task["taskId"] and task["agent"] != "shell")
+    return {
+        "continues": task["continueFrom"],
+        "depends on": f"{', '.join(others)}{in_spite}" if others else None,
+        "resumes" if goes_on else "retry of": _chain(task),
+        "schedule": task["scheduleId"],
+    }
+
+
+def _chain(task: TaskData) -> str | None:
+    first = task["parentTaskId"]
+    if task["retryOf"] is None or first in {None, task["retryOf"]}:
+        return task["retryOf"]
+    return f"{task['retryOf']}, number {task['retryCount'] + 1} of the chain from {first}"
+
+
+def _result(result: ResultData | None) -> dict[str, str | Sequence[str] | None]:
+    """What came of a task, for people: where it is, how large it is, and whether it was checked."""
+    if result is None:
+        return {}
+    at = f" at {result['commit'][:COMMIT_SHOWN]}" if result["commit"] else ""
+    return {
+        "branch": f"{result['branch']}{at}" if result["branch"] else None,
+        "pull request": result["pullRequest"],
+        "change": size_of_change(result) if result["files"] else None,
+        "checks": f"{result['checksPassed']}/{result['checksTotal']} passed" if result["checksTotal"] else None,
+        "kept": "work that was not pushed; `delegate workspaces` lists it" if result["isKept"] else None,
+        "summary": _cut(result["summary"]),
+    }
+
+
+def _checkpoint(left: CheckpointData | None) -> str:
+    """What the last attempt has left for the next one."""
+    if left is None:
+        return ""
+    commit = (left["commit"] or "")[:COMMIT_SHOWN]
+    lines = len(left["outputTail"])
+    parts = (
+        " at ".join(filter(None, (left["branch"], commit))),
+        _changed_files(left["dirtyFiles"]),
+        f"the last {lines} line{'' if lines == 1 else 's'} of output" if lines else "",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _changed_files(names: Sequence[str] | None) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(names[:FILES_SHOWN]) + (", …" if len(names) > FILES_SHOWN else "")
+    return f"{len(names)} changed file{'' if len(names) == 1 else 's'} ({shown})"
+
+
+def _answered(task: TaskData) -> list[str]:
+    told = [(question["text"], question["answer"]) for question in task["questions"]]
+    return [f"{_cut(text)} → {_cut(answer)}" for text, answer in told if answer is not None]
+
+
+def _reason(task: TaskData) -> str:
+    if not task["reason"] or task["status"] == "completed":
+        return ""
+    return task["reason"] if task["exitCode"] is None else f"{task['reason']}, exit code {task['exitCode']}"
+
+
+def _ran(attempts: Sequence[AttemptData], now: datetime) -> str:
+    """For how long something was at work: what lay between two attempts, as a week's wait for an answer, is none."""
+    if not attempts:
+        return ""
+    ends = (moment(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)
+    took = sum((end - moment(one["startedAt"])).total_seconds() for one, end in zip(attempts, ends, strict=True))
+    return f"{span(took)} on {attempts[-1]['runnerId']}, attempt {attempts[-1]['number']}"

@@ -1,0 +1,234 @@
+"""Events in words: the timeline of a task, and what an agent is doing while it works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from delegate.cli.render.terminal import one_line
+
+if TYPE_CHECKING:
+    from delegate.client.responses import EventData, UsageData
+
+QUIET = {
+    "submitted",
+    "ready",
+    "claimed",
+    "started",
+    "finished",
+    "usage",
+    "session",
+    "prompt",
+}  # what a follower need not be told
+COMMIT_SHOWN = 10
+SHORT_MODEL = re.compile(r"^claude-([a-z]+-\d)")
+TODO_MARKS = {"completed": "x", "in_progress": ">"}
+Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here and nowhere else
+
+
+def moment(text: str) -> datetime:
+    """A time of the relay on the clock of the reader."""
+    return datetime.fromisoformat(text).astimezone()
+
+
+def clock(text: str) -> str:
+    return moment(text).strftime("%H:%M:%S")
+
+
+def day(text: str) -> str:
+    return moment(text).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float) -> str:
+    """A length of time in at most five characters: 0.4s, 59s, 3m, 2h05, 4d."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    if seconds < 60:
+        return f"{int(seconds)}s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}m"
+    if seconds < 86_400:
+        return f"{int(seconds // 3600)}h{int(seconds % 3600 // 60):02}"
+    return f"{int(seconds // 86_400)}d"
+
+
+def spent(usage: UsageData) -> str:
+    """What the agent used, in words; empty when it told nothing."""
+    words = []
+    if usage["inputTokens"] or usage["outputTokens"]:
+        cached = usage["cacheReadTokens"] + usage["cacheWriteTokens"]
+        words.append(f"{usage['inputTokens'] + cached:,} tokens in, {usage['outputTokens']:,} out")
+    if usage["costUsd"]:
+        words.append(f"${usage['costUsd']:.4f}")
+    if usage["turns"]:
+        words.append("1 turn" if usage["turns"] == 1 else f"{usage['turns']} turns")
+    return ", ".join(words)
+
+
+def event_words(event: EventData) -> str:
+    """One event as a line; empty for what no reader needs."""
+    say = WORDS.get(event["kind"])
+    return "" if say is None else say(event["data"])
+
+
+def _claimed(data: Data) -> str:
+    return f"claimed by {_text(data, 'runnerId')}, attempt {_text(data, 'attempt')}"
+
+
+def _started(data: Data) -> str:
+    return f"started {_text(data, 'argv0')}, process {_text(data, 'pid')}"
+
+
+def _session(data: Data) -> str:
+    model = _text(data, "model")
+    return f"session {_text(data, 'sessionId')}" + (f", model {model}" if model else "")
+
+
+def _tool(data: Data) -> str:
+    return f"tool  {_text(data, 'name')} {_text(data, 'summary')}".rstrip()
+
+
+def _todo(data: Data) -> str:
+    entries = _entries(data, "items")
+    marks = (f"[{TODO_MARKS.get(_text(item, 'state'), ' ')}] {_text(item, 'title')}" for item in entries)
+    return f"todo  {'  '.join(marks)}"
+
+
+def _question(data: Data) -> str:
+    options = data.get("options")
+    listed = [one_line(str(option)) for option in options] if isinstance(options, list) else []
+    return f"asks: {_text(data, 'text')}" + (f" ({' / '.join(listed)})" if listed else "")
+
+
+def _preferences(data: Data) -> str:
+    return f"preferences: {preferences(_entries(data, 'choices'))}"
+
+
+def _workspace(data: Data) -> str:
+    return f"workspace on branch {_text(data, 'branch')}, from {_text(data, 'base')} at {_short(data, 'baseCommit')}"
+
+
+def _setup(data: Data) -> str:
+    carried = data.get("carried")
+    if isinstance(carried, list):
+        return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
+    code = data.get("exitCode")
+    failure = "stopped: it took too long" if code is None else f"failed, exit code {code}"
+    ending = f"{_text(data, 'seconds')} s" if code == 0 else failure
+    return f"setup  {_text(data, 'command')} · {ending}"
+
+
+def _check(data: Data) -> str:
+    verdict = "" if data.get("ok") is True else "failed · "
+    return f"check  {_text(data, 'command')} · {verdict}{_text(data, 'line')}"
+
+
+def _commit(data: Data) -> str:
+    return f"commit {_short(data, 'commit')}, {size_of_change(data)}"
+
+
+def _push(data: Data) -> str:
+    return f"pushed {_text(data, 'branch')} at {_short(data, 'commit')}"
+
+
+def _pull_request(data: Data) -> str:
+    words = [word for word, key in (("draft", "draft"), ("was there already", "adopted")) if data.get(key) is True]
+    return f"pull request {_text(data, 'url')}" + (f" ({', '.join(words)})" if words else "")
+
+
+def _prompt(data: Data) -> str:
+    count = data.get("characters")
+    return f"prompt of {count:,} characters" if isinstance(count, int) else "prompt"
+
+
+def preferences(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in Data
+    """What was decided, and by whom: agent codex (label), base main (.delegate.toml)."""
+    told = [(_text(one, "field"), _text(one, "value"), _text(one, "source")) for one in choices]
+    shown = [(field, model_shown(value) if field == "model" else value, source) for field, value, source in told]
+    return ", ".join(f"{field} {value} ({source})" for field, value, source in shown)
+
+
+def model_shown(model: str) -> str:
+    """As thinking.shown_model, which is slow to load."""
+    return SHORT_MODEL.sub(r"\1", model)
+
+
+def size_of_change(data: Data) -> str:
+    files = data.get("files")
+    return f"{files} file{'' if files == 1 else 's'}, +{_text(data, 'additions')} −{_text(data, 'deletions')}"
+
+
+def _parked(data: Data) -> str:
+    until = _text(data, "until")
+    return f"parked ({_text(data, 'reason')})" + (f" until {day(until)}" if until else "")
+
+
+def _released(data: Data) -> str:
+    message = _text(data, "message")
+    return message if _text(data, "reason") == "question" else _with("handed back to the queue", "message")(data)
+
+
+def _finished(data: Data) -> str:
+    state, reason, message = _text(data, "state"), _text(data, "reason"), _text(data, "message")
+    code = data.get("exitCode")
+    words = [] if reason in {"", "done", state} else [reason]
+    if isinstance(code, int) and code:
+        words.append(f"exit code {code}")
+    ending = f"{state} ({', '.join(words)})" if words else state
+    return f"{ending}: {message}" if message and message != reason else ending
+
+
+def _with(label: str, key: str) -> Callable[[Data], str]:
+    def words(data: Data) -> str:
+        value = _text(data, key)
+        return f"{label}: {value}" if value else label
+
+    return words
+
+
+def _entries(data: Data, key: str) -> list[Data]:
+    found = data.get(key)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _short(data: Data, key: str) -> str:
+    """A commit as people read it."""
+    return _text(data, key)[:COMMIT_SHOWN]
+
+
+def _text(data: Data, key: str) -> str:
+    value = data.get(key)
+    return "" if value is None else one_line(str(value))
+
+
+WORDS: dict[str, Callable[[Data], str] | None] = {
+    "submitted": lambda _: "submitted",
+    "ready": lambda _: "all that it waited for has ended",
+    "claimed": _claimed,
+    "started": _started,
+    "session": _session,
+    "message": lambda data: _text(data, "text"),
+    "tool": _tool,
+    "todo": _todo,
+    "usage": None,  # the sum stands at the top of the page
+    "question": _question,
+    "answer": _with("answered", "text"),
+    "warning": _with("warning", "text"),
+    "preferences": _preferences,
+    "workspace": _workspace,
+    "setup": _setup,
+    "prompt": _prompt,
+    "check": _check,
+    "commit": _commit,
+    "push": _push,
+    "pull_request": _pull_request,
+    "output": None,  # has its own command
+    "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped on the runner",
+    "released": _released,
+    "parked": _parked,
+    "lost": _with("lost with its runner", "runnerId"),
+    "cancel_requested": _with("cancel requested", "reason"),
+    "finished": _finished,
+}

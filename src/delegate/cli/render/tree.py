@@ -1,0 +1,169 @@
+"""Which task waits for which, drawn: every task under the one it depends on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delegate.cli.render.output import ABOVE, GAP, PROMPT_MIN, Look, name_of, painted_at
+from delegate.cli.render.terminal import cells, fit, one_line, pad
+
+if TYPE_CHECKING:
+    from delegate.client.responses import TaskData
+
+PREFIX_MIN = 6  # columns for the lines in front of a task; with fewer a task takes two lines
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    tee: str
+    corner: str
+    bar: str
+    space: str
+    cut: str
+
+
+LINES = Marks("├─ ", "└─ ", "│  ", "   ", "…")
+ASCII = Marks("|- ", "`- ", "|  ", "   ", "~")
+NARROW = {LINES: Marks("├ ", "└ ", "│ ", "  ", "…"), ASCII: Marks("| ", "` ", "| ", "  ", "~")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One line of the drawing: the task, and for each level down to it whether it is the last of that level."""
+
+    task: TaskData
+    lasts: tuple[bool, ...]
+    is_repeated: bool
+    has_children: bool
+    outside: tuple[str, ...]  # dependencies that are not drawn
+
+    @property
+    def words(self) -> str:
+        more = f" and {len(self.outside) - 1} more" if len(self.outside) > 1 else ""
+        after = f"(after {one_line(self.outside[0])}{more}) " if self.outside else ""
+        return after + name_of(self.task)
+
+    def prefix(self, marks: Marks) -> str:
+        if not self.lasts:
+            return ""
+        return _bars(self.lasts[:-1], marks) + (marks.corner if self.lasts[-1] else marks.tee)
+
+    def below(self, marks: Marks) -> str:
+        """What stands in front of a second line of the same task."""
+        return _bars((*self.lasts, not self.has_children), marks)
+
+
+def _bars(lasts: Sequence[bool], marks: Marks) -> str:
+    return "".join(marks.space if last else marks.bar for last in lasts)
+
+
+def draw(tasks: Sequence[TaskData], look: Look, marks: Marks) -> list[str]:
+    """All graphs among the tasks, the one with the newest task first; a task with several dependencies stands once."""
+    graphs = [list(_nodes(graph)) for graph in connected(tasks)]
+    nodes = [node for graph in graphs for node in graph]
+    ids = max(cells(_id(node)) for node in nodes)
+    states = max(len(_state(node)) for node in nodes)
+    most = look.width - ids - states - 2 * len(GAP) - PROMPT_MIN
+    if most < PREFIX_MIN:
+        narrow = NARROW[marks]
+        return [line for node in nodes for line in _two_lines(node, look, narrow, look.width - ids)]
+    labels = [[_cut_left(node.prefix(marks), most, marks) + _id(node) for node in graph] for graph in graphs]
+    width = max(cells(label) for graph in labels for label in graph)
+    drawn = [
+        [_line(node, pad(label, width), states, look, marks) for node, label in zip(graph, names, strict=True)]
+        for graph, names in zip(graphs, labels, strict=True)
+    ]
+    return _apart(drawn)
+
+
+def _apart(graphs: Sequence[list[str]]) -> list[str]:
+    """An empty line around every graph of more than one task."""
+    lines: list[str] = []
+    before = 1
+    for graph in graphs:
+        if lines and max(before, len(graph)) > 1:
+            lines.append("")
+        lines += graph
+        before = len(graph)
+    return lines
+
+
+def _line(node: Node, label: str, states: int, look: Look, marks: Marks) -> str:
+    state = _state(node)
+    room = look.width - cells(label) - states - 2 * len(GAP)
+    words = "" if node.is_repeated else fit(node.words, room, marks.cut)
+    line = f"{label}{GAP}{pad(state, states)}{GAP}{words}".rstrip()
+    return painted_at(line, len(label) + len(GAP), state, look)
+
+
+def _two_lines(node: Node, look: Look, marks: Marks, most: int) -> list[str]:
+    first = fit(_cut_left(node.prefix(marks), most, marks) + _id(node), look.width, marks.cut)
+    below = _cut_left(node.below(marks), most, marks)
+    words = "" if node.is_repeated else f" {node.words}"
+    second = fit(f"{below}{_state(node)}{words}", look.width, marks.cut)
+    return [first, painted_at(second, len(below), _state(node), look)]
+
+
+def _cut_left(prefix: str, most: int, marks: Marks) -> str:
+    """Of a deep graph only the lines nearest to the task are drawn."""
+    return prefix if len(prefix) <= most else (marks.cut + prefix[len(prefix) - most + 1 :])[:most]
+
+
+def _id(node: Node) -> str:
+    return one_line(node.task["taskId"])
+
+
+def _state(node: Node) -> str:
+    return ABOVE if node.is_repeated else node.task["status"]
+
+
+def connected(tasks: Sequence[TaskData]) -> list[list[TaskData]]:
+    """The graphs that have no task in common, in the order of their first task; the tasks keep their order."""
+    edges: dict[str, set[str]] = {task["taskId"]: set() for task in tasks}
+    for task in tasks:
+        for other in edges.keys() & set(task["dependsOn"]):
+            edges[task["taskId"]].add(other)
+            edges[other].add(task["taskId"])
+    graph_of: dict[str, int] = {}
+    for number, task in enumerate(tasks):
+        pending = [] if task["taskId"] in graph_of else [task["taskId"]]
+        while pending:
+            one = pending.pop()
+            graph_of[one] = number
+            pending += [other for other in edges[one] if other not in graph_of]
+    graphs: dict[int, list[TaskData]] = {}
+    for task in tasks:
+        graphs.setdefault(graph_of[task["taskId"]], []).append(task)
+    return list(graphs.values())
+
+
+def _nodes(graph: Sequence[TaskData]) -> Iterator[Node]:
+    """Every task under each of those it depends on, the oldest first; whatever follows one stands where it is first."""
+    oldest_first = sorted(graph, key=lambda task: task["createdAt"])
+    known = {task["taskId"]: task for task in oldest_first}
+    children: dict[str, list[str]] = {task_id: [] for task_id in known}
+    for task in oldest_first:
+        for parent in known.keys() & set(task["dependsOn"]):
+            children[parent].append(task["taskId"])
+    roots = [task["taskId"] for task in oldest_first if not known.keys() & set(task["dependsOn"])]
+    seen: set[str] = set()
+    for root in roots:
+        yield from _walk(root, (), known, children, seen)
+
+
+def _walk(
+    task_id: str,
+    lasts: tuple[bool, ...],
+    known: Mapping[str, TaskData],
+    children: Mapping[str, Sequence[str]],
+    seen: set[str],
+) -> Iterator[Node]:
+    is_repeated = task_id in seen
+    below = () if is_repeated else children[task_id]
+    seen.add(task_id)
+    outside = tuple(other for other in known[task_id]["dependsOn"] if other not in known)
+    yield Node(task=known[task_id], lasts=lasts, is_repeated=is_repeated, has_children=bool(below), outside=outside)
+    for number, child in enumerate(below, 1):
+        yield from _walk(child, (*lasts, number == len(below)), known, children, seen)

@@ -1,0 +1,379 @@
+"""Speak to a relay: find it, ask it, follow it. Standard library only, so that a command starts quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from delegate import __version__
+from delegate.client.http import Exchange, Target, request_bytes
+from delegate.client.http_response import Event, Events, NotHttp, reason
+from delegate.config import home_files
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
+from delegate.config.values import without_login
+from delegate.errors import (
+    DelegateError,
+    NoSuchSchedule,
+    NoSuchTask,
+    RelayUnreachable,
+    Reported,
+    Unauthenticated,
+)
+
+if TYPE_CHECKING:
+    from delegate.client.responses import (
+        BatchData,
+        CancelledSchedule,
+        ChangeData,
+        GraphData,
+        OutputData,
+        PipelineData,
+        PromptData,
+        RelayData,
+        ScheduleData,
+        ScheduleDetail,
+        SchedulePage,
+        TaskData,
+        TaskDetail,
+        TaskPage,
+    )
+
+PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
+NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
+ANSWER_TIMEOUT = 30.0  # seconds of silence that end one try
+ANSWER_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
+STREAM_SILENCE = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
+BACKOFF_FIRST, BACKOFF_MOST = 0.05, 1.0
+Answer = TypeVar("Answer")
+
+
+STREAM_MESSAGE_MAX = 8 * 1024 * 1024  # bytes of one event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamItem:
+    """One message of a task's stream: kind is `event`, `output` or `end`."""
+
+    id: str
+    kind: str
+    data: Any  # EventData, the piece of output, or TaskData: as the kind says
+
+
+def parsed(data: bytes | str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise NotHttp("its answer is not JSON") from None
+
+
+def understood(event: Event) -> StreamItem:
+    return StreamItem(id=event.id, kind=event.kind, data=parsed(event.data.decode("utf-8", "replace")))
+
+
+class Busy(Exception):
+    """The relay answers, but cannot do it just now."""
+
+    def __init__(self, problem: DelegateError) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def nobody_starts(settings: Settings) -> None:
+    """What a client does about a missing relay that it must not start."""
+    if home_files.mended_address(Home(settings.home), home_files.MENDING_PATIENCE) is not None:
+        return
+    raise RelayUnreachable(
+        url=settings.home, why="none is running for this DELEGATE_HOME", advice="`delegate up` starts it"
+    )
+
+
+def silent(_: str) -> None:
+    """Tells nobody."""
+
+
+class Client:
+    """Calls to one relay. Each call may be sent twice, so every POST that makes something carries a request key."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        start: Callable[[Settings], None] = nobody_starts,
+        notice: Callable[[str], None] = silent,
+    ) -> None:
+        self._settings = settings
+        self._home = Home(settings.home)
+        self._start = start
+        self._notice = notice
+        self.url = without_login(settings.relay_url)
+
+    def submit(self, request: Mapping[str, object]) -> TaskData:
+        answer: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
+        return answer
+
+    def submit_together(self, requests: Sequence[Mapping[str, object]]) -> list[TaskData]:
+        """All of them or none; they may depend on each other by their names."""
+        entries = [{**request, "requestKey": new_request_key()} for request in requests]
+        answer: BatchData = self._call("POST", "/api/tasks/batch", {"tasks": entries})
+        return answer["tasks"]
+
+    def tasks(self, *, limit: int, cursor: str | None = None) -> TaskPage:
+        query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
+        answer: TaskPage = self._call("GET", f"/api/tasks?{query}")
+        return answer
+
+    def task(self, task_id: str) -> TaskDetail:
+        answer: TaskDetail = self._call("GET", _task_path(task_id))
+        return answer
+
+    def graph(self, task_id: str) -> GraphData:
+        answer: GraphData = self._call("GET", _task_path(task_id, "/graph"))
+        return answer
+
+    def answer(self, task_id: str, text: str) -> TaskData:
+        body = {"text": text, "requestKey": new_request_key()}
+        answer: TaskData = self._call("POST", _task_path(task_id, "/answer"), body)
+        return answer
+
+    def cancel(self, task_id: str, reason: str) -> TaskData:
+        answer: TaskData = self._call("POST", _task_path(task_id, "/cancel"), {"reason": reason})
+        return answer
+
+    def retry(self, task_id: str) -> TaskData:
+        answer: TaskData = self._call("POST", _task_path(task_id, "/retry"), {"requestKey": new_request_key()})
+        return answer
+
+    def resume(self, task_id: str, context: str | None) -> TaskData:
+        added = {} if context is None else {"context": context}
+        body = {**added, "requestKey": new_request_key()}
+        answer: TaskData = self._call("POST", _task_path(task_id, "/resume"), body)
+        return answer
+
+    def change(self, task_id: str) -> ChangeData:
+        answer: ChangeData = self._call("GET", _task_path(task_id, "/diff"))
+        return answer
+
+    def prompt(self, task_id: str) -> PromptData:
+        answer: PromptData = self._call("GET", _task_path(task_id, "/prompt"))
+        return answer
+
+    def output(self, task_id: str, tail: int | None) -> OutputData:
+        query = f"?tail={tail}" if tail else ""
+        answer: OutputData = self._call("GET", _task_path(task_id, f"/output{query}"))
+        return answer
+
+    def raw_output(self, task_id: str) -> Iterator[bytes]:
+        """The exact bytes of the last attempt, piece by piece."""
+        with self._open(_task_path(task_id, "/output/raw?stream=all")) as answer:
+            try:
+                while piece := answer.read():
+                    yield piece
+            except (OSError, NotHttp) as error:
+                raise self._unreachable(error) from error
+
+    def schedule(self, request: Mapping[str, object]) -> ScheduleDetail:
+        body = {**request, "requestKey": new_request_key()}
+        answer: ScheduleDetail = self._call("POST", "/api/schedules", body)
+        return answer
+
+    def pipeline(self, steps: Sequence[Mapping[str, object]]) -> PipelineData:
+        body = {"steps": steps, "requestKey": new_request_key()}
+        answer: PipelineData = self._call("POST", "/api/pipelines", body)
+        return answer
+
+    def schedules(self, *, limit: int, status: str | None = None, cursor: str | None = None) -> SchedulePage:
+        wanted = {"limit": limit, "status": status, "cursor": cursor}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        answer: SchedulePage = self._call("GET", f"/api/schedules?{query}")
+        return answer
+
+    def schedule_in_full(self, schedule_id: str, history_limit: int) -> ScheduleDetail:
+        path = _schedule_path(schedule_id, f"?historyLimit={history_limit}")
+        answer: ScheduleDetail = self._call("GET", path)
+        return answer
+
+    def pause_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
+        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/pause"), {"reason": reason})
+        return answer
+
+    def resume_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
+        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/resume"), {"reason": reason})
+        return answer
+
+    def cancel_schedule(self, schedule_id: str, reason: str, *, cancel_tasks: bool) -> CancelledSchedule:
+        body = {"reason": reason, "cancelTasks": cancel_tasks}
+        answer: CancelledSchedule = self._call("POST", _schedule_path(schedule_id, "/cancel"), body)
+        return answer
+
+    def relay(self) -> RelayData:
+        answer: RelayData = self._call("GET", "/api/relay")
+        return answer
+
+    def stream(self, task_id: str, *, idle_after: float = STREAM_SILENCE) -> Iterator[StreamItem | None]:
+        """Everything a task does from its beginning to its end, across relay restarts.
+
+        Yields None whenever nothing came for `idle_after` seconds.
+        """
+        last_id, failing_since = "", 0.0
+        while True:
+            try:
+                for item in self._stream_once(task_id, last_id, idle_after):
+                    failing_since = 0.0
+                    yield item
+                    if item is not None:
+                        last_id = item.id or last_id
+                        if item.kind == "end":
+                            return
+            except NotHttp as error:
+                raise self._unreachable(error) from error
+            except OSError as error:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > PATIENCE:
+                    raise self._unreachable(error) from error
+            time.sleep(BACKOFF_FIRST)
+
+    def _stream_once(self, task_id: str, last_id: str, idle_after: float) -> Iterator[StreamItem | None]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        with self._open(_task_path(task_id, "/stream"), headers) as answer:
+            answer.set_timeout(idle_after)
+            events, quiet = Events(STREAM_MESSAGE_MAX), 0.0
+            while quiet < STREAM_SILENCE:
+                try:
+                    piece = answer.read()
+                except TimeoutError:
+                    quiet += idle_after
+                    yield None
+                    continue
+                if not piece:
+                    return
+                quiet = 0.0
+                yield from map(understood, events.feed(piece))
+
+    def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
+        def once() -> Any:
+            with self._send(method, path, body) as answer:
+                return parsed(answer.read_all(ANSWER_MAX))
+
+        return self._persist(once)
+
+    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> Exchange:
+        return self._persist(lambda: self._send("GET", path, headers=headers))
+
+    def _persist(self, once: Callable[[], Answer]) -> Answer:
+        """Try until a relay answers: it may just be restarting."""
+        began, pause, told = time.monotonic(), BACKOFF_FIRST, False
+        while True:
+            try:
+                return once()
+            except (NotHttp, ValueError) as error:  # ValueError: a certificate that cannot be trusted is one too
+                raise self._unreachable(error) from error
+            except OSError as error:
+                failure = self._unreachable(error)
+            except Busy as busy:
+                failure = busy.problem
+            waited = time.monotonic() - began
+            if waited > PATIENCE:
+                raise failure
+            if waited > NOTICE_AFTER and not told:
+                told = True
+                self._notice(f"{failure.message}; trying for {PATIENCE:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 2, BACKOFF_MOST)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Exchange:
+        """One try; an answer that is no success is raised as what it says."""
+        target, prefix, token = self._locate()
+        fields = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
+        payload = b""
+        if body is not None:
+            fields["Content-Type"] = "application/json"
+            payload = json.dumps(body).encode()
+        answer = Exchange(target, request_bytes(target, method, prefix + path, fields, payload), ANSWER_TIMEOUT)
+        if answer.status >= 300:
+            raise self._problem(answer)
+        return answer
+
+    def _locate(self) -> tuple[Target, str, str]:
+        """Where the relay is, the path it lives under, and the token for it."""
+        if not self._settings.is_local:
+            return remote_target(self._settings)
+        address = home_files.live_address(self._home)
+        if address is None:
+            self._start(self._settings)
+            address = home_files.live_address(self._home)
+            if address is None:
+                raise ConnectionRefusedError("it ended right after its start")
+        if address.version != __version__:
+            self._notice(f"the relay runs version {address.version}, this is {__version__}: restart it when it is idle")
+        self.url = address.url
+        return Target(host="127.0.0.1", port=address.port), "", home_files.token_for(self._settings, host=None)
+
+    def _problem(self, answer: Exchange) -> Exception:
+        with answer:
+            body = answer.read_all(ANSWER_MAX)
+        try:
+            found = json.loads(body)
+            code, message = str(found["type"]), str(found["detail"])
+            hint = str(found.get("hint") or "")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return NotHttp(f"it answered {answer.status}, not as a relay does")
+        problem = Reported(code=code, message=message, hint=hint, exit_code=exit_code_of(code, answer.status))
+        return Busy(problem) if answer.status == 503 else problem
+
+    def _unreachable(self, error: Exception) -> DelegateError:
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
+        local = f"look into {self._home.logs / 'relay.log'}"
+        advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
+        return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
+
+
+def remote_target(settings: Settings) -> tuple[Target, str, str]:
+    """Its address was checked when the settings were read."""
+    parts = urlsplit(settings.relay_url)
+    host = parts.hostname or ""
+    token = home_files.token_for(settings, host)
+    if not token.isascii() or not token.isprintable() or not token:
+        raise Unauthenticated()
+    secure = parts.scheme == "https"
+    target = Target(host=host, port=parts.port or (443 if secure else 80), secure=secure)
+    return target, parts.path.rstrip("/"), token
+
+
+def new_request_key() -> str:
+    return os.urandom(12).hex()
+
+
+def exit_code_of(code: str, status: int) -> int:
+    """The exit code of an error that was told over HTTP."""
+    kinds = [DelegateError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind.exit_code
+        kinds.extend(kind.__subclasses__())
+    return {401: 4, 403: 4, 404: 5, 409: 5, 429: 6}.get(status, 2 if status < 500 else 6)
+
+
+def _task_path(task_id: str, rest: str = "") -> str:
+    if not PLAIN_ID.fullmatch(task_id):
+        raise NoSuchTask(task_id=task_id)  # an empty one, or one with a slash, would be another address
+    return f"/api/tasks/{task_id}{rest}"
+
+
+def _schedule_path(schedule_id: str, rest: str) -> str:
+    if not PLAIN_ID.fullmatch(schedule_id):
+        raise NoSuchSchedule(schedule_id=schedule_id)
+    return f"/api/schedules/{schedule_id}{rest}"

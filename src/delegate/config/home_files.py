@@ -1,0 +1,330 @@
+"""The files under DELEGATE_HOME that several programs share: who made them, who may read them, who holds them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from delegate import __version__
+from delegate.config import values
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
+from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
+
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
+MENDING_PATIENCE = 8.0  # seconds; a keeper looks at its address every five
+TOKEN_BYTES = 32
+LOOPBACK = values.LOOPBACK
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the local relay listens, as its keeper wrote it down."""
+
+    url: str
+    port: int
+    pid: int
+    keeper_pid: int
+    version: str
+    started_at: str
+
+    def as_json(self) -> str:
+        names = {"url": self.url, "port": self.port, "pid": self.pid, "keeperPid": self.keeper_pid}
+        return json.dumps({**names, "version": self.version, "startedAt": self.started_at})
+
+
+def new_address(port: int, pid: int) -> Address:
+    """The address of a relay that this process keeps."""
+    return Address(
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        pid=pid,
+        keeper_pid=os.getpid(),
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def not_writable(path: Path, error: OSError) -> DelegateError:
+    """What a failed write under the home means to a person."""
+    why = (error.strerror or str(error)).lower()
+    if error.errno in DISK_FULL_ERRORS:
+        return DiskFull(why=f"{why} ({path})")
+    return HomeNotWritable(path=path, why=why)
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory and all that are missing above it, for this user alone."""
+    try:
+        for directory in (*reversed(path.parents), path):
+            if not directory.exists():
+                directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file as a whole: a reader sees the old text or the new, never half of it."""
+    try:
+        with _scratch(path, text) as scratch:
+            scratch.replace(path)
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def keep_once(path: Path, make: Callable[[], str]) -> str:
+    """The text of a file that is written once in its life, whoever comes first."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        make_directory(path.parent)
+    except OSError as error:
+        raise not_writable(path, error) from error
+    try:
+        with _scratch(path, make() + "\n") as scratch:
+            # A link appears with its whole content and never replaces another's.
+            os.link(scratch, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise not_writable(path, error) from error
+    return path.read_text().strip()
+
+
+@contextmanager
+def _scratch(path: Path, text: str) -> Iterator[Path]:
+    """A flushed file beside the path, gone afterwards under this name."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        yield scratch
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def machine_id(home: Home) -> str:
+    """The name by which tasks are bound to this machine; stays when the host is renamed."""
+    return keep_once(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
+
+
+def _host_name() -> str:
+    name = "".join(c for c in socket.gethostname().split(".")[0] if c.isascii() and (c.isalnum() or c == "-"))
+    return name[:60] or "machine"
+
+
+def make_token(home: Home) -> str:
+    """The admin token of the local relay, made when the relay is started for the first time."""
+    keep_once(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
+    return read_token(home)
+
+
+def read_token(home: Home) -> str:
+    """The admin token of the local relay; empty when there is none yet."""
+    try:
+        with home.token.open() as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise LoosePermissions(path=home.token, mode="600")
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise not_writable(home.token, error) from error
+
+
+def token_for(settings: Settings, host: str | None) -> str:
+    """The token for the relay on this host; None means the relay of this home, which nothing but its own token opens.
+
+    DELEGATE_TOKEN, or `token` in config.toml, goes with a relay that is named by its address. The token in the home is
+    sent nowhere else than to this machine.
+    """
+    own = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
+    if host is None:
+        return own
+    is_named = host not in LOOPBACK or host == urlsplit(settings.relay_url).hostname
+    return settings.token or own if is_named else own or settings.token
+
+
+def read_address(home: Home) -> Address | None:
+    try:
+        found = json.loads(home.address.read_text())
+        return Address(
+            url=str(found["url"]),
+            port=int(found["port"]),
+            pid=int(found["pid"]),
+            keeper_pid=int(found["keeperPid"]),
+            version=str(found["version"]),
+            started_at=str(found["startedAt"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def live_address(home: Home) -> Address | None:
+    """Where the relay listens if one is up.
+
+    A file left by a dead keeper names a port that may be somebody else's by now, and the token must not go there:
+    the address counts only while the keeper's lock is held.
+    """
+    return read_address(home) if is_held(home.keeper_lock) else None
+
+
+def mended_address(home: Home, patience: float) -> Address | None:
+    """The same, but while the keeper lives it is given time to write an address that was lost or damaged."""
+    deadline = time.monotonic() + patience
+    while (address := live_address(home)) is None and time.monotonic() < deadline:
+        keeper = holder(home.keeper_lock)
+        if keeper is None or not keeper.is_alive:
+            return None
+        time.sleep(LOCK_POLL)
+    return address
+
+
+def is_held(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def hold(lock: Path, patience: float) -> int | None:
+    """Take a lock for the life of the returned descriptor; None when somebody else keeps it all that time.
+
+    Callers need a little patience even for a free lock, because `is_held` takes it for an instant.
+    """
+    make_directory(lock.parent)
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    except OSError as error:
+        raise not_writable(lock, error) from error
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(LOCK_POLL)
+        else:
+            return descriptor
+
+
+def own(place: Home, patience: float) -> int:
+    """Become the only one who runs a relay on this home, or touches its database, while the descriptor is open."""
+    lock = hold(place.keeper_lock, patience)
+    if lock is None:
+        other = holder(place.keeper_lock)
+        raise AlreadyRunning(home=place.root, pid=other.pid if other else "unknown")
+    try:
+        sign(lock)
+    except OSError as error:
+        os.close(lock)
+        raise not_writable(place.keeper_lock, error) from error
+    return lock
+
+
+def is_in_place(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file; if not, somebody else may have made the home anew."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that wrote itself into a lock it holds."""
+
+    pid: int
+    started: str  # when it started, so that another process with the same number is not taken for it
+
+    @property
+    def is_alive(self) -> bool:
+        return process_start(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A process that a keeper could not end."""
+
+    pid: int
+    command: str
+    why: str
+
+
+def sign(descriptor: int, left: Sequence[Left] = ()) -> None:
+    """Write this process, and at its end what it leaves, into a lock that it holds."""
+    os.ftruncate(descriptor, 0)
+    signature = {"pid": os.getpid(), "started": process_start(os.getpid()), "left": [asdict(one) for one in left]}
+    os.pwrite(descriptor, json.dumps(signature).encode(), 0)
+
+
+def left_by(place: Home, keeper: Holder) -> list[Left]:
+    """What a keeper that has ended could not end; nothing once the next one has signed."""
+    try:
+        found = json.loads(place.keeper_lock.read_text())
+        if (found["pid"], found["started"]) != (keeper.pid, keeper.started):
+            return []
+        return [Left(pid=int(one["pid"]), command=str(one["command"]), why=str(one["why"])) for one in found["left"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def is_kept(place: Home, keeper: Holder) -> bool:
+    """Whether anything of a keeper is left: its process, or the lock in the hands of its relay."""
+    return is_held(place.keeper_lock) or keeper.is_alive
+
+
+def holder(lock: Path) -> Holder | None:
+    """Who holds the lock; None when nobody does."""
+    if not is_held(lock):
+        return None
+    try:
+        found = json.loads(lock.read_text())
+        return Holder(pid=int(found["pid"]), started=str(found["started"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def process_start(pid: int) -> str | None:
+    """When a process started, in whatever unit the system keeps; None when it does not run."""
+    try:
+        # The second field is the program's name in parentheses and may hold anything.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if state in {"Z", "X"} else fields[18]
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return ""
+    return ""

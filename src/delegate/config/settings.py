@@ -1,0 +1,339 @@
+"""Every setting, where it comes from, and what it may be. Standard library only: `delegate status` reads it.
+
+A flag of a command wins over a variable, a variable over the file, the file over the default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from delegate.config.paths import DEFAULT_HOME, Home
+from delegate.config.values import (
+    MIB,
+    MINUTE_MS,
+    OUTPUT_RANGE,
+    TIMEOUT_RANGE_MS,
+    Source,
+    bounded,
+    parse_agent,
+    parse_commands,
+    parse_database_url,
+    parse_duration_ms,
+    parse_level,
+    parse_relay_url,
+    parse_runners,
+    parse_seconds,
+    without_login,
+)
+from delegate.errors import BadData, BadSetting, LoosePermissions
+
+OF_CLIENTS = frozenset({"home", "relay_url", "token"})  # every command reads them anew; the others are for processes
+ADDRESSES = frozenset({"relay_url", "database_url"})
+
+
+def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: str) -> Any:
+    return field(default=default, metadata={"source": Source(variables, parse, help)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where everything on disk lives")
+    relay_url: str = setting(
+        "", "DELEGATE_RELAY_URL", parse=parse_relay_url, help="a relay elsewhere; empty: the local one"
+    )
+    token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
+    database_url: str = setting(
+        "",
+        "DELEGATE_DATABASE_URL",
+        parse=parse_database_url,
+        help="postgresql://… for the relay; empty: SQLite in the home",
+    )
+    task_timeout_ms: int = setting(
+        30 * MINUTE_MS,
+        "DELEGATE_TASK_TIMEOUT",
+        "TASK_TIMEOUT",
+        parse=bounded(parse_duration_ms, *TIMEOUT_RANGE_MS),
+        help="how long an attempt may take, unless its task says otherwise",
+    )
+    max_output_buffer: int = setting(
+        10 * MIB,
+        "DELEGATE_MAX_OUTPUT_BUFFER",
+        "MAX_OUTPUT_BUFFER",
+        parse=bounded(int, *OUTPUT_RANGE),
+        help="bytes kept of an attempt's output: the first eighth and the last seven",
+    )
+    default_agent: str = setting(
+        "claude",
+        "DELEGATE_DEFAULT_AGENT",
+        parse=parse_agent,
+        help="the agent of a task that names none: claude, codex, shell or acp:<command>",
+    )
+    cpu_threshold: int = setting(
+        80,
+        "DELEGATE_CPU_THRESHOLD",
+        "CPU_THRESHOLD",
+        parse=bounded(int, 1, 100),
+        help="percent of the machine's CPU above which the pool starts nothing more",
+    )
+    memory_reserve: int = setting(
+        1024 * MIB,
+        "DELEGATE_MEMORY_RESERVE",
+        "MEMORY_RESERVE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes of memory that the pool leaves to everything else on the machine",
+    )
+    agent_memory: int = setting(
+        1024 * MIB,
+        "DELEGATE_AGENT_MEMORY",
+        parse=bounded(int, MIB, 1 << 50),
+        help="bytes of memory an agent is expected to need, until the pool has seen what they do need",
+    )
+    task_memory_max: int | None = setting(
+        None,
+        "DELEGATE_TASK_MEMORY_MAX",
+        parse=bounded(int, 16 * MIB, 1 << 50),
+        help="bytes of memory a task may take, where the system has cgroup v2; more ends it",
+    )
+    max_runners: int | None = setting(
+        None,
+        "DELEGATE_MAX_RUNNERS",
+        parse=parse_runners,
+        help="at most so many tasks at once in the pool of this machine; auto: as many as it can bear",
+    )
+    log_level: str = setting("info", "DELEGATE_LOG_LEVEL", "LOG_LEVEL", parse=parse_level, help="how much is logged")
+    daily_budget_usd: float | None = setting(
+        None, "DELEGATE_DAILY_BUDGET_USD", parse=bounded(float, 0, 1e6), help="all paid agents together, per UTC day"
+    )
+    heartbeat: timedelta = setting(
+        timedelta(seconds=30), "DELEGATE_HEARTBEAT", parse=parse_seconds, help="how often a runner renews its lease"
+    )
+    lease: timedelta = setting(
+        timedelta(seconds=120), "DELEGATE_LEASE", parse=parse_seconds, help="silence after which a runner is suspect"
+    )
+    reclaim_after: timedelta = setting(
+        timedelta(minutes=10),
+        "DELEGATE_RECLAIM_AFTER",
+        parse=parse_seconds,
+        help="silence after which another runner may take the task",
+    )
+    grace: timedelta = setting(
+        timedelta(seconds=10), "DELEGATE_GRACE", parse=parse_seconds, help="from TERM to KILL when an agent must stop"
+    )
+    no_start_after: timedelta = setting(
+        timedelta(minutes=2), "DELEGATE_NO_START_AFTER", parse=parse_seconds, help="a started agent must say something"
+    )
+    stalled_after: timedelta = setting(
+        timedelta(minutes=15), "DELEGATE_STALLED_AFTER", parse=parse_seconds, help="silence that ends an agent"
+    )
+    linger_after: timedelta = setting(
+        timedelta(seconds=30), "DELEGATE_LINGER_AFTER", parse=parse_seconds, help="from an agent's result to its exit"
+    )
+    claude_command: str = setting(
+        "claude", "DELEGATE_CLAUDE_COMMAND", parse=str, help="the Claude Code program: a name on PATH, or a path"
+    )
+    codex_command: str = setting(
+        "codex", "DELEGATE_CODEX_COMMAND", parse=str, help="the Codex program: a name on PATH, or a path"
+    )
+    acp_agents: tuple[str, ...] = setting(
+        (),
+        "DELEGATE_ACP_AGENTS",
+        parse=parse_commands,
+        help="commands of further agents that speak the Agent Client Protocol, parted by commas",
+    )
+    gh_command: str = setting(
+        "gh", "DELEGATE_GH_COMMAND", parse=str, help="the GitHub program: a name on PATH, or a path"
+    )
+    save_every: timedelta = setting(
+        timedelta(minutes=5),
+        "DELEGATE_SAVE_EVERY",
+        parse=parse_seconds,
+        help="between two saves of a worktree while an agent works in it",
+    )
+    retention_days: int = setting(
+        90, "DELEGATE_RETENTION_DAYS", parse=bounded(int, 1, 36_500), help="ended tasks are kept this long"
+    )
+    retention_bytes: int = setting(
+        5_000 * MIB,
+        "DELEGATE_RETENTION_BYTES",
+        parse=bounded(int, MIB, 1 << 50),
+        help="output kept in all; the oldest ended tasks lose theirs first",
+    )
+    salvage_days: int = setting(
+        14, "DELEGATE_SALVAGE_DAYS", parse=bounded(int, 1, 36_500), help="unpushed work is kept this long"
+    )
+    salvage_bytes: int = setting(
+        10 * 1024 * MIB,
+        "DELEGATE_SALVAGE_BYTES",
+        parse=bounded(int, MIB, 1 << 50),
+        help="unpushed work kept in all; the oldest goes first, nothing goes on its first day",
+    )
+    runner_min_free: int = setting(
+        2 * 1024 * MIB,
+        "DELEGATE_RUNNER_MIN_FREE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes that must be free on a runner's disk before it takes a task; with an eighth of it left, it stops",
+    )
+    relay_min_free: int = setting(
+        500 * MIB,
+        "DELEGATE_RELAY_MIN_FREE",
+        parse=bounded(int, 0, 1 << 50),
+        help="bytes that must be free on the relay's disk before it takes a task",
+    )
+    backup_every: timedelta = setting(
+        timedelta(hours=6), "DELEGATE_BACKUP_EVERY", parse=parse_seconds, help="between automatic backups of SQLite"
+    )
+
+    @property
+    def is_local(self) -> bool:
+        return not self.relay_url
+
+
+def sources() -> dict[str, Source]:
+    return {entry.name: entry.metadata["source"] for entry in fields(Settings)}
+
+
+def source_of(name: str) -> Source:
+    return sources()[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """One setting as it counts, and who says so."""
+
+    name: str
+    value: Any  # as in Settings
+    variable: str | None = None  # that decided; None: the file did, or nobody
+    is_in_file: bool = False
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """The settings of this process; an empty variable counts as not set."""
+    return settings_of(settled(environ))
+
+
+def settings_of(found: Sequence[Settled]) -> Settings:
+    return Settings(**{one.name: one.value for one in found})
+
+
+def readable(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
+    """What can be read of the settings, and all that cannot, which counts as not set."""
+    home, written, problems = home_of(environ), dict[str, Any](), list[BadData]()
+    try:
+        written = _written(Home(home).config)
+    except BadData as problem:
+        problems.append(problem)
+    values: dict[str, Any] = {}
+    for entry in fields(Settings):
+        try:
+            values[entry.name] = _settled(entry, environ, written).value
+        except BadSetting as problem:
+            problems.append(problem)
+    settings = Settings(**values | {"home": home})
+    if not problems:
+        try:
+            _check(settings)
+        except BadSetting as problem:
+            problems.append(problem)
+    return settings, problems
+
+
+def settled(environ: Mapping[str, str]) -> list[Settled]:
+    """All of them. The file is checked as a whole, also where a variable wins over it."""
+    home = home_of(environ)
+    written = _written(Home(home).config)
+    found = [_settled(entry, environ, written) for entry in fields(Settings)]
+    values = {one.name: one.value for one in found} | {"home": home}
+    _check(Settings(**values))
+    return [replace(one, value=values[one.name]) for one in found]
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """It cannot be a matter of the file, which lies in it."""
+    named = Path(environ.get("DELEGATE_HOME") or DEFAULT_HOME)
+    return Path(os.path.abspath(named.expanduser()))
+
+
+def _settled(entry: Field[Any], environ: Mapping[str, str], written: Mapping[str, Any]) -> Settled:
+    source: Source = entry.metadata["source"]
+    is_in_file = entry.name in written
+    for variable in source.variables:
+        if environ.get(variable):
+            value = _parsed(entry.name, variable, environ[variable])
+            return Settled(name=entry.name, value=value, variable=variable, is_in_file=is_in_file)
+    return Settled(name=entry.name, value=written.get(entry.name, entry.default), is_in_file=is_in_file)
+
+
+def _parsed(key: str, variable: str, text: str) -> Any:
+    source = source_of(key)
+    try:
+        return source.parse(text)
+    except ValueError as error:
+        advice = f"{variable}: {source.help}"
+        raise BadSetting(name=variable, value=masked(key, text), why=str(error), advice=advice) from error
+
+
+def _written(path: Path) -> dict[str, Any]:
+    """What the file decides."""
+    if not os.path.exists(path):  # noqa: PTH110  where the home cannot be entered, others say so
+        return {}
+    from delegate.config.file import read_text, values_of  # noqa: PLC0415  most homes have none, and TOML takes time
+
+    text, is_private = read_text(path)
+    values = values_of(path, text, sources())
+    if not is_private and any(is_secret(key, str(value)) for key, value in values.items()):
+        raise LoosePermissions(path=path, mode="600")
+    return values
+
+
+def check_file(path: Path, text: str) -> None:
+    """Raises BadSetting when the file could not stand there with this text."""
+    from delegate.config.file import values_of  # noqa: PLC0415  needed when somebody writes the file
+
+    _check(Settings(**values_of(path, text, sources())))
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Whether other users must not read it."""
+    return bool(value) and (key == "token" or without_login(value) != value)
+
+
+def masked(key: str, value: str) -> str:
+    if key == "token" and value:
+        return "…"
+    if key in ADDRESSES and "@" in value and "//" not in value:
+        return "…@" + value.rpartition("@")[2]
+    return without_login(value)
+
+
+def plain(key: str, value: Any) -> int | float | str | list[str] | None:  # Any: as in Settings
+    """As JSON has it, without what must stay secret."""
+    match value:
+        case timedelta():
+            seconds = value.total_seconds()
+            return int(seconds) if seconds.is_integer() else seconds
+        case tuple():
+            return list(value)
+        case None | int() | float():
+            return value
+        case _:
+            return masked(key, str(value))
+
+
+def shown_settings(settings: Settings) -> dict[str, object]:
+    """Those of a running process."""
+    return {key: plain(key, getattr(settings, key)) for key in sources() if key not in OF_CLIENTS}
+
+
+def _check(settings: Settings) -> None:
+    if not settings.heartbeat < settings.lease <= settings.reclaim_after:
+        raise BadSetting(
+            name="DELEGATE_LEASE",
+            value=settings.lease.total_seconds(),
+            why="must be longer than DELEGATE_HEARTBEAT and no longer than DELEGATE_RECLAIM_AFTER",
+            advice="to shorten, heartbeat first, then lease; to lengthen, reclaim_after first, then lease",
+        )

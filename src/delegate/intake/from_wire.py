@@ -1,0 +1,116 @@
+"""What is asked for over HTTP or by a tool, in the words of intake: one reading for every door, and for the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import ValidationError
+
+from delegate.errors import InvalidField, InvalidSchedule, Refused
+from delegate.intake.submit import Request
+from delegate.model import Issue, Mode, Priority, ScheduleId, TaskId
+from delegate.schedule.model import MissedRunPolicy, Timing
+from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest
+from delegate.wire.tasks import SubmitRequest
+
+TEMPLATE_FIELDS = set(SubmitRequest.model_fields) - {"request_key"}  # that names the schedule, not each of its tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleWish:
+    timing: Timing
+    template: dict[str, object]  # what its tasks are made from, as it was asked for
+    request_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineWish:
+    steps: tuple[ScheduleWish, ...]  # each but the first comes after the one before it
+    request_key: str | None = None
+
+
+def request_of(body: SubmitRequest) -> Request:
+    return Request(
+        prompt=body.prompt,
+        agent=body.agent,
+        default_agent=body.default_agent,
+        working_directory=body.working_directory,
+        machine=body.machine,
+        repository=body.repository,
+        base=body.base,
+        mode=Mode.PULL_REQUEST if body.pr else Mode.WORKTREE if body.worktree else None,
+        title=body.title,
+        issue=None if body.issue is None else Issue(**body.issue.model_dump()),
+        labels=tuple(body.labels),
+        priority=Priority[body.priority],
+        model=body.model,
+        effort=body.effort,
+        permission_mode=body.permission_mode,
+        timeout=None if body.timeout is None else timedelta(milliseconds=body.timeout),
+        max_output=body.max_output_buffer,
+        max_budget_usd=body.max_budget_usd,
+        max_turns=body.max_turns,
+        rerun=body.rerun,
+        depends_on=tuple(TaskId(task_id) for task_id in body.depends_on),
+        continue_from=None if body.continue_from is None else TaskId(body.continue_from),
+        on_dependency_failure=body.on_dependency_failure,
+        request_key=body.request_key,
+    )
+
+
+def request_of_template(template: dict[str, object]) -> Request:
+    try:
+        return request_of(SubmitRequest.model_validate(template))
+    except ValidationError as error:  # it was good when it was written, perhaps by an older version
+        raise Refused(why=f"its task cannot be read any more: {error.errors()[0]['msg']}") from None
+
+
+def template_of(body: SubmitRequest) -> dict[str, object]:
+    return body.model_dump(mode="json", by_alias=True, exclude_unset=True, include=TEMPLATE_FIELDS)
+
+
+def schedule_wish(body: ScheduleRequest) -> ScheduleWish:
+    _check_kind(body)
+    timing = Timing(
+        cron=None if body.cron_expression is None else " ".join(body.cron_expression.split()),
+        at=body.scheduled_at,
+        timezone=body.timezone,
+        missed_run_policy=body.missed_run_policy,
+        max_runs=body.max_runs,
+        expires_at=body.expires_at,
+        after=None if body.after_schedule is None else ScheduleId(body.after_schedule),
+    )
+    return ScheduleWish(timing=timing, template=template_of(body), request_key=body.request_key)
+
+
+def _check_kind(body: ScheduleRequest) -> None:
+    if body.schedule_type == "cron":
+        if body.cron_expression is None:
+            raise InvalidSchedule(field="cronExpression", why="is missing: say when, for example `0 2 * * *`")
+        if body.scheduled_at is not None:
+            raise InvalidSchedule(field="scheduledAt", why="is for one_time; a cron schedule has cronExpression")
+        return
+    if body.cron_expression is not None:
+        raise InvalidSchedule(field="cronExpression", why="is for cron; a one_time schedule has scheduledAt")
+    if body.scheduled_at is None and body.after_schedule is None:
+        raise InvalidSchedule(field="scheduledAt", why="is missing: say when, for example `2030-01-31T08:00:00Z`")
+    if body.max_runs is not None:
+        raise InvalidSchedule(field="maxRuns", why="is for cron; a one_time schedule runs once")
+
+
+def pipeline_wish(body: PipelineRequest) -> PipelineWish:
+    steps = tuple(_step_wish(number, step) for number, step in enumerate(body.steps))
+    return PipelineWish(steps=steps, request_key=body.request_key)
+
+
+def _step_wish(number: int, step: PipelineStep) -> ScheduleWish:
+    if number > 0 and step.continue_from is not None:
+        raise InvalidField(field=f"steps.{number}.continueFrom", why="is the step before it; leave it out")
+    if number == 0 and step.delay:
+        raise InvalidField(field="steps.0.delay", why="has no step before it to count from; leave it out")
+    if step.request_key is not None:
+        raise InvalidField(field=f"steps.{number}.requestKey", why="belongs to the pipeline, not to a step of it")
+    # A step whose time came while the relay was away is done when it is back.
+    timing = Timing(delay=timedelta(milliseconds=step.delay), missed_run_policy=MissedRunPolicy.CATCHUP)
+    return ScheduleWish(timing=timing, template=template_of(step))

@@ -1,0 +1,54 @@
+"""The log files of the processes that the keeper starts: appended to, and never too long."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from delegate.config import home_files
+from delegate.config.paths import Home
+
+log = logging.getLogger(__name__)
+
+LOG_MAX = 10 * 1024 * 1024
+OLD_LOG = ".old.log"
+COPY_PIECE = 1024 * 1024
+
+
+def open_log(place: Home, name: str) -> int:
+    """A log file to append to; a large one is put aside first, and one old one is kept."""
+    home_files.make_directory(place.logs)
+    path = place.logs / f"{name}.log"
+    try:
+        if path.exists() and path.stat().st_size > LOG_MAX:
+            path.replace(path.with_suffix(OLD_LOG))
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, home_files.PRIVATE_FILE)
+    except OSError as error:
+        raise home_files.not_writable(path, error) from error
+
+
+def shorten_logs(place: Home) -> None:
+    """Put aside what has grown too long while it is written to: writers append, so they go on at the new end."""
+    for path in place.logs.glob("*.log"):
+        try:
+            if path.stat().st_size <= LOG_MAX or path.name.endswith(OLD_LOG):
+                continue
+            scratch = path.with_suffix(".new")
+            with suppress(OSError):  # a full disk must at least not get fuller
+                _copy_end(path, scratch)
+                scratch.replace(path.with_suffix(OLD_LOG))
+            scratch.unlink(missing_ok=True)
+            os.truncate(path, 0)
+        except OSError as error:
+            log.warning("log not shortened", extra={"path": path, "why": error.strerror})
+
+
+def _copy_end(path: Path, copy: Path) -> None:
+    """The last LOG_MAX bytes: a child may write faster than we look."""
+    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, home_files.PRIVATE_FILE)
+    with path.open("rb") as source, os.fdopen(descriptor, "wb") as target:
+        source.seek(max(0, path.stat().st_size - LOG_MAX))
+        while piece := source.read(COPY_PIECE):
+            target.write(piece)

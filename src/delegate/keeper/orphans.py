@@ -1,0 +1,122 @@
+"""What a runner and its supervisor that were killed together leave to the keeper: ended, if it is surely theirs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from delegate.config.home_files import Left
+from delegate.runner.process import supervisor
+from delegate.runner.process.strays import MARK, attempt_of, is_supervisor, program_of
+from delegate.runner.process.supervisor import Process, Table
+
+log = logging.getLogger(__name__)
+
+SUPERVISOR_TIME = 5.0  # seconds for a supervisor without a runner to end its agent, which takes it milliseconds
+KILL_TIME = 5.0  # seconds; kills take milliseconds, and what stays longer hangs in the kernel
+ANOTHERS, STUCK = "it belongs to another user", "it was killed and does not end"
+INIT = 1  # its children may come from anywhere in the container
+
+
+class Orphans:
+    """Orphans of the keeper's descendants become its children (Linux). Only where nobody else can have left them is
+    every one known to be ours; next to strangers it must carry our mark, or have been seen under one of our children.
+
+    Strangers are children that were there before the keeper (`sleep 300 & exec delegate up --foreground`), and
+    whatever those leave behind; they are collected when they end, and otherwise left alone.
+    """
+
+    def __init__(self) -> None:
+        supervisor.become_subreaper()
+        self._pid = os.getpid()
+        table = supervisor.read_table() if supervisor.IS_LINUX else {}
+        self._strangers = _marks(supervisor.descendants(table, self._pid).values())
+        self._may_be_strange = self._pid == INIT or bool(self._strangers)
+        self._ours: set[tuple[int, str]] = set()
+        self._supervisors: dict[tuple[int, str], float] = {}  # until when they may work
+        self._killed: dict[tuple[int, str], float] = {}  # until when they may take to end
+        self._left: dict[tuple[int, str], Left] = {}
+
+    @property
+    def left(self) -> list[Left]:
+        """What lives and is out of reach, as of the last look."""
+        return list(self._left.values())
+
+    def end(self, own: set[int]) -> bool:
+        """Kill what is ours and not in `own`, the children that the keeper has started; True while any may yet end."""
+        if not supervisor.IS_LINUX:
+            return False
+        table = supervisor.read_table()
+        roots = [process for process in table.values() if process.parent == self._pid and process.pid not in own]
+        ours = [process for process in roots if self._is_ours(process)]
+        self._note(table, own, roots, ours)
+        self._forget_the_dead(table)
+        ending = [self._end_tree(table, root) for root in ours]
+        for process in roots:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+        return any(ending)
+
+    def _is_ours(self, process: Process) -> bool:
+        mark = (process.pid, process.start)
+        if mark in self._strangers:
+            return False
+        if not self._may_be_strange or mark in self._ours:
+            return True
+        # A keeper that was started in an attempt shares that mark with strangers.
+        return is_supervisor(process.pid) or attempt_of(process.pid) not in {None, os.environ.get(MARK)}
+
+    def _note(self, table: Table, own: set[int], roots: Iterable[Process], ours: Iterable[Process]) -> None:
+        """Remember by kin who is whose: after the next death its processes have lost their parents."""
+        known = {process.pid for process in ours}
+        strangers = [process for process in roots if process.pid not in known]
+        self._ours = _marks(ours) | {
+            mark for pid in own | known for mark in _marks(supervisor.descendants(table, pid).values())
+        }
+        self._strangers = _marks(strangers) | {
+            mark for process in strangers for mark in _marks(supervisor.descendants(table, process.pid).values())
+        }
+        # What no stranger lives beside cannot be a stranger's: the next orphan must come from one of our children.
+        self._may_be_strange = self._pid == INIT or bool(strangers)
+
+    def _end_tree(self, table: Table, root: Process) -> bool:
+        if root.is_zombie:
+            return False
+        if is_supervisor(root.pid):
+            until = self._supervisors.setdefault((root.pid, root.start), time.monotonic() + SUPERVISOR_TIME)
+            if time.monotonic() < until:
+                return True
+        tree = (root, *supervisor.descendants(table, root.pid).values())
+        ending = [self._kill(process) for process in tree if not process.is_zombie]
+        return any(ending)
+
+    def _kill(self, process: Process) -> bool:
+        """True while it may yet end; what does not, or may not be killed, must not hold the keeper for ever."""
+        mark, now = (process.pid, process.start), time.monotonic()
+        if not supervisor.send_signal(process, signal.SIGKILL):
+            return self._leave(process, ANOTHERS)
+        if mark not in self._killed:
+            log.warning("orphan killed", extra={"pid": process.pid})
+        if now < self._killed.setdefault(mark, now + KILL_TIME):
+            return True
+        return self._leave(process, STUCK)
+
+    def _leave(self, process: Process, why: str) -> bool:
+        mark = (process.pid, process.start)
+        if mark not in self._left:
+            left = self._left[mark] = Left(pid=process.pid, command=program_of(process.pid), why=why)
+            log.warning("orphan left", extra={"pid": left.pid, "command": left.command, "why": left.why})
+        return False
+
+    def _forget_the_dead(self, table: Table) -> None:
+        living = _marks(process for process in table.values() if not process.is_zombie)
+        self._killed = {mark: until for mark, until in self._killed.items() if mark in living}
+        self._left = {mark: left for mark, left in self._left.items() if mark in living}
+
+
+def _marks(processes: Iterable[Process]) -> set[tuple[int, str]]:
+    return {(process.pid, process.start) for process in processes}

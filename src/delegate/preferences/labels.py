@@ -1,0 +1,105 @@
+"""Wishes in an issue's labels and text: `delegate:claude-sonnet-4-5`, `executor/codex`, `delegate:effort=high`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from delegate.errors import shown
+from delegate.model import Field, Source, is_agent
+from delegate.preferences.models import EFFORTS, family
+from delegate.preferences.resolve import AGENT_SYNONYMS, PLACES, Wish
+
+KEYS = {
+    "executor": Field.AGENT,
+    "agent": Field.AGENT,
+    "model": Field.MODEL,
+    "thinking": Field.EFFORT,
+    "effort": Field.EFFORT,
+    "repo": Field.REPOSITORY,
+    "repository": Field.REPOSITORY,
+    "base": Field.BASE,
+    "mode": Field.MODE,
+}
+PREFIXED = re.compile(r"\s*(?:delegate|delego)\s*:(?P<body>.*)", re.I | re.S)
+# Without the prefix only the groups that are ours by agreement: `base/…` may be anybody's label.
+GROUPED = re.compile(r"\s*(?P<key>executor|model|thinking|repo)\s*/(?P<value>.*)", re.I | re.S)
+KEYED = re.compile(r"(?P<key>[A-Za-z_-]+)\s*(?P<sign>[=/])(?P<value>.*)", re.S)
+TAG = re.compile(r"(?<![\w:/.@-])(?:delegate|delego):(?P<body>[A-Za-z0-9][^\s,;()<>{}\"'`|]*)", re.I)
+# Shown as an example, said by somebody else, or not shown at all: fenced and inline code, quotations, HTML comments.
+UNSAID = re.compile(
+    r"^[ \t]*(?P<fence>```+|~~~+).*?(?:^[ \t]*(?P=fence)|\Z)|<!--.*?(?:-->|\Z)|^[ \t]*>.*?$|`[^`\n]+`", re.S | re.M
+)
+PUNCTUATION = ".!?:*_~"
+
+
+def parse_labels(labels: Sequence[str]) -> tuple[Wish, ...]:
+    """The wishes of an issue's labels; labels that are not about Delegate are passed over."""
+    return tuple(wish for label in labels if (wish := parse_label(label)) is not None)
+
+
+def parse_label(label: str) -> Wish | None:
+    """One label's wish, or its problem; None: it is somebody else's. An unknown name is taken for a model's."""
+    if prefixed := PREFIXED.fullmatch(label):
+        return _wish(prefixed["body"].strip(), Source.LABEL, f"the label {shown(label)}", bare_is_model=True)
+    if grouped := GROUPED.fullmatch(label):
+        return _valued(
+            KEYS[grouped["key"].lower()], grouped["value"].strip(), Source.LABEL, f"the label {shown(label)}"
+        )
+    return None
+
+
+def parse_tags(text: str, source: Source) -> tuple[Wish, ...]:
+    """The wishes in a description or a comment. A tag in code, in a quotation or in a hidden comment is only noted."""
+    said = UNSAID.sub(lambda found: " " * len(found[0]), text)
+    found = [_wish(body, source, _tag_in(body, source), bare_is_model=False) for body in _bodies(said)]
+    unsaid = [body for part in UNSAID.finditer(text) for body in _bodies(part[0])]
+    if unsaid:
+        notes = [
+            f"{_tag_in(body, source)} stands in code, a quotation or a hidden comment: not followed" for body in unsaid
+        ]
+        found.append(Wish(source=source, notes=tuple(dict.fromkeys(notes))))
+    return tuple(found)
+
+
+def _bodies(text: str) -> Iterator[str]:
+    for tag in TAG.finditer(text):
+        yield tag["body"].rstrip(PUNCTUATION)
+
+
+def _tag_in(body: str, source: Source) -> str:
+    return f"delegate:{shown(body)} in {PLACES[source]}"
+
+
+def _wish(body: str, source: Source, where: str, *, bare_is_model: bool) -> Wish:
+    keyed = KEYED.fullmatch(body)
+    if keyed and keyed["key"].lower() in KEYS:
+        return _valued(KEYS[keyed["key"].lower()], keyed["value"].strip(), source, where)
+    if keyed and keyed["sign"] == "=":
+        near = get_close_matches(keyed["key"].lower(), KEYS, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
+        return Wish(source=source, problems=(f"{where} has no key that we know; {advice}",))
+    return _bare(body, source, where, bare_is_model=bare_is_model)
+
+
+def _valued(field: Field, value: str, source: Source, where: str) -> Wish:
+    if not value:
+        return Wish(source=source, problems=(f"{where} names no {field}",))
+    return Wish(source=source, values={field: value})
+
+
+def _bare(body: str, source: Source, where: str, *, bare_is_model: bool) -> Wish:
+    """A name alone: an agent, an effort, or else a model."""
+    name = body.lower()
+    if not body:
+        return Wish(source=source, problems=(f"{where} names nothing",))
+    if name in AGENT_SYNONYMS or is_agent(name) or is_agent(body):
+        return Wish(source=source, values={Field.AGENT: body})
+    if name in EFFORTS:
+        return Wish(source=source, values={Field.EFFORT: body})
+    if bare_is_model or family(body) is not None:
+        return Wish(source=source, values={Field.MODEL: body})
+    # In running text an unknown word is more likely a slip than a model.
+    advice = f"if {shown(body)} is a model, write delegate:model={shown(body)}"
+    return Wish(source=source, problems=(f"{where} names no agent, effort or model that we know; {advice}",))

@@ -1,0 +1,86 @@
+"""How a repository is named in a request: our own grammar, narrower than git's. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from delegate.errors import InvalidField
+
+LENGTH_MAX = 1000
+PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+SEGMENT = r"[A-Za-z0-9_~][A-Za-z0-9._~-]{0,99}"
+HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
+PORT = r"(:[0-9]{1,5})?"
+SEGMENTS = rf"{SEGMENT}(/{SEGMENT}){{0,9}}/?"
+SHORT = re.compile(rf"(?P<owner>{PART})/(?P<name>{PART})")
+ADDRESSES = (
+    re.compile(rf"https?://{HOST}{PORT}/{SEGMENTS}"),
+    re.compile(rf"ssh://({PART}@)?{HOST}{PORT}/{SEGMENTS}"),
+    re.compile(rf"{PART}@{HOST}:/?{SEGMENTS}"),
+)
+WITH_LOGIN = re.compile(r"[a-z+]+://[^/@]*:[^/@]*@", re.IGNORECASE)
+FORMS = "owner/name, https://host/owner/name.git, ssh://git@host/owner/name.git, git@host:owner/name.git or /a/path"
+
+
+def repository_url(text: str) -> str:
+    """The address that git is given for what a person wrote; a short `owner/name` is on GitHub."""
+    if len(text) > LENGTH_MAX:
+        raise InvalidField(field="repository", why=f"is longer than {LENGTH_MAX:,} characters")
+    if WITH_LOGIN.match(text):
+        raise InvalidField(field="repository", why="holds a password; let git's credential helper keep it")
+    short = SHORT.fullmatch(text)
+    if short and not _is_odd(short["name"]):
+        return f"https://github.com/{short['owner']}/{short['name'].removesuffix('.git')}.git"
+    if any(form.fullmatch(text) for form in ADDRESSES) and ".." not in text:
+        return text
+    if text.startswith("/"):
+        return _local(text)
+    raise InvalidField(field="repository", why=f"must be one of {FORMS}")
+
+
+def _is_odd(name: str) -> bool:
+    return ".." in name or name.endswith(".") or name == ".git"
+
+
+def _local(text: str) -> str:
+    parts = text.split("/")
+    if ".." in parts or not text.isprintable() or not text.strip("/"):
+        raise InvalidField(field="repository", why="must be the plain path of one repository on the runner's machine")
+    return str(PurePosixPath(text))
+
+
+def repository_name(url: str) -> str:
+    """What people call it: the last two parts of an address, or a folder's name."""
+    if url.startswith(("/", "file:")):
+        return _last_parts(url, 1)
+    return _last_parts(url.partition("://")[2].partition("/")[2] or url.rpartition(":")[2], 2)
+
+
+def _last_parts(path: str, count: int) -> str:
+    parts = [part for part in path.split("/") if part]
+    if len(parts) > 1 and parts[-1] == ".git":
+        parts.pop()
+    return "/".join(parts[-count:]).removesuffix(".git")
+
+
+PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+BRANCH = re.compile(rf"{PART}(/{PART}){{0,9}}")
+LENGTH_MAX = 250
+GRAMMAR = f"must be a branch: parts as {PART}, joined by /"
+COMMIT = re.compile(r"[0-9a-fA-F]{40}([0-9a-fA-F]{24})?")
+
+
+def branch_problem(name: str) -> str | None:
+    """Why this is no name of a branch, in words that follow the name of a field."""
+    if len(name) > LENGTH_MAX:
+        return f"{GRAMMAR}, at most {LENGTH_MAX} characters in all"
+    if BRANCH.fullmatch(name) is None:
+        return GRAMMAR
+    if COMMIT.fullmatch(name):
+        return f"{GRAMMAR}; this is the name of a commit"
+    if name.startswith("refs/") or name == "HEAD":
+        return f"{GRAMMAR}; without refs/heads/, and not HEAD"
+    if ".." in name or any(part.endswith((".", ".lock")) for part in name.split("/")):
+        return f"{GRAMMAR}; without .. and with no . or .lock at the end of a part"
+    return None

@@ -1,0 +1,244 @@
+"""A repository's own file, `.delegate.toml`: every key, what it may be, and nothing else. Standard library only."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from delegate.config.values import parse_duration_ms
+from delegate.errors import BadRepoFile, shown
+from delegate.model import Field
+
+FILE_NAME = ".delegate.toml"
+SIZE_MAX = 64 * 1024  # bytes; nobody writes more by hand
+ENTRIES_MAX = 100
+ENTRY_MAX = 4_000  # characters of a command or a pattern
+PROMPT_ADDITION_MAX = 20_000
+TURNS_MAX = 10
+BUDGET_MAX = 1e6
+TIMEOUTS = (timedelta(seconds=1), timedelta(hours=24))
+PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column \d+|end of document)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """How a key is read, what a person is told it may be, and a line of help."""
+
+    read: Callable[[object], Any]  # Any: each key has its own type, checked by the field it fills
+    kind: str
+    help: str
+
+
+def key(*, default: Any, read: Callable[[object], Any], kind: str, help: str) -> Any:
+    return field(default=default, metadata={"key": Key(read, kind, help)})
+
+
+def a_line(value: object) -> str:
+    text = _text(value)
+    if not text.strip() or len(text) > ENTRY_MAX or not text.isprintable():
+        raise ValueError("must be one line of text")
+    return text.strip()
+
+
+def some_text(value: object) -> str:
+    text = _text(value)
+    if len(text) > PROMPT_ADDITION_MAX or "\x00" in text:
+        raise ValueError(f"must have at most {PROMPT_ADDITION_MAX:,} characters, without NUL")
+    return text
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"must be text in quotes, not {told(value)}")
+    return value
+
+
+def entries(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f'must be a list of texts, as in ["…"], not {told(value)}')
+    if len(value) > ENTRIES_MAX:
+        raise ValueError(f"must have at most {ENTRIES_MAX} entries")
+    for number, entry in enumerate(value, start=1):
+        if not isinstance(entry, str):
+            raise TypeError(f"must hold texts only, but entry {number} is {told(entry)}")
+        if not entry.strip() or len(entry) > ENTRY_MAX or "\x00" in entry:
+            raise ValueError(f"entry {number} must have 1 to {ENTRY_MAX:,} characters, without NUL")
+    return tuple(value)
+
+
+def yes_or_no(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"must be true or false, not {told(value)}")
+    return value
+
+
+def turns(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= TURNS_MAX:
+        raise ValueError(f"must be a whole number from 0 to {TURNS_MAX}, not {told(value)}")
+    return value
+
+
+def money(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= BUDGET_MAX:
+        raise ValueError(f"must be a positive number of US dollars, not {told(value)}")
+    return float(value)
+
+
+def duration(value: object) -> timedelta:
+    text = value.strip() if isinstance(value, str) else ""
+    if not text or text.isdigit():  # without a unit nobody knows whether seconds or milliseconds are meant
+        raise ValueError(f'must be a duration with its unit, as in "90s", "30m" or "2h", not {told(value)}')
+    try:
+        found = timedelta(milliseconds=parse_duration_ms(text))
+    except (ValueError, OverflowError):
+        raise ValueError(f'must be a duration, as in "90s", "30m" or "2h", not {told(value)}') from None
+    if not TIMEOUTS[0] <= found <= TIMEOUTS[1]:
+        raise ValueError("must be from 1s to 24h")
+    return found
+
+
+def told(value: object) -> str:
+    """A value as its writer sees it."""
+    match value:
+        case str():
+            return f'"{shown(value)}"'
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a table"
+        case list():
+            return "a list"
+    return shown(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoFile:
+    agent: str | None = key(
+        default=None,
+        read=a_line,
+        kind="text",
+        help="the agent that works here unless somebody asks for another: `claude`, …",
+    )
+    model: str | None = key(
+        default=None, read=a_line, kind="text", help="its model; the agent's own default if not set"
+    )
+    effort: str | None = key(
+        default=None,
+        read=a_line,
+        kind="text",
+        help="how long it thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`",
+    )
+    base: str | None = key(
+        default=None,
+        read=a_line,
+        kind="text",
+        help="the branch that work starts from; the repository's default branch if not set",
+    )
+    setup: tuple[str, ...] = key(
+        default=(),
+        read=entries,
+        kind="list of texts",
+        help="commands that make a fresh worktree ready, run before the agent",
+    )
+    setup_timeout: timedelta = key(
+        default=timedelta(minutes=10), read=duration, kind="duration", help="how long each setup command may take"
+    )
+    checks: tuple[str, ...] = key(
+        default=(),
+        read=entries,
+        kind="list of texts",
+        help="commands that must end with exit code 0 before anything is pushed",
+    )
+    check_timeout: timedelta = key(
+        default=timedelta(minutes=10), read=duration, kind="duration", help="how long each check may take"
+    )
+    check_turns: int = key(
+        default=2, read=turns, kind="number", help="how often the agent is shown a red check and may mend it; 0 to 10"
+    )
+    carry: tuple[str, ...] = key(
+        default=(),
+        read=entries,
+        kind="list of texts",
+        help="patterns of untracked files to copy from your checkout into the worktree, as in `.env`",
+    )
+    draft: bool = key(default=False, read=yes_or_no, kind="true or false", help="open pull requests as drafts")
+    protected: tuple[str, ...] = key(
+        default=(),
+        read=entries,
+        kind="list of texts",
+        help="more paths whose change makes the pull request a draft with a warning",
+    )
+    prompt: str = key(
+        default="", read=some_text, kind="text", help="what every agent should know about this repository"
+    )
+    budget_usd: float | None = key(
+        default=None, read=money, kind="number", help="US dollars that an attempt may cost, where the agent can tell"
+    )
+
+    @property
+    def preferences(self) -> Mapping[Field, str]:
+        """What the file wishes for; the keys are named as the fields of the preferences are."""
+        named = {Field.AGENT: self.agent, Field.MODEL: self.model, Field.EFFORT: self.effort, Field.BASE: self.base}
+        return {one: value for one, value in named.items() if value is not None}
+
+
+KEYS: Mapping[str, Key] = {entry.name: entry.metadata["key"] for entry in fields(RepoFile)}
+
+
+def parse(text: str | bytes) -> RepoFile:
+    """Raises BadRepoFile, which names the key and, where it can be told, the line."""
+    source = _decoded(text)
+    values = {}
+    for name, value in _loaded(source).items():
+        if name not in KEYS:
+            raise _bad(source, f"there is no key {shown(name)}; {_advice(name)}", name)
+        try:
+            values[name] = KEYS[name].read(value)
+        except (TypeError, ValueError) as error:
+            raise _bad(source, f"{name} {error}", name) from None
+    return RepoFile(**values)
+
+
+def _decoded(text: str | bytes) -> str:
+    if len(text) > SIZE_MAX:
+        raise _bad("", f"is larger than {SIZE_MAX:,} bytes")
+    if isinstance(text, str):
+        return text.removeprefix("\ufeff")
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _bad("", f"is not UTF-8 at byte {error.start}") from None
+
+
+def _loaded(source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        place = PLACE.search(str(error))
+        why = f"is not TOML: {PLACE.sub('', str(error))}"
+        raise _bad(source, why, line=int(place["line"]) if place and place["line"] else None) from None
+    except (ValueError, RecursionError):  # an integer of 5,000 digits, arrays in arrays in arrays
+        raise _bad(source, "holds a value that is too large or too deep") from None
+
+
+def _advice(name: str) -> str:
+    near = get_close_matches(name.lower().replace("-", "_"), KEYS, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
+
+
+def _bad(source: str, why: str, name: str | None = None, line: int | None = None) -> BadRepoFile:
+    line = line or (_line_of(source, name) if name else None)
+    where = FILE_NAME if line is None else f"{FILE_NAME}, line {line}"
+    return BadRepoFile(where=where, why=why, file=FILE_NAME, key=name, line=line)
+
+
+def _line_of(source: str, name: str) -> int | None:
+    """The line that sets a key; None when it cannot be told, as when a text of several lines looks the same."""
+    pattern = re.compile(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*[=.\]]")
+    found = [number for number, line in enumerate(source.split("\n"), start=1) if pattern.match(line)]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,245 @@
+"""The door for people and their programs: submit, look, cancel, retry, follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from email.utils import format_datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from delegate import __version__
+from delegate.config.settings import shown_settings
+from delegate.intake import batch, retry
+from delegate.intake import submit as intake
+from delegate.intake.from_wire import request_of
+from delegate.intake.messages import send_message
+from delegate.model import Task
+from delegate.queue import finish, questions
+from delegate.queue.ending import Moved
+from delegate.relay import feeds, views
+from delegate.relay.auth import owner
+from delegate.relay.notify import tell
+from delegate.relay.problems import PROBLEMS
+from delegate.relay.requests import JsonBody, Relay, TaskInPath, relay_of
+from delegate.relay.views import answer, change_view, runner_view, task_view
+from delegate.report import follow
+from delegate.report.graph import graph_of
+from delegate.store.database import is_postgres
+from delegate.wire.basics import TaskCursor, TaskStatus
+from delegate.wire.parts import ChangeView
+from delegate.wire.tasks import (
+    AnswerRequest,
+    BatchAnswer,
+    BatchRequest,
+    CancelRequest,
+    GraphView,
+    MessageRequest,
+    OutputView,
+    PromptView,
+    RelayView,
+    ResumeRequest,
+    RetryRequest,
+    SubmitRequest,
+    TaskDetail,
+    TaskPage,
+    TaskView,
+)
+
+SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was seen before"}}
+BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+submit_body = JsonBody(SubmitRequest)
+SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
+BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
+CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
+RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
+ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest))]
+MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
+
+
+@router.post("/tasks", status_code=201, response_model=TaskView, responses=SEEN)
+async def submit_task(request: Request, body: SubmitBody) -> Response:
+    relay = relay_of(request)
+    submitted = await intake.submit(relay.database, request_of(body), relay.settings, relay.now())
+    return _submitted(relay, submitted)
+
+
+async def submit_task_quickly(request: Request) -> Response:
+    """The door above without FastAPI before it, which takes a fifth of the time of a submit; these come in crowds."""
+    await owner(request)
+    return await submit_task(request, await submit_body(request))
+
+
+@router.post("/tasks/batch", status_code=201, response_model=BatchAnswer)
+async def submit_tasks(request: Request, body: BatchBody) -> Response:
+    """All of them or none, in one commit."""
+    relay = relay_of(request)
+    entries = [batch.Entry(request=request_of(entry), name=entry.name) for entry in body.tasks]
+    submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
+    for one in submitted:
+        tell(relay.hub, Moved(task=one.task))
+    return answer(BatchAnswer(tasks=[task_view(one.task) for one in submitted]), 201)
+
+
+@router.get("/tasks", response_model=TaskPage)
+async def list_tasks(
+    request: Request,
+    status: Annotated[TaskStatus | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    cursor: Annotated[TaskCursor | None, Query()] = None,
+) -> Response:
+    return answer(await views.task_page(relay_of(request), status, limit, cursor))
+
+
+@router.get("/tasks/{task_id}", response_model=TaskDetail)
+async def show_task(request: Request, task_id: TaskInPath) -> Response:
+    return answer(await views.task_detail(relay_of(request), task_id))
+
+
+@router.get("/tasks/{task_id}/graph", response_model=GraphView)
+async def show_graph(request: Request, task_id: TaskInPath) -> Response:
+    """What it waits for and what waits for it, near and far."""
+    relay = relay_of(request)
+    graph = await graph_of(relay.database, task_id, relay.rules, relay.now())
+    return answer(GraphView(tasks=[task_view(task, graph.around) for task in graph.tasks], is_cut=graph.is_cut))
+
+
+@router.post("/tasks/{task_id}/cancel", response_model=TaskView)
+async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -> Response:
+    relay = relay_of(request)
+    moved = await finish.cancel(relay.database, task_id, body.reason, relay.now())
+    tell(relay.hub, moved)
+    return await _task_answer(relay, moved.task)
+
+
+@router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
+async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
+    relay = relay_of(request)
+    return _submitted(relay, await retry.retry(relay.database, task_id, body.request_key, relay.now()))
+
+
+@router.post("/tasks/{task_id}/resume", status_code=201, response_model=TaskView, responses=SEEN)
+async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -> Response:
+    """A new task that goes on where this one stopped, in the same workspace and the same session of the agent."""
+    relay = relay_of(request)
+    resumed = await retry.resume(relay.database, task_id, body.context, request_key=body.request_key, now=relay.now())
+    return _submitted(relay, resumed)
+
+
+@router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
+async def message_task(request: Request, task_id: TaskInPath, body: MessageBody) -> Response:
+    relay = relay_of(request)
+    task = await send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
+    relay.hub.alert(task.id)
+    return await _task_answer(relay, task, status=202)
+
+
+@router.get("/tasks/{task_id}/output", response_model=OutputView)
+async def show_output(
+    request: Request, task_id: TaskInPath, tail: Annotated[int, Query(ge=1, le=10_000)] = 10_000
+) -> Response:
+    return answer(await feeds.last_lines(relay_of(request).database, task_id, tail))
+
+
+@router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse, responses=BYTES)
+async def show_raw_output(
+    request: Request, task_id: TaskInPath, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
+) -> Response:
+    """The exact bytes of the last attempt; where the limit cut some out, a line says how many."""
+    chunks = await feeds.raw_output(relay_of(request).database, task_id, stream)
+    return StreamingResponse(chunks, media_type="application/octet-stream")
+
+
+@router.get("/tasks/{task_id}/diff", response_model=ChangeView)
+async def show_change(request: Request, task_id: TaskInPath) -> Response:
+    """The change against the base, as the last attempt that made one has left it."""
+    return answer(change_view(await follow.change_of(relay_of(request).database, task_id)))
+
+
+@router.get("/tasks/{task_id}/prompt", response_model=PromptView)
+async def show_prompt(request: Request, task_id: TaskInPath) -> Response:
+    given = await follow.prompt_of(relay_of(request).database, task_id)
+    return answer(PromptView(text=given.text, is_rendered=given.is_rendered))
+
+
+@router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse, responses=EVENTS)
+async def follow_task(
+    request: Request,
+    task_id: TaskInPath,
+    start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning",
+) -> Response:
+    relay = relay_of(request)
+    cursor = feeds.parse_cursor(request.headers.get("last-event-id"))
+    if cursor is None and start == "now":
+        cursor = await follow.end_of_task_feed(relay.database, task_id)
+    await follow.attempts_of(relay.database, task_id)  # a task that does not exist is told now, not in the stream
+    return _events(feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
+
+
+@router.get("/events", response_class=EventSourceResponse, responses=EVENTS)
+async def follow_all(
+    request: Request, start: Annotated[Literal["beginning", "now"], Query(alias="from")] = "beginning"
+) -> Response:
+    relay = relay_of(request)
+    after = feeds.parse_event_id(request.headers.get("last-event-id"))
+    if after is None:
+        after = await follow.end_of_feed(relay.database) if start == "now" else 0
+    return _events(feeds.feed_of_all(relay, after))
+
+
+@router.get("/relay", response_model=RelayView)
+async def show_relay(request: Request) -> Response:
+    relay = relay_of(request)
+    now = relay.now()
+    state = await follow.relay_state(relay.database, now)
+    around = await follow.surroundings(relay.database, relay.rules, now)
+    working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
+    shown = answer(
+        RelayView(
+            version=__version__,
+            pid=os.getpid(),
+            database="postgresql" if is_postgres(relay.settings.database_url) else "sqlite",
+            started_at=relay.started_at,
+            daily_budget_usd=relay.settings.daily_budget_usd,
+            spent_today_usd=state.spent_today_usd,
+            tasks={name.value: count for name, count in state.counts.items()},
+            settings=shown_settings(relay.settings),
+            runners=[runner_view(runner, around, working.get(runner.id)) for runner in state.runners],
+        )
+    )
+    # The one answer that tells the time: `delegate doctor` compares clocks, all others are the faster without.
+    shown.headers["Date"] = format_datetime(now, usegmt=True)
+    return shown
+
+
+def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:
+    return EventSourceResponse(feed, ping=feeds.PING_SECONDS)
+
+
+def _submitted(relay: Relay, submitted: intake.Submitted) -> Response:
+    tell(relay.hub, Moved(task=submitted.task))
+    return answer(task_view(submitted.task), 201 if submitted.is_new else 200)
+
+
+async def _task_answer(relay: Relay, task: Task, status: int = 200) -> Response:
+    around = await follow.surroundings(relay.database, relay.rules, relay.now(), [task])
+    return answer(task_view(task, around), status)
+
+
+router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]
+
+
+@router.post("/tasks/{task_id}/answer", response_model=TaskView)
+async def answer_task(request: Request, task_id: TaskInPath, body: AnswerBody) -> Response:
+    """Answers all that the task's agent has asked; its session goes on with the answer."""
+    relay = relay_of(request)
+    now = relay.now()
+    task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=now)
+    tell(relay.hub, Moved(task=task))
+    return answer(task_view(task, await follow.surroundings(relay.database, relay.rules, now)))

@@ -1,0 +1,96 @@
+"""What the doors of one relay share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Generic, TypeVar, cast
+
+from fastapi import Depends, Request
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+
+from delegate.config.settings import Settings
+from delegate.errors import MalformedBody, NoSuchAttempt, NoSuchSchedule, NoSuchTask, UnsupportedMedia
+from delegate.model import AttemptId, ScheduleId, TaskId
+from delegate.queue.rules import Rules, rules_of
+from delegate.relay.notify import Hub
+from delegate.relay.problems import fault
+from delegate.store.database import Database
+from delegate.wire.basics import Wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    settings: Settings
+    database: Database
+    token_hash: str
+    started_at: datetime
+    hub: Hub = field(default_factory=Hub)
+
+    @property
+    def rules(self) -> Rules:
+        return rules_of(self.settings)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+def relay_of(request: Request) -> Relay:
+    return cast(Relay, request.app.state.relay)  # FastAPI's state is untyped
+
+
+ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+async def task_in_path(task_id: str) -> TaskId:
+    if ID.fullmatch(task_id) is None:
+        raise NoSuchTask(task_id=task_id)
+    return TaskId(task_id)
+
+
+TaskInPath = Annotated[TaskId, Depends(task_in_path)]
+
+
+async def attempt_in_path(attempt_id: str) -> AttemptId:
+    if ID.fullmatch(attempt_id) is None:
+        raise NoSuchAttempt(attempt_id=attempt_id)
+    return AttemptId(attempt_id)
+
+
+async def schedule_in_path(schedule_id: str) -> ScheduleId:
+    if ID.fullmatch(schedule_id) is None:
+        raise NoSuchSchedule(schedule_id=schedule_id)
+    return ScheduleId(schedule_id)
+
+
+M = TypeVar("M", bound=Wire)
+
+
+class JsonBody(Generic[M]):
+    """A dependency that gives the body as `model`.
+
+    FastAPI would make Python objects of it first; what JSON says about types would be lost on the way ("1" for 1,
+    1 for a moment in 1970), and half of the time with it. `describe` tells the API's document what is taken here.
+    """
+
+    def __init__(self, model: type[M]) -> None:
+        self.model = model
+
+    async def __call__(self, request: Request) -> M:
+        check_kind(request)
+        try:
+            return self.model.model_validate_json(await request.body(), strict=True)
+        except ValidationError as error:
+            # The input is not echoed, and a body can have a hundred thousand faults: the first is told.
+            raise fault(error.errors(include_url=False, include_input=False)[0], self.model) from None
+        except ClientDisconnect as error:
+            raise MalformedBody(why="it ended too early") from error
+
+
+def check_kind(request: Request) -> None:
+    """A form of a web page can send anything but this kind without asking first."""
+    given = ",".join(request.headers.getlist("content-type")).partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise UnsupportedMedia(given=given or "nothing")

@@ -1,0 +1,70 @@
+"""Commands that a repository asks for, for its set-up and its checks: each under a supervisor, as an agent is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.checkpoint_lines import Tail
+from delegate.model import Outcome, Stream
+from delegate.runner.agents.base import Ending, Fact, Invocation, NoProtocol, exit_code
+from delegate.runner.attempt.run import Run, RunEnd, Workbench
+from delegate.runner.attempt.watchdog import Patience
+from delegate.runner.checks import CommandResult
+from delegate.runner.disk import DiskLow
+from delegate.runner.process.agent_process import Command, Exit, Spares, launch
+from delegate.runner.process.cgroups import OutOfMemory
+
+OUTPUT_KEPT = 1024 * 1024  # bytes of a command's end: test runners put their counts there
+SHELL = "/bin/sh"
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandReading(NoProtocol):
+    """A command has no protocol: what it printed is kept for whoever must look at it."""
+
+    output: bytes = b""
+
+    def feed(self, stream: Stream, data: bytes) -> list[Fact]:  # noqa: ARG002
+        self.output = (self.output + data)[-OUTPUT_KEPT:]
+        return []
+
+    def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
+        raise AssertionError("a command is judged by its exit code")
+
+
+async def run_command(
+    command: str, *, cwd: Path, env: Mapping[str, str], timeout: timedelta, spares: Spares, around: Workbench
+) -> CommandResult:
+    """Run one command line to its end; its time counts within the attempt's own."""
+    started_at = anyio.current_time()
+    left = around.started_at + around.patience.total - started_at
+    limit = min(timeout.total_seconds(), max(left, 0.0))
+    tail = Tail(speaks_to_people=False)  # a command is no part of what the agent did
+    own = replace(around, patience=Patience(total=limit), started_at=started_at, tail=tail)
+    reading = CommandReading()
+    argv = (SHELL, "-c", command)
+    kills = around.memory_kills()
+    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env, cgroup=around.cgroup))
+    run = Run(process, reading, own)
+    end = await run.to_its_end(Invocation(argv=argv, env=dict(env), opening=b"", keep_input_open=False))
+    if end.ending is Ending.DISK_FULL:
+        raise DiskLow(f"`{command}` was stopped because the runner's disk was nearly full")
+    if around.ceiling is not None and around.memory_kills() > kills:
+        raise OutOfMemory(f"`{command}` was killed: {around.ceiling.sentence}")
+    return CommandResult(
+        command=command,
+        exit_code=_code(end),
+        output=reading.output,
+        seconds=anyio.current_time() - started_at,
+        timed_out=end.ending is Ending.TIMEOUT,
+        is_broken_off=end.ending is Ending.CANCELLED,
+    )
+
+
+def _code(end: RunEnd) -> int | None:
+    return exit_code(end.exit) if end.ending is Ending.EXITED else None

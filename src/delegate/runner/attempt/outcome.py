@@ -1,0 +1,125 @@
+"""The end of an attempt as it is told to the relay, and noted on disk until the relay has heard it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from delegate.config.home_files import write_private
+from delegate.errors import DelegateError
+from delegate.model import Checkpoint, Outcome
+from delegate.runner.agents.lines import storable
+from delegate.runner.lease import Lease
+from delegate.runner.secrets.redaction import Redaction
+from delegate.states import AttemptState, Reason, waits_for_answer
+from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
+from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
+
+log = logging.getLogger(__name__)
+
+MESSAGE_MAX = 10_000
+LINE_MAX = 1_000  # characters; a path may have four times as many
+NOTE = "end.json"
+
+End = FinishRequest | ReleaseRequest
+OUTCOMES: dict[AttemptState, Literal["completed", "failed", "cancelled", "waiting"]] = {
+    AttemptState.COMPLETED: "completed",
+    AttemptState.FAILED: "failed",
+    AttemptState.CANCELLED: "cancelled",
+    AttemptState.RELEASED: "waiting",
+}
+
+
+class Note(BaseModel):
+    finish: FinishRequest | None = None
+    release: ReleaseRequest | None = None
+
+
+def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
+    return FinishRequest(
+        fence=assignment.fence,
+        next_seq=assignment.next_seq,  # known only when everything is spooled
+        outcome="parked" if outcome.not_before is not None else OUTCOMES[outcome.state],
+        reason=outcome.reason,
+        message=storable(outcome.message, MESSAGE_MAX),
+        exit_code=outcome.exit_code,
+        session_id=outcome.session_id,
+        not_before=outcome.not_before,
+        usage=UsageView(**asdict(outcome.usage)),
+        result=None if outcome.result is None else ResultView(**asdict(outcome.result)),
+        checkpoint=None if outcome.checkpoint is None else checkpoint_view(outcome.checkpoint),
+        change=None if outcome.change is None else ChangeView(**asdict(outcome.change)),
+    )
+
+
+def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
+    error = None if checkpoint.error is None else storable(checkpoint.error, MESSAGE_MAX)
+    files = file_names(checkpoint.dirty_files)
+    return CheckpointView.model_validate({**asdict(checkpoint), "error": error, "dirty_files": files})
+
+
+def file_names(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else [storable(name, LINE_MAX) for name in names]
+
+
+def told(assignment: Assignment, ended: Outcome | ReleaseRequest) -> End:
+    return finish(assignment, ended) if isinstance(ended, Outcome) else ended
+
+
+def if_asked(ended: Outcome | ReleaseRequest, lease: Lease) -> Outcome | ReleaseRequest:
+    """An agent that has asked a person has not ended its task by ending its turn, however it did."""
+    if lease.asked_at is None or not isinstance(ended, Outcome) or not waits_for_answer(ended.state, ended.reason):
+        return ended
+    message = "the agent has asked a question"
+    return replace(ended, state=AttemptState.RELEASED, reason=Reason.QUESTION, message=message, not_before=None)
+
+
+def hand_back(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
+    """Not counted as an attempt."""
+    return ReleaseRequest(fence=assignment.fence, reason=Reason.HANDED_BACK, message=message, session_id=session_id)
+
+
+def loss(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
+    """Counted: the agent may have done part of its work."""
+    return ReleaseRequest(fence=assignment.fence, reason=Reason.LOST_RUNNER, message=message, session_id=session_id)
+
+
+def without_secrets(end: End, redaction: Redaction) -> End:
+    """The same end; a text that outgrew its field by what stands for a secret is cut."""
+    clean = redaction.data(end.model_dump())
+    try:
+        return type(end).model_validate(clean)
+    except ValidationError:
+        return type(end).model_validate(_as_long(clean, end.model_dump()))
+
+
+def _as_long(value: object, before: object) -> object:
+    if isinstance(value, str) and isinstance(before, str):
+        return value[: len(before)]
+    if isinstance(value, dict) and isinstance(before, dict):
+        return {name: _as_long(value[name], before[name]) for name in before}
+    if isinstance(value, list) and isinstance(before, list):
+        return [_as_long(*pair) for pair in zip(value, before, strict=True)]
+    return value
+
+
+def note(spool: Path, end: End) -> None:
+    """A runner that dies before the relay has heard the end tells it after its restart."""
+    noted = Note(finish=end) if isinstance(end, FinishRequest) else Note(release=end)
+    try:
+        write_private(spool / NOTE, noted.model_dump_json())
+    except DelegateError as error:  # the end is still told, only a crash before that would lose it
+        log.warning("end not noted", extra={"path": spool, "why": error.message})
+
+
+def noted(spool: Path) -> End | None:
+    try:
+        found = Note.model_validate_json((spool / NOTE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found.finish or found.release

@@ -1,0 +1,107 @@
+"""Bare repositories written and read as files: what git would need a process for, and what no config can steer."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from delegate.runner.removal import remove
+
+REF_BYTES = 4096  # of one loose ref; more is no ref
+PACKED_BYTES = 256 * 1024 * 1024
+REFS_MAX = 100_000
+COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+PLAIN = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+
+
+def write_bare(
+    path: Path, *, branch: str, alternates: bytes, refs: Mapping[str, str] | None = None, config: str = ""
+) -> None:
+    """Make a repository, or make the small files of one what they are to be; its objects stay."""
+    for below in (".", "objects", "objects/info", "objects/pack", "refs"):
+        make_real(path / below)
+    write_real(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
+    write_real(path / "config", (PLAIN + config).encode(errors="surrogateescape"))
+    write_real(path / "objects" / "info" / "alternates", alternates)
+    if refs is not None:
+        write_real(path / "packed-refs", _packed(refs))
+
+
+def make_real(directory: Path) -> None:
+    """Make the directory if it is missing, or if something else is in its place: what a link leads to is not ours."""
+    if not is_directory(directory):
+        remove(directory.parent, directory.name)
+        directory.mkdir()
+
+
+def is_directory(path: Path) -> bool:
+    """A directory itself: not missing, and not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def write_real(path: Path, content: bytes) -> None:
+    """A new file, whatever an agent put in its place: writing through a link or a pipe would not end here."""
+    remove(path.parent, path.name)
+    with path.open("xb") as file:
+        file.write(content)
+
+
+def _packed(refs: Mapping[str, str]) -> bytes:
+    lines = sorted((name.encode(errors="surrogateescape"), commit.encode()) for name, commit in refs.items())
+    return b"# pack-refs with: sorted \n" + b"".join(b"%s %s\n" % (commit, name) for name, commit in lines)
+
+
+def remote_config(url: str) -> str:
+    quoted = url.replace("\\", "\\\\").replace('"', '\\"')
+    return f'[remote "origin"]\n\turl = "{quoted}"\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+
+
+def read_refs(repository: Path) -> dict[str, str]:
+    """All refs that name an object; symbolic, damaged and linked ones are left out."""
+    refs = dict(_packed_refs(repository))
+    for name in _loose_names(repository, "refs"):
+        if len(refs) >= REFS_MAX:
+            break
+        commit = read_small(repository / name).strip()
+        if COMMIT.fullmatch(commit):
+            refs[name] = commit
+    return refs
+
+
+def _packed_refs(repository: Path) -> Iterator[tuple[str, str]]:
+    for line in read_small(repository / "packed-refs", PACKED_BYTES).split("\n"):
+        commit, _, name = line.partition(" ")
+        if COMMIT.fullmatch(commit) and name.startswith("refs/"):
+            yield name, commit
+
+
+def _loose_names(repository: Path, below: str) -> Iterator[str]:
+    try:
+        with os.scandir(repository / below) as entries:
+            found = list(entries)
+    except OSError:
+        return
+    for entry in found:
+        name = f"{below}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            yield from _loose_names(repository, name)
+        elif entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):
+            yield name
+
+
+def read_small(path: Path, most: int = REF_BYTES) -> str:
+    """The beginning of a plain file that an agent may have replaced by anything; empty when it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):  # ValueError: a name with a NUL, which no file has
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(most).decode(errors="surrogateescape")

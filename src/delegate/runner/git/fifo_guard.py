@@ -1,0 +1,61 @@
+"""Git opens the ignore and attribute files of a tree; where one is a pipe, it would wait for a writer for ever."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from delegate.errors import shown
+from delegate.runner.git.program import GitFailed
+
+PATIENCE = 10.0  # seconds; only then is it worth a walk through the tree
+READ_BY_GIT = frozenset({b".gitignore", b".gitattributes"})
+
+
+async def unless_trapped(tree: Path, reading: Coroutine[Any, Any, bytes]) -> bytes:  # Any: nothing is sent to it
+    """What `reading` brings; when it takes long because of such a pipe, GitFailed with its name."""
+    outcome: list[bytes | GitFailed] = []
+
+    async def read() -> None:
+        try:
+            outcome.append(await reading)
+        except GitFailed as failed:
+            outcome.append(failed)
+        group.cancel_scope.cancel()
+
+    async def watch() -> None:
+        await anyio.sleep(PATIENCE)
+        trap = await anyio.to_thread.run_sync(lambda: next(_traps(os.fsencode(tree)), None))
+        if trap is not None and not outcome:
+            outcome.append(GitFailed(("ls-files",), None, f"{shown(trap)} is a pipe: git cannot read it"))
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        group.start_soon(watch)
+    match outcome[0]:
+        case GitFailed() as failed:
+            raise failed
+        case output:
+            return output
+
+
+def _traps(tree: bytes) -> Iterator[str]:
+    for directory, _, names in os.walk(tree):
+        for name in READ_BY_GIT.intersection(names):
+            path = directory + b"/" + name
+            if is_trap(path):
+                yield path.removeprefix(tree + b"/").decode(errors="replace")
+
+
+def is_trap(path: bytes) -> bool:
+    """Whether git would open it, and wait."""
+    try:
+        return path.rpartition(b"/")[2] in READ_BY_GIT and stat.S_ISFIFO(os.lstat(path).st_mode)
+    except OSError:  # the agent may be at work
+        return False

@@ -1,0 +1,218 @@
+"""The one way in which the runner runs git: under its own configuration, never under that of a tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from delegate.config.home_files import make_directory, write_private
+from delegate.runner.process.programs import OUTPUT_MAX, Done, ProgramMissing, ProgramTimedOut, run_program
+
+LOCAL_PATIENCE = timedelta(minutes=30)  # a checkout of 100,000 files takes most of a minute, on a slow disk many
+CONFIG_PATIENCE = timedelta(seconds=30)
+# Nothing here may run a program: hooks, filters and monitors are what a hostile tree would set.
+OUR_CONFIG = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.attributesFile": os.devnull,
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
+    "commit.gpgSign": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "push.recurseSubmodules": "no",
+    "protocol.ext.allow": "never",
+    "advice.detachedHead": "false",
+}
+# Of the user's own configuration, what it takes to reach a remote and who they are.
+REACHING = ("credential.", "url.", "http.", "https.", "ssh.", "protocol.", "user.", "safe.")
+REACHING_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
+# What an outer git, or a user's shell, may have set to point git at another repository or configuration.
+STEERING = (
+    "GIT_CONFIG",
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX",
+    "GIT_OBJECT",
+    "GIT_ALTERNATE",
+    "GIT_NAMESPACE",
+    "GIT_COMMON_DIR",
+    "GIT_CEILING",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_EDITOR",
+    "GIT_PREFIX",
+    "GIT_TRACE",
+)
+ALWAYS = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "LC_ALL": "C",
+}
+# As a variable, because git takes it away from the other side of a remote on this disk, whose own hooks are to run.
+NO_HOOKS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": os.devnull}
+
+
+class GitFailed(Exception):
+    """A git command did not do what it was to do."""
+
+    def __init__(self, arguments: tuple[str, ...], done: Done | None, why: str) -> None:
+        self.done = done
+        self.why = why
+        super().__init__(f"git {arguments[0] if arguments else ''}: {why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    program: str
+    local_env: Mapping[str, str]  # for commands on our own repositories: nothing of the user's is inherited
+    remote_env: Mapping[str, str]  # for fetch and push: the user's environment and what reaches their remotes
+    user_name: str
+    user_email: str
+
+    async def run(
+        self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A command that stays on this machine; its output, or GitFailed."""
+        call = _Call(arguments=arguments, cwd=cwd, env={**self.local_env, **(extra or {})}, input=input)
+        return await self._output_of(call, LOCAL_PATIENCE)
+
+    async def reach(
+        self, *arguments: str, cwd: Path, timeout: timedelta, extra: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A command that speaks to a remote as the user would. It ends with us."""
+        env = {**self.remote_env, **(extra or {})}
+        return await self._output_of(_Call(arguments=arguments, cwd=cwd, env=env, reaches_out=True), timeout)
+
+    async def _output_of(self, call: _Call, timeout: timedelta) -> bytes:
+        try:
+            done = await run_program(
+                [self.program, *call.arguments],
+                cwd=call.cwd,
+                env=call.env,
+                timeout=timeout,
+                input=call.input,
+                dies_with_us=call.reaches_out,
+            )
+        except (ProgramMissing, ProgramTimedOut) as problem:
+            raise GitFailed(call.arguments, None, str(problem)) from problem
+        if done.code != 0:
+            raise GitFailed(call.arguments, done, done.words or f"ended with exit code {done.code}")
+        if done.is_cut:
+            raise GitFailed(call.arguments, done, f"printed more than {OUTPUT_MAX // 1024**2} MiB")
+        return done.stdout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    arguments: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    input: bytes = b""
+    reaches_out: bool = False
+
+
+class GitSetup:
+    """Git as the user has it set up when it is first asked for: at the runner's start."""
+
+    def __init__(self, environ: Mapping[str, str], directory: Path) -> None:
+        self._environ = environ
+        self._directory = directory
+        self._reading = anyio.Lock()
+        self._git: Git | None = None
+
+    async def get(self) -> Git:
+        async with self._reading:
+            if self._git is None:
+                self._git = await read_git(self._environ, self._directory)
+            return self._git
+
+
+async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
+    """Git as this user has it set up, read once; our copy of what reaches remotes is kept in `directory`."""
+    program = shutil.which("git", path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise GitFailed((), None, "git is not installed")
+    own = {name: value for name, value in environ.items() if not name.startswith(STEERING)}
+    theirs = await _settings(program, {**own, **_config_variables(environ), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"})
+    settings = dict(theirs)
+    make_directory(directory)
+    excludes = directory / "excludes"
+    write_private(excludes, _excludes(settings, own))
+    ours = list({**OUR_CONFIG, "core.excludesFile": str(excludes)}.items())
+    who = [
+        ("user.name", settings.get("user.name", "Delegate")),
+        ("user.email", settings.get("user.email", "delegate@localhost")),
+    ]
+    write_private(directory / "local.gitconfig", _written([*who, *ours]))
+    reaching = [*_reaching(theirs), *(pair for pair in ours if pair[0] != "core.hooksPath")]
+    write_private(directory / "remote.gitconfig", _written(reaching))
+    path = {"PATH": environ.get("PATH", os.defpath)}
+    return Git(
+        program=program,
+        local_env={**path, **ALWAYS, "HOME": str(directory), "GIT_CONFIG_GLOBAL": str(directory / "local.gitconfig")},
+        remote_env={**own, **ALWAYS, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
+        user_name=who[0][1],
+        user_email=who[1][1],
+    )
+
+
+async def _settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """All settings that git finds outside of any repository, in its order: a later one wins."""
+    root = Path("/")
+    done = await run_program(
+        [program, "config", "--list", "--includes", "-z"], cwd=root, env=env, timeout=CONFIG_PATIENCE
+    )
+    if done.code != 0:
+        raise GitFailed(("config",), done, done.words)
+    entries = (entry.split("\n", 1) for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
+    # A name without a value means yes, one with an empty value no.
+    return [(name, value[0] if value else "true") for name, *value in entries]
+
+
+def _config_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where this user's configuration is, if they moved it, and what they have set by variables."""
+    names = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_COUNT")
+    prefixes = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+    return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+
+
+def _reaching(settings: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [pair for pair in settings if pair[0].startswith(REACHING) or pair[0] in REACHING_KEYS]
+
+
+def _excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    default = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config") / "git" / "ignore"
+    named = settings.get("core.excludesfile")
+    path = Path(named.replace("~/", f"{environ.get('HOME', '')}/", 1)) if named else default
+    try:
+        return path.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def _written(settings: list[tuple[str, str]]) -> str:
+    return "".join(f"{_header(name)}\t{name.rpartition('.')[2]} = {_quoted(value)}\n" for name, value in settings)
+
+
+def _header(name: str) -> str:
+    section, _, rest = name.partition(".")
+    subsection = rest.rpartition(".")[0]
+    if not subsection:
+        return f"[{section}]\n"
+    escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
+    return f'[{section} "{escaped}"]\n'
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'

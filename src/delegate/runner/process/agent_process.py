@@ -1,0 +1,449 @@
+"""Start an agent under its supervisor, feed and read it, and leave nothing of it alive."""
+
+from __future__ import annotations
+
+import errno as errors
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from io import FileIO
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from delegate.model import Stream
+from delegate.runner.process import supervisor
+from delegate.runner.process.strays import attempt_of, program_of
+from delegate.runner.process.supervisor import IS_LINUX, LEFTOVER_GRACE, Process, Table, become_subreaper
+
+__all__ = [
+    "AgentProcess",
+    "Command",
+    "Exit",
+    "NotStarted",
+    "Spare",
+    "become_subreaper",
+    "end_strays",
+    "launch",
+    "start_spare",
+]
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64 * 1024  # what a pipe holds: a larger read would find no more
+START_BOUND = 30.0  # a program on a sleeping disk is slow; a hung network disk must not hold the runner
+KILL_BOUND = 5.0  # kills take milliseconds; what stays longer hangs in the kernel, and waiting will not help
+KILL_TICK = 0.01
+REAP_TICK = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]  # the whole environment: nothing else is inherited
+    cgroup: tuple[str, str] | None = None  # in which it starts, and the one that its supervisor goes back to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How the agent's first process ended: with a code, or by a signal."""
+
+    code: int | None
+    signal: int | None
+
+
+class NotStarted(Exception):
+    """The program does not run: it or its directory is missing, or may not be used."""
+
+    def __init__(self, *, errno: int, why: str) -> None:
+        self.errno = errno
+        self.why = why
+        super().__init__(why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A supervisor that was started ahead and waits for its one command."""
+
+    pid: int
+    control: socket.socket
+    stdin: FileIO
+    stdout: FileIO
+    stderr: FileIO
+
+    async def discard(self) -> None:
+        self.close()
+        with anyio.move_on_after(KILL_BOUND, shield=True):
+            await _reap(self.pid)
+
+    def close(self) -> None:
+        for end in (self.control, self.stdin, self.stdout, self.stderr):
+            _close(end)
+
+
+async def start_spare() -> Spare:
+    """Start the next supervisor; it is not waited for: a command sent early is read when it is up."""
+    await anyio.lowlevel.checkpoint()
+    return _spawn_supervisor()
+
+
+def _spawn_supervisor() -> Spare:
+    with ExitStack() as ours, ExitStack() as theirs:
+        control, their_control = socket.socketpair()
+        ours.callback(control.close)
+        theirs.callback(their_control.close)
+        their_stdin, stdin = _pipe(theirs, ours)
+        stdout, their_stdout = _pipe(ours, theirs)
+        stderr, their_stderr = _pipe(ours, theirs)
+        standing = [end.fileno() for end in (their_stdin, their_stdout, their_stderr)] + [their_control.fileno()]
+        # Delegate's secrets and markers stay out; without the loader's variables some interpreters do not start.
+        env = {name: value for name, value in os.environ.items() if name.startswith(("LD_", "DYLD_"))}
+        pid = os.posix_spawn(
+            sys.executable,
+            (sys.executable, "-I", "-S", supervisor.__file__),
+            env,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(standing)],
+            setsigmask=supervisor.DEAF_TO,
+        )
+        for end in (control, stdin, stdout, stderr):
+            os.set_blocking(end.fileno(), False)
+        ours.pop_all()
+        return Spare(pid=pid, control=control, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
+    reading, writing = os.pipe()
+    return reader.enter_context(FileIO(reading, "r")), writer.enter_context(FileIO(writing, "w"))
+
+
+class AgentProcess:
+    """A running agent. Whoever launched it must `aclose` it; only that frees its descriptors and its supervisor."""
+
+    def __init__(self, spare: Spare) -> None:
+        self.pid = 0
+        self.supervisor_lost = False
+        self._spare = spare
+        self._outputs = {Stream.STDOUT: spare.stdout, Stream.STDERR: spare.stderr}
+        self._unread = b""
+        self._exit: Exit | None = None
+        self._failure: NotStarted | None = None
+        self._gone = False
+        # No task of our own reads the control socket: whoever waits for news takes its turn at it.
+        self._reading = anyio.Lock()
+        self._sending = anyio.Lock()
+
+    async def receive(self) -> tuple[Stream, bytes]:
+        """The next bytes of either stream, at most `CHUNK`; EndOfStream when both are at their end."""
+        await anyio.lowlevel.checkpoint()
+        while self._outputs:
+            was_gone = self._gone  # asked before reading: what the dead have written is in the pipes by then
+            for stream, output in list(self._outputs.items()):
+                data = None if output.closed else output.read(CHUNK)
+                if data:
+                    self._outputs[stream] = self._outputs.pop(stream)  # the other one is first next time
+                    return stream, data
+                if data == b"" or output.closed or was_gone:
+                    # A process outside the tree may hold the pipe; it is not the agent, and we do not wait for it.
+                    _close(self._outputs.pop(stream))
+            if self._outputs:
+                await self._output_or_end()
+        raise anyio.EndOfStream
+
+    async def _output_or_end(self) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def readable(output: FileIO) -> None:
+                await _ready(anyio.wait_readable, output)
+                group.cancel_scope.cancel()
+
+            async def gone() -> None:
+                await self._until(lambda: self._gone)
+                group.cancel_scope.cancel()
+
+            for output in self._outputs.values():
+                group.start_soon(readable, output)
+            group.start_soon(gone)
+
+    async def send(self, data: bytes) -> None:
+        """Write to the agent's input; quietly nothing when the agent has closed it or ended."""
+        unsent = memoryview(data)
+        async with self._sending:
+            while unsent and not self._spare.stdin.closed:
+                try:
+                    written = self._spare.stdin.write(unsent)
+                except BrokenPipeError:
+                    _close(self._spare.stdin)
+                    return
+                if written is None:
+                    await _ready(anyio.wait_writable, self._spare.stdin)
+                else:
+                    unsent = unsent[written:]
+
+    async def close_input(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        _close(self._spare.stdin)
+
+    async def stop(self, grace: timedelta) -> None:
+        """TERM everything the agent started, after `grace` KILL it; returns when nothing lives."""
+        with anyio.move_on_after(grace.total_seconds() + KILL_BOUND):
+            await self._order({"stop": grace.total_seconds()})
+            await self._until(lambda: self._gone)
+        if not self._gone:
+            await self._bury()
+
+    async def wait(self) -> Exit:
+        """How the agent's first process ended; what it left behind may live a little longer, see `stop`."""
+        await self._until(lambda: self._exit is not None)
+        assert self._exit is not None
+        return self._exit
+
+    async def aclose(self) -> None:
+        """Whatever happens, nothing lives afterwards: leftovers of an agent that ended by itself have their grace,
+        everything else is killed at once."""
+        if self._exit and not self._gone:
+            with anyio.move_on_after(LEFTOVER_GRACE + 1, shield=True):
+                await self._until(lambda: self._gone)
+        with anyio.move_on_after(KILL_BOUND, shield=True):
+            await self._cut_off()
+        if not self._gone:
+            await self._bury()
+        with anyio.move_on_after(KILL_BOUND, shield=True):
+            await _reap(self._spare.pid)
+        self._spare.close()
+
+    async def _cut_off(self) -> None:
+        """End the orders; to the supervisor this is our death, and it kills everything."""
+        if not self._gone:
+            with suppress(OSError):  # it may have been killed just now
+                self._spare.control.shutdown(socket.SHUT_WR)
+            await self._until(lambda: self._gone)
+
+    async def _begin(self, command: Command) -> None:
+        request = _request(command)
+        with anyio.move_on_after(START_BOUND) as scope:
+            await self._order(request)
+            await self._until(lambda: bool(self.pid) or self._gone)
+        if scope.cancelled_caught:
+            raise NotStarted(errno=errors.ETIMEDOUT, why=f"{command.argv[0]} did not start in {START_BOUND:.0f} s")
+        if self._failure:
+            raise self._failure
+        if not self.pid:
+            raise NotStarted(errno=errors.ECONNRESET, why=f"the supervisor was killed while {command.argv[0]} started")
+
+    async def _order(self, message: Mapping[str, object]) -> None:
+        unsent = memoryview(json.dumps(message).encode() + b"\n")
+        while unsent and not self._gone:
+            try:
+                unsent = unsent[self._spare.control.send(unsent) :]
+            except BlockingIOError:
+                await _ready(anyio.wait_writable, self._spare.control)
+            except (BrokenPipeError, ConnectionResetError):
+                return  # it has ended; whoever reads will learn how
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            async with self._reading:
+                if not reached():
+                    await self._read_news()
+
+    async def _read_news(self) -> None:
+        await _ready(anyio.wait_readable, self._spare.control)
+        try:
+            data = self._spare.control.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._learn(json.loads(line))
+        if not data and not self._gone:
+            await self._bury()
+
+    def _learn(self, news: Mapping[str, object]) -> None:
+        match news:
+            case {"started": int(pid)}:
+                self.pid = pid
+            case {"failed": int(number), "why": str(why)}:
+                self._failure = NotStarted(errno=number, why=why)
+                self._gone = True
+            case {"exited": (int() | None) as code, "signal": (int() | None) as number}:
+                self._exit = Exit(code=code, signal=number)
+            case {"gone": True}:
+                self._exit = self._exit or Exit(code=None, signal=signal.SIGKILL)
+                self._gone = True
+
+    async def _bury(self) -> None:
+        """The supervisor is dead, or does not obey and must be: its children become ours, and we kill them."""
+        if not self.supervisor_lost:
+            log.warning("supervisor lost, killing the agent", extra={"pid": self.pid})
+        self.supervisor_lost = True
+        with anyio.move_on_after(KILL_BOUND, shield=True):
+            if not _has_ended(self._spare.pid):
+                os.kill(self._spare.pid, signal.SIGKILL)
+            await _reap(self._spare.pid)  # its socket closes before its children change hands; once reaped, they have
+            await _end_orphans(self.pid)
+        self._learn({"gone": True})
+
+
+async def launch(spare: Spare, command: Command) -> AgentProcess:
+    """Start the command under this supervisor, which is used up also when the start fails (NotStarted)."""
+    if _has_ended(spare.pid):  # killed while it waited; nothing was started, so another one may
+        spare.close()
+        spare = await start_spare()
+    process = AgentProcess(spare)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(process.aclose)
+        await process._begin(command)  # noqa: SLF001
+        stack.pop_all()
+    return process
+
+
+def _request(command: Command) -> dict[str, object]:
+    try:
+        return {
+            "argv": [_portable(argument) for argument in command.argv],
+            "cwd": _portable(str(command.cwd)),
+            "env": {_portable(name): _portable(value) for name, value in command.env.items()},
+            "cgroup": command.cgroup,
+        }
+    except UnicodeEncodeError as error:
+        raise NotStarted(errno=errors.EINVAL, why=f"the command cannot be started: {error.reason}") from error
+
+
+def _portable(text: str) -> str:
+    """The same bytes in the supervisor, whose locale may be another."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+async def _ready(wait: Callable[[FileIO | socket.socket], Awaitable[None]], end: FileIO | socket.socket) -> None:
+    """Wait for a descriptor; one that somebody closes meanwhile counts as ready, its user looks again."""
+    with suppress(anyio.ClosedResourceError, ValueError):  # ValueError: closed before the wait began
+        await wait(end)
+
+
+def _close(end: FileIO | socket.socket) -> None:
+    with suppress(ValueError):  # closed before
+        anyio.notify_closing(end)
+    end.close()
+
+
+async def _reap(pid: int) -> None:
+    while not _has_ended(pid):  # noqa: ASYNC110  (nothing tells of one child's end without taking all of them)
+        await anyio.sleep(REAP_TICK)
+
+
+def _has_ended(pid: int) -> bool:
+    """Asks for this child alone: other code waits for its own."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # reaped before
+        return True
+
+
+async def _end_orphans(leader: int) -> None:
+    while orphans := _orphans(supervisor.read_table(), leader):
+        for process in orphans:
+            supervisor.send_signal(process, signal.SIGKILL)
+        _reap_zombies(orphans)
+        await anyio.sleep(KILL_TICK)
+
+
+def _orphans(table: Table, leader: int) -> list[Process]:
+    """What a killed supervisor left. An agent leads its own session and nobody can join ours from there, so a child of
+    ours in another session came from an agent: we start none ourselves."""
+    if IS_LINUX:
+        own = os.getsid(0)
+        roots = [process for process in table.values() if process.parent == os.getpid() and process.session != own]
+    else:
+        roots = [process for process in table.values() if leader and process.group == leader]
+    return _with_descendants(table, roots)
+
+
+def _with_descendants(table: Table, roots: list[Process]) -> list[Process]:
+    found = {process.pid: process for process in roots}
+    for process in roots:
+        found.update(supervisor.descendants(table, process.pid))
+    return list(found.values())
+
+
+def _reap_zombies(processes: list[Process]) -> None:
+    for process in processes:
+        if process.is_zombie and process.parent == os.getpid():
+            _has_ended(process.pid)
+
+
+def end_strays(attempt_id: str) -> list[int]:
+    """Kill this user's processes whose environment names the attempt, and all under them; returns who has ended.
+
+    For what a runner and a supervisor killed together left behind. Blocks for moments; Linux only, elsewhere nobody
+    may read another process's environment.
+    """
+    if not IS_LINUX:
+        return []
+    found: set[int] = set()
+    deadline = time.monotonic() + KILL_BOUND
+    while strays := _strays(attempt_id):
+        found.update(process.pid for process in strays)
+        within_reach = [process for process in strays if supervisor.send_signal(process, signal.SIGKILL)]
+        if not within_reach or time.monotonic() >= deadline:
+            break
+        time.sleep(KILL_TICK)
+    for process in strays:
+        what = {"attempt_id": attempt_id, "pid": process.pid, "command": program_of(process.pid)}
+        log.warning("stray process left", extra=what)
+    _reap_zombies(_orphans(supervisor.read_table(), 0))
+    return sorted(found - {process.pid for process in strays})
+
+
+def _strays(attempt_id: str) -> list[Process]:
+    table = supervisor.read_proc()
+    roots = [process for process in table.values() if process.pid != os.getpid() and _is_of(process.pid, attempt_id)]
+    harmless = [root for root in roots if os.getpid() not in supervisor.descendants(table, root.pid)]
+    return [process for process in _with_descendants(table, harmless) if not process.is_zombie]
+
+
+def _is_of(pid: int, attempt_id: str) -> bool:
+    """This user's alone: root could read, and kill, everybody's."""
+    try:
+        is_own = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+    except OSError:  # it ended
+        return False
+    return is_own and attempt_of(pid) == attempt_id
+
+
+log = logging.getLogger(__name__)
+
+
+class Spares:
+    def __init__(self) -> None:
+        self._spare: Spare | None = None
+        self._starting = anyio.Lock()
+
+    async def refill(self) -> None:
+        async with self._starting:
+            if self._spare is None:
+                try:
+                    self._spare = await start_spare()
+                except OSError as error:  # whoever takes one tries again, and tells
+                    log.warning("no spare supervisor", extra={"why": error.strerror})
+
+    async def take(self) -> Spare:
+        async with self._starting:
+            spare, self._spare = self._spare, None
+        return spare if spare is not None else await start_spare()
+
+    async def discard(self) -> None:
+        if self._spare is not None:
+            await self._spare.discard()
+            self._spare = None

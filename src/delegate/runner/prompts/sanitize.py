@@ -1,0 +1,57 @@
+"""Text from outside as it may stand in a prompt: all of it can be seen, and it cannot pretend to be ours. Pure."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from itertools import count, groupby
+
+COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
+# Controls but tab and line feed, soft hyphen, zero width, direction, fillers, selectors, tags, halves of pairs.
+HIDDEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
+)
+PICTURE = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
+# A joiner between two pictures makes one of them, as people write it.
+UNSEEN = re.compile(f"(?<=[{PICTURE}])\u200d(?=[{PICTURE}])|(?P<hidden>[{HIDDEN}]+)")
+TAGS = range(0xE0020, 0xE007F)  # letters that nobody sees, each a copy of one of ASCII
+TAG_LENGTH = 6
+
+
+def fenced(name: str, text: str) -> str:
+    """Between two tags that the text does not hold, so that it cannot end where it does not."""
+    mark = fence(name, text)
+    return f"<{mark}>\n{text.strip(chr(10))}\n</{mark}>"
+
+
+def fence(name: str, text: str) -> str:
+    """The tag's name: the same for the same text, and not to be guessed while it is written."""
+    low = text.casefold()
+    for turn in count():
+        digest = sha256(f"{turn}:{text}".encode(errors="surrogatepass")).hexdigest()[:TAG_LENGTH]
+        if digest not in low:
+            return f"{name}-{digest}"
+    raise AssertionError("there is always another number")
+
+
+def visible(text: str) -> str:
+    """With everything in it that a person would not see on a page: invisible characters and comments."""
+    lines = text.replace("\r\n", "\n")
+    marked = COMMENT.sub(lambda comment: f"[not shown to readers: {comment[0]}]", lines)
+    return UNSEEN.sub(lambda found: _spelled(found["hidden"]) if found["hidden"] else found[0], marked)
+
+
+def _spelled(hidden: str) -> str:
+    """Tag letters as the words they spell, other characters by their code."""
+    parts = []
+    for is_tag, run in groupby(hidden, key=lambda char: ord(char) in TAGS):
+        if is_tag:
+            parts.append(f"[hidden text: {''.join(chr(ord(char) - 0xE0000) for char in run)}]")
+        else:
+            parts += [_coded(char, len(list(same))) for char, same in groupby(run)]
+    return "".join(parts)
+
+
+def _coded(char: str, times: int) -> str:
+    return f"[U+{ord(char):04X}]" if times == 1 else f"[U+{ord(char):04X} × {times}]"

@@ -1,0 +1,188 @@
+"""What an attempt does outside (a push, a pull request): announced to the relay, noted on disk, then done.
+
+The relay's fence keeps a stale runner from announcing; compare-and-swap keeps it from overwriting. What neither can
+reach is a machine that falls asleep between its last look and the deed: for that there is the journal, which is
+settled when the runner wakes up, loses an attempt or starts again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from delegate.config.home_files import make_directory, write_private
+from delegate.errors import NotFound, Refused
+from delegate.failpoints import failpoint
+from delegate.model import EffectKind, EffectState
+from delegate.runner.lease import Lease
+from delegate.runner.upload.relay import RelayLink
+from delegate.wire.basics import BranchName, CommitId, Wire
+from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
+
+log = logging.getLogger(__name__)
+
+UNDO_PAUSE, UNDO_PAUSE_MOST = timedelta(minutes=5), timedelta(hours=6)  # doubles; a try that hangs takes three minutes
+UNDO_TIME, UNDO_TRIES = timedelta(days=7), 10  # both must have passed: a machine that was off has not tried
+ENDED = frozenset({"completed", "failed", "cancelled"})
+Done = TypeVar("Done")
+
+
+class Entry(Wire):
+    """An effect that this runner has begun and does not know to be settled."""
+
+    task_id: str
+    attempt_id: str
+    kind: EffectKind
+    target: BranchName
+    commit: CommitId
+    url: str  # the remote
+    pull_request: str | None = None
+    failures: int = 0  # how often it could not be undone
+    failing_since: datetime | None = None
+    not_before: datetime | None = None  # the next try to undo it
+
+
+class Journal:
+    """One small file per effect in the runner's own directory, written before the deed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def note(self, entry: Entry) -> None:
+        make_directory(self._directory)
+        write_private(self._place(entry), entry.model_dump_json(by_alias=True))
+
+    def forget(self, entry: Entry) -> None:
+        self._place(entry).unlink(missing_ok=True)
+
+    def entries(self) -> list[Entry]:
+        found = sorted(self._directory.glob("*.json")) if self._directory.is_dir() else []
+        return [entry for entry in map(_read, found) if entry is not None]
+
+    def _place(self, entry: Entry) -> Path:
+        return self._directory / f"{entry.attempt_id}-{entry.kind.value}.json"
+
+
+def _read(path: Path) -> Entry | None:
+    try:
+        return Entry.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        log.warning("journal entry cannot be read", extra={"path": path})
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed(Generic[Done]):
+    """Something to be done outside, and how to tell what came of it."""
+
+    kind: EffectKind
+    branch: str
+    commit: str
+    act: Callable[[], Awaitable[Done]]
+    name: Callable[[Done], str]  # what the relay remembers: the commit, or the pull request's address
+    may_be_done: Callable[[Exception], bool] = lambda _: False  # after a failure that leaves it open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    link: RelayLink
+    lease: Lease
+    assignment: Assignment
+    journal: Journal
+    url: str
+
+    async def once(self, deed: Deed[Done]) -> Done:
+        """Do it between its announcement and its report."""
+        entry = Entry(
+            task_id=self.assignment.task_id,
+            attempt_id=self.assignment.attempt_id,
+            kind=deed.kind,
+            target=deed.branch,
+            commit=deed.commit,
+            url=self.url,
+        )
+        await self._tell(entry, EffectState.INTENT)
+        self.journal.note(entry)
+        failpoint(f"runner.{deed.kind.value}.before")
+        try:
+            done = await deed.act()
+        except Exception as problem:
+            if not deed.may_be_done(problem):
+                await self._tell(entry, EffectState.ABANDONED)
+            self.journal.forget(entry)  # nobody else holds the task: whoever continues it looks for itself
+            raise
+        failpoint(f"runner.{deed.kind.value}.after")
+        name = deed.name(done)
+        if deed.kind is EffectKind.PULL_REQUEST:
+            self.journal.note(entry.model_copy(update={"pull_request": name}))
+        await self._tell(entry, EffectState.DONE, name)
+        self.journal.forget(entry)
+        return done
+
+    async def _tell(self, entry: Entry, state: EffectState, external_id: str | None = None) -> None:
+        control = await self.link.effect(
+            self.assignment,
+            EffectRequest(
+                fence=self.assignment.fence,
+                kind=entry.kind,
+                state=state,
+                target=entry.target,
+                expected=entry.commit,
+                external_id=external_id,
+            ),
+        )
+        self.lease.heed(control)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """What must go because the task ended without it."""
+
+    entry: Entry
+    recorded: str | None  # the pull request that the task ended with
+
+
+async def unsettled(link: RelayLink, journal: Journal) -> list[Undo]:
+    """Look at every entry: a task that goes on leaves its things to the next holder, one that ended to nobody."""
+    found: list[Undo] = []
+    for entry in journal.entries():
+        try:
+            answer = await link.effects(entry.task_id)
+        except (Refused, NotFound) as gone:
+            log.warning("journal entry of an unknown task", extra={"task_id": entry.task_id, "why": gone.message})
+            journal.forget(entry)
+            continue
+        if answer.status not in ENDED:
+            continue
+        if is_settled(entry, answer):
+            journal.forget(entry)
+        else:
+            found.append(Undo(entry=entry, recorded=recorded_of(answer, EffectKind.PULL_REQUEST)))
+    return found
+
+
+def postponed(entry: Entry, now: datetime) -> Entry | None:
+    """Pure: what could not be undone, with the time of its next try; None when there have been enough."""
+    failures, since = entry.failures + 1, entry.failing_since or now
+    if failures >= UNDO_TRIES and now - since >= UNDO_TIME:
+        return None
+    pause = min(UNDO_PAUSE * 2 ** min(entry.failures, UNDO_TRIES), UNDO_PAUSE_MOST)
+    return entry.model_copy(update={"failures": failures, "failing_since": since, "not_before": now + pause})
+
+
+def recorded_of(answer: EffectsAnswer, kind: EffectKind) -> str | None:
+    done = [effect for effect in answer.effects if effect.kind is kind and effect.state is EffectState.DONE]
+    return done[-1].external_id if done else None
+
+
+def is_settled(entry: Entry, answer: EffectsAnswer) -> bool:
+    """Pure: what the runner has done is what the task ended with."""
+    recorded = recorded_of(answer, entry.kind)
+    mine = entry.commit if entry.kind is EffectKind.PUSH else entry.pull_request
+    return recorded is not None and recorded == mine

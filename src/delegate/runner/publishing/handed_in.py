@@ -1,0 +1,71 @@
+"""What an agent has handed in as done: an attempt after a crash publishes that, and does not have it done again.
+
+It is noted in the kept repository, which lives as long as the work, before the checks run; and taken away before the
+agent works on. So whoever finds it knows that its commit holds all the work, whatever the checks have left in the tree.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from delegate.config.home_files import write_private
+from delegate.errors import DelegateError
+from delegate.model import EffectKind
+from delegate.runner.git.bare import read_small
+from delegate.runner.workspaces.saving import HANDED_IN
+from delegate.runner.workspaces.worktrees import Workspace
+from delegate.wire.basics import CommitId, Wire
+from delegate.wire.parts import UsageView
+from delegate.wire.runners import Assignment
+
+log = logging.getLogger(__name__)
+
+SIZE_MAX = 1024 * 1024
+
+
+class HandedIn(Wire):
+    task_id: str
+    commit: CommitId  # that would be published
+    at: datetime  # of the commit: made again with this time, it is the same one
+    head: CommitId | None = None  # the agent's own last commit; None: not known here
+    summary: str = ""
+    usage: UsageView = UsageView()
+
+
+def note(workspace: Workspace, handed_in: HandedIn) -> None:
+    try:
+        write_private(workspace.kept / HANDED_IN, handed_in.model_dump_json(by_alias=True))
+    except DelegateError as problem:  # only a crash from here on would have the work done again
+        log.warning("work not noted as done", extra={"task_id": handed_in.task_id, "why": problem.message})
+
+
+def forget(workspace: Workspace) -> None:
+    """The agent is about to work on."""
+    (workspace.kept / HANDED_IN).unlink(missing_ok=True)
+
+
+def found(workspace: Workspace, assignment: Assignment, now: datetime) -> list[HandedIn]:
+    """What earlier attempts of the task may have handed in, the best known first."""
+    noted = [_read(workspace.kept)]
+    if workspace.root.name != workspace.lineage:
+        # Another attempt still holds the lineage's own place, asleep: what it has there is not in this tree.
+        first = _read(workspace.root.with_name(workspace.lineage) / workspace.kept.name)
+        noted.append(first.model_copy(update={"head": None}) if first else None)
+    pushes = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
+    # Only what was done and green is ever pushed.
+    pushed = [HandedIn(task_id=one.task_id, commit=one.expected, at=now) for one in pushes if one.expected]
+    candidates = (*noted, *reversed(pushed))
+    return [one for one in candidates if one is not None and one.task_id == assignment.task_id]
+
+
+def _read(kept: Path) -> HandedIn | None:
+    text = read_small(kept / HANDED_IN, SIZE_MAX)
+    try:
+        return HandedIn.model_validate_json(text.encode(errors="surrogateescape")) if text else None
+    except ValidationError:
+        log.warning("what was handed in cannot be read", extra={"path": kept})
+        return None

@@ -1,0 +1,248 @@
+"""How a workspace's work goes out: one commit that is checked, one branch, one pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import anyio
+
+from delegate.model import Change, EffectKind, EventKind, Issue, Usage
+from delegate.runner.checks import Checks
+from delegate.runner.forges.base import Ensured, Forge, PrRejected, WantedPullRequest, ensure
+from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_request_title
+from delegate.runner.forges.sanitize import one_line
+from delegate.runner.git.program import Git
+from delegate.runner.publishing.change import Stats, change_of
+from delegate.runner.publishing.commits import commit_to_push, squashed
+from delegate.runner.publishing.effects import Deed, Effects
+from delegate.runner.publishing.handed_in import HandedIn
+from delegate.runner.publishing.history_policy import Look, against_history, carried_names
+from delegate.runner.publishing.messages import Writer
+from delegate.runner.publishing.policy import Rules, Verdict, judge
+from delegate.runner.publishing.push import Pushed, PushRejected, push
+from delegate.runner.upload.record import Record
+from delegate.runner.workspaces.classify import Odd, Oddity
+from delegate.runner.workspaces.scratch import clean_repository
+from delegate.runner.workspaces.snapshot import Snapshot, take
+from delegate.runner.workspaces.worktrees import Ground
+from delegate.wire.runners import Assignment
+
+SUBJECT_MAX = 72
+SKIPPED_TOLD = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Work that could be published."""
+
+    commit: str
+    snapshot: Snapshot
+    change: Change
+    stats: Stats
+    verdict: Verdict
+    warnings: tuple[str, ...] = ()  # our own sentences, for whoever looks at it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What the reviewer should know of how the work came about."""
+
+    summary: str
+    checks: Checks
+    model: str | None
+    usage: Usage
+    duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    git: Git
+    ground: Ground
+    record: Record
+    effects: Effects
+    at: datetime  # of the commit that is made for this attempt
+
+    async def draft(self) -> Draft | None:
+        """The commit that would be pushed now; None when nothing has changed."""
+        snapshot = await take(self.git, self.ground.workspace)
+        commit = await self._commit(snapshot, self.at)
+        return None if commit is None else await self._drafted(commit, snapshot, self.at)
+
+    async def draft_again(self, candidates: Sequence[HandedIn]) -> tuple[HandedIn, Draft] | None:
+        """What an earlier attempt was handed in and this tree still holds."""
+        if not candidates:
+            return None
+        snapshot = await take(self.git, self.ground.workspace)
+        for one in candidates:
+            if await self._is_held(one, snapshot):
+                return one, await self._drafted(one.commit, snapshot, one.at)
+        return None
+
+    async def _is_held(self, handed_in: HandedIn, snapshot: Snapshot) -> bool:
+        commit = await self._commit(snapshot, handed_in.at)
+        if commit == handed_in.commit:
+            return True
+        if handed_in.head is None or handed_in.head != snapshot.head:
+            if commit is None or not self._has_commits(snapshot):
+                return False
+            return await self._squashed(commit, handed_in.at) == handed_in.commit
+        # The agent has not worked on, but checks may have left something: its commit is still among what was kept.
+        async with clean_repository(self.git, self.ground.workspace) as clean:
+            return await clean.is_ancestor(self.ground.workspace.base.commit, handed_in.commit) is True
+
+    async def _commit(self, snapshot: Snapshot, at: datetime) -> str | None:
+        return await commit_to_push(self.git, self.ground.workspace, snapshot, self._message, at)
+
+    async def _squashed(self, commit: str, at: datetime) -> str:
+        return await squashed(self.git, self.ground.workspace, commit, self._message, at)
+
+    @property
+    def _message(self) -> str:
+        return self.record.without_secrets(commit_message(self.ground.assignment))
+
+    async def _drafted(self, commit: str, snapshot: Snapshot, at: datetime) -> Draft:
+        change, stats = await change_of(self.git, self.ground.workspace, commit)
+        rules = Rules(
+            protected=self.ground.repofile.protected,
+            odd=snapshot.odd,
+            carried=carried_names(self.ground.workspace),
+            known=self.record.secrets_in,
+        )
+        verdict = await anyio.to_thread.run_sync(judge, stats, rules)
+        draft = Draft(
+            commit=commit,
+            snapshot=snapshot,
+            change=change,
+            stats=stats,
+            verdict=verdict,
+            warnings=tuple(warnings_of(snapshot)),
+        )
+        return draft if verdict.denied or not self._has_commits(snapshot) else await self._with_clean_history(draft, at)
+
+    def _has_commits(self, snapshot: Snapshot) -> bool:
+        """Whether commits of the agent's own go out."""
+        return snapshot.descends and snapshot.head != self.ground.workspace.base.commit
+
+    async def _with_clean_history(self, draft: Draft, at: datetime) -> Draft:
+        """The tree may be published; where the agent's commits may not, it goes out as one commit of ours."""
+        issue = self.ground.assignment.issue
+        look = Look(
+            known=self.record.secrets_in,
+            carried=carried_names(self.ground.workspace),
+            writer=Writer(issue=issue.key if issue else None, email=self.git.user_email),
+        )
+        against = await against_history(self.git, self.ground.workspace, draft.commit, look)
+        if against is None:
+            return draft
+        commit = await self._squashed(draft.commit, at)
+        warning = f"the agent's commits are published as one: {against}"
+        change = replace(draft.change, commit=commit)
+        return replace(draft, commit=commit, change=change, warnings=(*draft.warnings, warning))
+
+    def tell(self, draft: Draft) -> None:
+        """What is about to be checked, for the timeline."""
+        numbers = {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
+        self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **numbers})
+        for warning in draft.warnings:
+            self.record.fact(EventKind.WARNING, {"text": warning})
+
+    async def push(self, draft: Draft) -> Pushed:
+        workspace = self.ground.workspace
+        known = earlier_commits(self.ground.assignment)
+        guard = self.effects.lease.fresh_for_effect
+        pushed = await self.effects.once(
+            Deed(
+                kind=EffectKind.PUSH,
+                branch=workspace.branch,
+                commit=draft.commit,
+                act=lambda: push(self.git, workspace, draft.commit, known=known, guard=guard),
+                name=lambda pushed: pushed.commit,
+                may_be_done=lambda problem: isinstance(problem, PushRejected) and problem.may_exist,
+            )
+        )
+        self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit})
+        return pushed
+
+    async def open_pull_request(self, forge: Forge, draft: Draft, story: Story) -> Ensured:
+        assignment, workspace = self.ground.assignment, self.ground.workspace
+        wish = WantedPullRequest(
+            task_id=assignment.task_id,
+            title=self.record.without_secrets(
+                pull_request_title(issue_of(assignment), assignment.title, assignment.prompt)
+            ),
+            body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, story))),
+            branch=workspace.branch,
+            base=workspace.base.branch,
+            commit=draft.commit,
+            is_draft=self.ground.repofile.draft or bool(draft.verdict.protected),
+        )
+        ensured = await self.effects.once(
+            Deed(
+                kind=EffectKind.PULL_REQUEST,
+                branch=workspace.branch,
+                commit=draft.commit,
+                act=lambda: ensure(forge, wish, self.effects.lease.fresh_for_effect),
+                name=lambda ensured: ensured.pull_request.url,
+                may_be_done=lambda problem: isinstance(problem, PrRejected) and problem.may_exist,
+            )
+        )
+        pull = ensured.pull_request
+        told = {"url": pull.url, "number": pull.number, "draft": pull.is_draft, "adopted": ensured.adopted}
+        self.record.fact(EventKind.PULL_REQUEST, {**told, "title": wish.title})
+        if ensured.warning:
+            self.record.fact(EventKind.WARNING, {"text": ensured.warning})
+        return ensured
+
+
+def earlier_commits(assignment: Assignment) -> frozenset[str]:
+    """What earlier attempts of the lineage have pushed, or were about to."""
+    pushes = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
+    named = (commit for effect in pushes for commit in (effect.expected, effect.external_id))
+    return frozenset(commit for commit in named if commit is not None)
+
+
+def body_facts(assignment: Assignment, draft: Draft, story: Story) -> BodyFacts:
+    return BodyFacts(
+        task_id=assignment.task_id,
+        summary=story.summary,
+        agent=assignment.agent,
+        model=story.model,
+        duration=story.duration,
+        commit=draft.commit,
+        files=draft.stats.files,
+        additions=draft.stats.additions,
+        deletions=draft.stats.deletions,
+        issue=issue_of(assignment),
+        checks=story.checks.results,
+        usage=story.usage,
+        protected=draft.verdict.protected,
+        warnings=draft.warnings,
+    )
+
+
+def unpublished(snapshot: Snapshot) -> list[Odd]:
+    """What lies in the tree and is in no commit of ours."""
+    return [odd for odd in snapshot.odd if odd.kind is not Oddity.SHARED and not odd.is_submodule]
+
+
+def warnings_of(snapshot: Snapshot) -> Iterator[str]:
+    if snapshot.problem:
+        yield snapshot.problem
+    left = unpublished(snapshot)
+    if left:
+        yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:SKIPPED_TOLD])}"
+
+
+def issue_of(assignment: Assignment) -> Issue | None:
+    view = assignment.issue
+    return None if view is None else Issue(key=view.key, title=view.title, url=view.url)
+
+
+def commit_message(assignment: Assignment) -> str:
+    """For what the agent left uncommitted. A forge reads meaning into a commit's words, too."""
+    title = assignment.issue.title if assignment.issue else assignment.title
+    subject = one_line(pull_request_title(None, title, assignment.prompt), SUBJECT_MAX)
+    key = f"\n\nFor {assignment.issue.key}." if assignment.issue else ""
+    return f"{subject}{key}\n\nDelegate-Task: {assignment.task_id}\n"

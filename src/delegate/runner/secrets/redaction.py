@@ -1,0 +1,224 @@
+"""Secrets are taken out of everything an attempt prints or tells, before it is stored or sent anywhere.
+
+Known values are looked for in all their forms at once. A regular expression of some hundred alternatives would read
+15 MB/s, so there is a sieve before it: of every value, at least one whole word of eight (or four) bytes lies at a
+multiple of eight from the start of the data, wherever the value begins. Only the words at those places are looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Literal, NamedTuple
+
+from delegate.model import Stream
+from delegate.runner.secrets.forms import CONTEXT, LEAST, SHAPES, forms, heads
+
+WIDE, NARROW = 8, 4  # bytes of a word, by the width of an integer in memory
+CODES: dict[int, Literal["Q", "I"]] = {WIDE: "Q", NARROW: "I"}
+STRIDE_MAX = (
+    4  # words from one that is looked at to the next; more would save little, and ends are looked at byte by byte
+)
+PIECE = 1024 * 1024  # bytes that are looked through at a time, without letting any other thread work
+START = 4  # bytes by which a value may begin here are told from the others
+HEADS, HEAD_SIZES = heads()
+WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole() for shape in SHAPES))
+UNFINISHED = re.compile(b"|".join(shape.unfinished() for shape in SHAPES))
+NAME = re.compile(r"[^A-Za-z0-9_. -]+")
+
+
+class Find(NamedTuple):
+    """Something at a place. Those at one place are taken in this order: first the one that must be waited for."""
+
+    start: int
+    rank: int
+    minus_end: int  # the longest first
+    label: str = ""
+
+
+OPEN_VALUE, VALUE, OPEN_SHAPE, SHAPE = range(4)
+
+
+class Sieve:
+    """Finds values of at least twice the width less one; the longer they all are, the fewer words it looks at."""
+
+    def __init__(self, width: int, values: Sequence[bytes]) -> None:
+        self._width = width
+        self._code = CODES[width]
+        self._stride = min((min(map(len, values)) + 1) // width - 1, STRIDE_MAX)
+        self._places: dict[int, list[tuple[bytes, int]]] = {}
+        for value in values:
+            for offset in range(self._stride * width):
+                (word,) = memoryview(value[offset : offset + width]).cast(self._code)
+                self._places.setdefault(word, []).append((value, offset))
+        self._words = frozenset(self._places)
+
+    @property
+    def sure(self) -> int:
+        return (self._stride + 1) * self._width - 1
+
+    def find(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Where a value begins; it may go on beyond the end of the data when `sure` bytes of it are there."""
+        words = memoryview(data)[: len(data) // self._width * self._width].cast(self._code)[:: self._stride]
+        if self._words.isdisjoint(words):
+            return
+        for index in compress(range(len(words)), map(self._words.__contains__, words)):
+            for value, offset in self._places[words[index]]:
+                start = index * self._stride * self._width - offset
+                if start >= 0 and value.startswith(data[start : start + len(value)]):
+                    yield start, value
+
+
+class Redactor:
+    """Knows the secrets; what it has seen of a stream is kept by a `Redaction`, one for each attempt."""
+
+    def __init__(self, secrets: Mapping[str, bytes]) -> None:
+        self._labels: dict[bytes, str] = {}
+        for name, value in secrets.items():
+            if len(value) < LEAST:
+                continue
+            for form, called in forms(value).items():
+                label = NAME.sub(" ", name) + (f" ({called})" if called else "")
+                self._labels.setdefault(form, label)
+        self._values = sorted(self._labels)
+        self._starts = frozenset(value[:size] for value in self._values for size in range(1, START + 1))
+        wide = [value for value in self._values if len(value) >= 2 * WIDE - 1]
+        narrow = [value for value in self._values if len(value) < 2 * WIDE - 1]
+        self._sieves = [Sieve(width, found) for width, found in ((WIDE, wide), (NARROW, narrow)) if found]
+        self._sure = max((sieve.sure for sieve in self._sieves), default=0)
+
+    def begin(self) -> Redaction:
+        return Redaction(self)
+
+    def text(self, text: str) -> str:
+        return self.begin().text(text)
+
+    def known_in(self, data: bytes) -> list[str]:
+        """The known secrets that stand in the data, by name and form; what only looks like one is left out."""
+        overlap = max(map(len, self._values), default=0)
+        pieces = (data[begin : begin + PIECE + overlap] for begin in range(0, len(data), PIECE))
+        return sorted({find.label for piece in pieces for find in self._known(piece, is_last=True)})
+
+    def settle(self, data: bytes, start: int, found: Counter[str], *, is_last: bool) -> tuple[bytes, int]:
+        """What is certain of the data from `start` on, without its secrets, and the place from which it is not.
+
+        What stands before `start` was settled earlier and only tells what came before.
+        """
+        finds = [*self._known(data, is_last=is_last), *_shaped(data, start, is_last=is_last)]
+        if not is_last:
+            finds += self._begun(data, start)
+        pieces: list[bytes] = []
+        at = start
+        for find in sorted(finds):
+            if find.start < at:
+                continue
+            pieces.append(data[at : find.start])
+            at = find.start
+            if find.rank in (OPEN_VALUE, OPEN_SHAPE):
+                return b"".join(pieces), at
+            pieces.append(b"[redacted: %b]" % find.label.encode())
+            found[find.label] += 1
+            at = -find.minus_end
+        pieces.append(data[at:])
+        return b"".join(pieces), len(data)
+
+    def _known(self, data: bytes, *, is_last: bool) -> Iterator[Find]:
+        for sieve in self._sieves:
+            for start, value in sieve.find(data):
+                end = start + len(value)
+                if end <= len(data):
+                    yield Find(start, VALUE, -end, self._labels[value])
+                elif not is_last:
+                    yield Find(start, OPEN_VALUE, 0)
+
+    def _begun(self, data: bytes, start: int) -> Iterator[Find]:
+        """Where the rest of the data is the beginning of a value, and too short for the sieve."""
+        first = max(start, len(data) - self._sure + 1)
+        for place in [at for at in range(first, len(data)) if data[at : at + START] in self._starts]:
+            rest = data[place:]
+            index = bisect_left(self._values, rest)
+            if index < len(self._values) and self._values[index] == rest:
+                index += 1
+            if index < len(self._values) and self._values[index].startswith(rest):
+                yield Find(place, OPEN_VALUE, 0)
+
+
+def shaped(data: bytes) -> Iterator[tuple[bytes, str]]:
+    """All that looks like a secret, each with its kind."""
+    for find in _shaped(data, 0, is_last=True):
+        yield data[find.start : -find.minus_end], find.label
+
+
+def _heads(data: bytes) -> Iterator[re.Match[bytes]]:
+    """What is found is one byte, and what it looks back at may lie in the piece before."""
+    for begin in range(0, len(data), PIECE):
+        yield from HEADS.finditer(data, begin, begin + PIECE)
+
+
+def _shaped(data: bytes, start: int, *, is_last: bool) -> Iterator[Find]:
+    for head in _heads(data):
+        place = head.end() - HEAD_SIZES[head.lastindex or 0]
+        if not is_last and UNFINISHED.match(data, place):
+            yield Find(place, OPEN_SHAPE, 0)
+        elif whole := WHOLE.match(data, place):
+            yield Find(place, SHAPE, -whole.end(), SHAPES[(whole.lastindex or 1) - 1].name)
+    if is_last:
+        return
+    for place in range(max(start, len(data) - max(HEAD_SIZES) + 1), len(data)):
+        if UNFINISHED.match(data, place):
+            yield Find(place, OPEN_SHAPE, 0)
+
+
+@dataclass(slots=True)
+class Redaction:
+    """What one attempt prints and tells. `found` counts what was taken out, by the name and form of the secret."""
+
+    redactor: Redactor
+    found: Counter[str] = field(default_factory=Counter)
+    _before: dict[Stream, bytes] = field(default_factory=dict)
+    _held: dict[Stream, bytes] = field(default_factory=dict)
+
+    def feed(self, stream: Stream, data: bytes) -> bytes:
+        """The next bytes of a stream without secrets; what may be the beginning of one waits for the bytes after it."""
+        return self._settle(stream, data, is_last=False)
+
+    def flush(self, stream: Stream) -> bytes:
+        """What still waits; for the end of a stream."""
+        rest = self._settle(stream, b"", is_last=True)
+        del self._before[stream]
+        return rest
+
+    def text(self, text: str) -> str:
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) < LEAST:
+            return text
+        count = self.found.total()
+        clean, _ = self.redactor.settle(data, 0, self.found, is_last=True)
+        return text if self.found.total() == count else clean.decode("utf-8", "replace")
+
+    def data(self, value: dict[str, object]) -> dict[str, object]:
+        """The same facts with clean texts; names are ours and hold nothing."""
+        return {name: self._clean(entry) for name, entry in value.items()}
+
+    def _clean(self, value: object) -> object:
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {self._clean(name): self._clean(entry) for name, entry in value.items()}
+            case list() | tuple():
+                return [self._clean(entry) for entry in value]
+            case _:
+                return value
+
+    def _settle(self, stream: Stream, data: bytes, *, is_last: bool) -> bytes:
+        before = self._before.get(stream, b"")
+        whole = b"".join((before, self._held.get(stream, b""), data))
+        clean, place = self.redactor.settle(whole, len(before), self.found, is_last=is_last)
+        self._before[stream] = whole[max(place - CONTEXT, 0) : place]
+        self._held[stream] = whole[place:]
+        return clean

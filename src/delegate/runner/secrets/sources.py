@@ -1,0 +1,166 @@
+"""Where secrets are found: Delegate's own, those in the environment, and the logins in the user's files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from delegate.config.paths import Home
+from delegate.config.settings import Settings
+from delegate.runner.agents.asking import TOKEN_VARIABLE
+from delegate.runner.secrets.forms import LEAST
+from delegate.runner.secrets.redaction import Redactor
+
+FILE_MAX = 1024 * 1024  # bytes; no login is longer
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|COOKIE|AUTH|(^|_)(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)?_?KEY(_|$)"
+    r"|(^|_)(PAT|PWD|DSN|PASS)$",
+    re.IGNORECASE,
+)
+NO_SECRET = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
+# `"accessToken": "…"`, `oauth_token: …`, `password …`, `//host/:_authToken=…`, `aws_secret_access_key = …`
+ENTRY = re.compile(
+    rb"""(?i)[\w.-]*(?:token|secret|passw(?:or)?d|api_?key|secret[\w-]*key|private_?key|_auth)["']?\s*[\s:=]\s*["']?"""
+    rb"""([^\s"',;}]{8,})"""
+)
+# `https://user:password@host`, and a header that git sends along.
+LOGIN = re.compile(rb"://[^/\s:@]*:([^/\s@]+)@")
+HEADER = re.compile(rb"(?i)extraheader\s*=\s*[^\n]*(?:basic|bearer|token)\s+(\S{8,})")
+STORE = re.compile(r"store\s+--file[= ]\"?([^\"\n]+)")
+PLAIN = 16  # characters from which a value of one kind of letter is taken for a secret and not for a word
+KINDS = (re.compile(rb"[a-z]"), re.compile(rb"[A-Z]"), re.compile(rb"[0-9]"), re.compile(rb"[^A-Za-z0-9_./: -]"))
+
+
+class Secrets:
+    """The redactor for what is secret now: logins are renewed while a runner lives, so it looks at their files."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._stamps: dict[Path, tuple[int, int]] | None = None
+        self._known: dict[str, bytes] = {}
+        self._redactor = Redactor({})
+        self.redactor()
+
+    def redactor(self, ask_token: str | None = None) -> Redactor:
+        """The agent's own token is one more secret, of one attempt."""
+        files = login_files(self._settings, self._environ)
+        stamps = {path: stamp for path in files.values() if (stamp := _stamp(path)) is not None}
+        if stamps != self._stamps:
+            self._known = known_secrets(self._settings, self._environ)
+            self._redactor = Redactor(self._known)
+            self._stamps = stamps
+        if ask_token is None:
+            return self._redactor
+        return Redactor({**self._known, TOKEN_VARIABLE: ask_token.encode()})
+
+    def text(self, text: str) -> str:
+        """Without a look at the files: for every line of a log."""
+        return self._redactor.text(text)
+
+
+def known_secrets(settings: Settings, environ: Mapping[str, str]) -> dict[str, bytes]:
+    """By name; of two with one name the later gets a number, a value that occurs twice keeps its first name."""
+    found: dict[bytes, str] = {}
+    for name, value in (*_of_environment(settings, environ), *_of_files(settings, environ)):
+        if len(value) >= LEAST:
+            found.setdefault(value, name)
+    named: dict[str, bytes] = {}
+    for value, name in found.items():
+        count = sum(known.partition(" #")[0] == name for known in named)
+        named[f"{name} #{count + 1}" if count else name] = value
+    return named
+
+
+def _of_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    if settings.token:
+        yield "DELEGATE_TOKEN", settings.token.encode("utf-8", "surrogateescape")
+    database = settings.database_url.encode("utf-8", "surrogateescape")
+    yield from (("DELEGATE_DATABASE_URL", login) for login in _logins(database))
+    for name, text in environ.items():
+        value = text.strip().encode("utf-8", "surrogateescape")
+        if SECRET_NAME.search(name) and name not in NO_SECRET and looks_secret(value):
+            yield name, value
+            yield from ((name, word) for word in value.split() if len(word) >= PLAIN and looks_secret(word))
+        yield from ((name, login) for login in _logins(value))
+
+
+def looks_secret(value: bytes) -> bool:
+    """Not a word such as `password` or `postgres`, a number, an address or a path: those stand in honest output."""
+    if len(value) < LEAST or value.isdigit() or re.match(rb"[a-z+]+://", value):
+        return False
+    if value.startswith(b"/") and os.path.exists(value):  # noqa: PTH110  # any bytes, NUL too
+        return False
+    return len(value) >= PLAIN or sum(kind.search(value) is not None for kind in KINDS) >= 2
+
+
+def login_files(settings: Settings, environ: Mapping[str, str]) -> dict[str, Path]:
+    """Files that hold logins of this user, by the name a person knows them by; most do not exist."""
+    own = Home(settings.home)
+    files = {"DELEGATE_TOKEN": own.token, "DELEGATE_SECRET_KEY": own.root / "secret.key"}
+    if not environ.get("HOME"):
+        return files
+    home = Path(environ["HOME"])
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files |= {
+        "gitconfig": home / ".gitconfig",
+        "git config": config / "git" / "config",
+        "git-credentials": home / ".git-credentials",
+        "git credentials": config / "git" / "credentials",
+        "netrc": home / ".netrc",
+        "gh login": Path(environ.get("GH_CONFIG_DIR") or config / "gh") / "hosts.yml",
+        "Claude login": Path(environ.get("CLAUDE_CONFIG_DIR") or home / ".claude") / ".credentials.json",
+        "Codex login": Path(environ.get("CODEX_HOME") or home / ".codex") / "auth.json",
+        "npmrc": home / ".npmrc",
+        "pypirc": home / ".pypirc",
+        "AWS credentials": Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"),
+    }
+    for name in ("gitconfig", "git config"):
+        for number, place in enumerate(STORE.findall(_text(_read(files[name])))):
+            files[f"{name} store {number}"] = home / place.strip().removeprefix("~/")
+    return files
+
+
+def _of_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    for name, path in login_files(settings, environ).items():
+        text = _read(path)
+        if name.startswith("DELEGATE_"):
+            yield name, text.strip()
+            continue
+        for pattern in (ENTRY, HEADER):
+            yield from ((name, value) for value in pattern.findall(text) if looks_secret(value))
+        yield from ((name, login) for login in _logins(text))
+
+
+def _logins(text: bytes) -> Iterator[bytes]:
+    """The passwords of addresses, as they stand there and as they are meant."""
+    for login in LOGIN.findall(text):
+        for value in (login, unquote_to_bytes(login)):
+            if looks_secret(value):
+                yield value
+
+
+def _read(path: Path) -> bytes:
+    """Nothing when the file is not there, is none, or is not for us to read."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(FILE_MAX)
+    except OSError:
+        return b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,157 @@
+"""An attempt's output and facts on their way to the relay: gathered for a moment, spooled, uploaded in sequence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import anyio
+
+from delegate.errors import Refused, SequenceGap
+from delegate.failpoints import failpoint
+from delegate.model import EventKind, Stream
+from delegate.runner.secrets.redaction import Redaction
+from delegate.runner.upload.spool import Batch, Spool
+from delegate.runner.wakeup import Wakeup
+from delegate.wire.basics import CHUNK_MAX
+from delegate.wire.runners import Control
+
+log = logging.getLogger(__name__)
+GATHER = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice
+
+Upload = Callable[[Batch], Awaitable[Control]]
+
+
+class Record:
+    """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
+
+    def __init__(self, spool: Spool, redaction: Redaction, attention: Wakeup) -> None:
+        self._spool = spool
+        self._redaction = redaction
+        self._attention = attention
+        self._pieces: list[bytes] = []
+        self._gathered = 0
+        self._stream = Stream.STDOUT
+        self._arrived = Wakeup()
+        self._spooled = Wakeup()
+        self._progress = Wakeup()
+        self._hurry = Wakeup()
+        self._is_hurried = False
+        self.failure: OSError | None = None
+        self.is_refused = False
+
+    @property
+    def next_seq(self) -> int:
+        return self._spool.next_seq
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything was spooled and can still be sent."""
+        return self.failure is None and not self.is_refused
+
+    @property
+    def is_uploaded(self) -> bool:
+        """The relay has everything, or will never have it."""
+        return self._spool.is_empty or self.is_refused
+
+    def open(self) -> None:
+        """Make the place on disk; from here on the attempt counts as begun."""
+        self._write(lambda _: self._spool.create())
+
+    def close(self) -> None:
+        self._spool.close()
+
+    def output(self, stream: Stream, data: bytes) -> bytes:
+        """Returns what is recorded: the data without secrets, and without an end that may be the beginning of one."""
+        return self._keep(stream, self._redaction.feed(stream, data))
+
+    def end_output(self, stream: Stream) -> bytes:
+        """Record what was held back of a stream that has ended."""
+        return self._keep(stream, self._redaction.flush(stream))
+
+    def _keep(self, stream: Stream, data: bytes) -> bytes:
+        if not data:
+            return data
+        if stream is not self._stream or self._gathered + len(data) > CHUNK_MAX:
+            self.flush()
+            self._stream = stream
+        self._pieces.append(data)
+        self._gathered += len(data)
+        self._arrived.send()
+        return data
+
+    def fact(self, kind: EventKind, data: dict[str, object]) -> None:
+        clean = self._redaction.data(data)
+        self._write(lambda at: self._spool.fact(kind, clean, at))
+
+    def secrets_in(self, data: bytes) -> list[str]:
+        """The names of this machine's secrets in data that is to go out."""
+        return self._redaction.redactor.known_in(data)
+
+    def without_secrets(self, text: str) -> str:
+        """Text that is to go out."""
+        return self._redaction.text(text)
+
+    def note_secrets(self) -> None:
+        """Say which secrets were taken out, and in which form: somebody should know that they are printed."""
+        if self._redaction.found:
+            names = ", ".join(sorted(self._redaction.found))
+            self.fact(EventKind.WARNING, {"text": f"secrets were taken out of the output: {names}"})
+
+    def flush(self) -> None:
+        if self._pieces:
+            data, stream = b"".join(self._pieces), self._stream
+            self._pieces, self._gathered = [], 0
+            self._write(lambda at: self._spool.output(stream, data, at))
+
+    async def gather(self) -> None:
+        """Spool what has arrived, a moment after its first piece."""
+        while True:
+            if not self._pieces:
+                await self._arrived.wait()
+            await anyio.sleep(GATHER)
+            self.flush()
+
+    async def upload(self, send: Upload) -> None:
+        """Send what is spooled, for as long as the attempt lasts or until trying again is of no use."""
+        while True:
+            try:
+                batch = self._spool.batch()
+                if batch is None:
+                    await self._spooled.wait()
+                    await self._gathered_enough()
+                    continue
+                control = await send(batch)
+                self._spool.acknowledge(control.next_seq, batch)
+            except (Refused, SequenceGap, OSError) as failure:
+                log.error("output cannot be sent", extra={"why": str(failure)})  # noqa: TRY400  what to know is in why
+                self.is_refused = True
+            self._progress.send()
+            if self.is_refused:
+                return
+
+    def hurry(self) -> None:
+        """Somebody waits for the last of it: nothing is gathered any more."""
+        self._is_hurried = True
+        self._hurry.send()
+
+    async def _gathered_enough(self) -> None:
+        if not self._is_hurried:
+            with anyio.move_on_after(GATHER):
+                await self._hurry.wait()
+
+    async def progress(self) -> None:
+        await self._progress.wait()
+
+    def _write(self, write: Callable[[datetime], None]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            write(datetime.now(UTC))
+            failpoint("runner.spooled")
+        except OSError as failure:
+            self.failure = failure
+            self._attention.send()
+            return
+        self._spooled.send()

@@ -1,0 +1,271 @@
+"""The runner's line to its relay: every call is made again until the relay has answered it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import httpx2
+import stamina
+from pydantic import ValidationError
+
+from delegate.errors import (
+    DelegateError,
+    Forbidden,
+    NoSuchAttempt,
+    NoSuchRunner,
+    NoSuchTask,
+    NotAllowed,
+    Refused,
+    RelayUnreachable,
+    SequenceGap,
+    StaleFence,
+    Unauthenticated,
+    Unavailable,
+)
+from delegate.runner.agents.asking import Asking, ask_token
+from delegate.runner.upload.spool import Batch
+from delegate.wire.basics import Problem, Wire
+from delegate.wire.runners import (
+    Assignment,
+    AttemptsAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Control,
+    EffectRequest,
+    EffectsAnswer,
+    FinishRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    ReleaseRequest,
+    RenewRequest,
+    Timings,
+)
+
+log = logging.getLogger(__name__)
+
+BACKOFF_FIRST, BACKOFF_MAX = 0.1, 5.0
+RETRY_AFTER_MAX = 60.0  # a relay that asks for more is asked again nonetheless
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 15.0  # longer than a busy disk takes to flush: the connection is dead
+WRITE_TIMEOUT = 60.0  # four MiB over a slow line
+LEAVE_TIMEOUT = 2.0  # nobody waits long for a good-bye
+JITTER = 1.25
+
+# Codes by which the relay says that it does not know us, and that an attempt is not ours or not any more.
+STRANGER = frozenset({Unauthenticated.code, NoSuchRunner.code})
+NOT_OURS = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
+TEMPORARY = frozenset({408, 425, 429})
+
+Answer = TypeVar("Answer", bound=Wire)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    method: str
+    path: str
+    body: bytes = b""
+    patience: float = ANSWER_TIMEOUT
+    about: Assignment | None = None
+    is_pulse: bool = False
+    takes_no: bool = False  # a refusal is an answer, not a token that must be renewed
+
+
+class RelayLink:
+    """Registers itself whenever the relay does not know it; `who` and `admin_token` are asked anew each time.
+
+    The calls raise StaleFence when the attempt is not ours any more, SequenceGap and Refused when trying again would
+    not help, and nothing else: while the relay is away they wait.
+    """
+
+    def __init__(self, url: str, who: Callable[[], RegisterRequest], admin_token: Callable[[], str]) -> None:
+        self._url = url.rstrip("/")
+        self._who = who
+        self._admin_token = admin_token
+        self._client = _client(self._url)
+        self._pulse = _client(self._url)  # renewals share no connection with anything that may block
+        self._registering = anyio.Lock()
+        self._token = ""
+        self._is_away = False
+        self.runner_id = ""
+        self.timings = Timings(heartbeat=30, lease=120, reclaim_after=600)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+        await self._pulse.aclose()
+
+    async def register(self) -> RegisterAnswer:
+        async for trial in stamina.retry_context(on=pauses(BACKOFF_MAX), attempts=None, timeout=None):
+            with trial:
+                call = Call(method="POST", path="/api/runners/register", body=_json(self._who()))
+                answer = _parsed(RegisterAnswer, await self._exchange(call, self._admin_token()), self._url)
+        self._token, self.runner_id, self.timings = answer.token, answer.runner_id, answer.timings
+        log.info("runner registered", extra={"runner_id": answer.runner_id, "url": self._url})
+        return answer
+
+    async def leave(self) -> None:
+        """Say good-bye, once: a relay that does not hear it notices the silence."""
+        if self._token:
+            with suppress(DelegateError):
+                call = Call(method="POST", path="/api/runners/leave", body=b"{}", patience=LEAVE_TIMEOUT)
+                await self._exchange(call, self._token)
+
+    async def claim(self, request: ClaimRequest) -> ClaimAnswer:
+        patience = request.wait + ANSWER_TIMEOUT
+        call = Call(method="POST", path="/api/runners/claim", body=_json(request), patience=patience)
+        return await self._ask(call, ClaimAnswer)
+
+    def ask_token(self, claim_id: str) -> str:
+        """For the agent of this claim: it opens nothing but the questions of its own attempt."""
+        return ask_token(self._token, claim_id)
+
+    def asking(self, token: str, file: Path) -> Asking:
+        return Asking(url=f"{self._url}/mcp", token=token, file=file)
+
+    async def attempts(self) -> list[Assignment]:
+        answer = await self._ask(Call(method="GET", path="/api/runners/attempts"), AttemptsAnswer)
+        return answer.assignments
+
+    async def renew(self, attempt: Assignment, request: RenewRequest) -> Control:
+        path = f"/api/runners/attempts/{attempt.attempt_id}/renew"
+        patience = request.wait + min(ANSWER_TIMEOUT, self.timings.lease / 2)
+        call = Call(method="POST", path=path, body=_json(request), patience=patience, about=attempt, is_pulse=True)
+        return await self._ask(call, Control)
+
+    async def record(self, attempt: Assignment, batch: Batch) -> Control:
+        body = b"".join((b'{"fence":%d,"items":[' % attempt.fence, b",".join(batch.lines), b"]}"))
+        return await self._tell(attempt, "record", body)
+
+    async def finish(self, attempt: Assignment, request: FinishRequest) -> Control:
+        return await self._tell(attempt, "finish", _json(request))
+
+    async def release(self, attempt: Assignment, request: ReleaseRequest) -> Control:
+        return await self._tell(attempt, "release", _json(request))
+
+    async def effect(self, attempt: Assignment, request: EffectRequest) -> Control:
+        return await self._tell(attempt, "effect", _json(request))
+
+    async def effects(self, task_id: str) -> EffectsAnswer:
+        """How a task stands outside; Refused when this runner never had it, or the relay does not know it any more."""
+        call = Call(method="GET", path=f"/api/runners/tasks/{task_id}/effects", takes_no=True)
+        return await self._ask(call, EffectsAnswer)
+
+    async def _tell(self, attempt: Assignment, verb: str, body: bytes) -> Control:
+        path = f"/api/runners/attempts/{attempt.attempt_id}/{verb}"
+        return await self._ask(Call(method="POST", path=path, body=body, about=attempt), Control)
+
+    async def _ask(self, call: Call, kind: type[Answer]) -> Answer:
+        pause_max = min(BACKOFF_MAX, self.timings.heartbeat)
+        async for trial in stamina.retry_context(on=pauses(pause_max), attempts=None, timeout=None):
+            with trial:
+                token = self._token
+                try:
+                    return _parsed(kind, await self._exchange(call, token), self._url)
+                except Unauthenticated:
+                    await self._register_unless_done(token)
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _register_unless_done(self, refused: str) -> None:
+        async with self._registering:
+            if self._token == refused:  # registering twice would make the first new token void
+                await self.register()
+
+    async def _exchange(self, call: Call, token: str) -> bytes:
+        timeout = httpx2.Timeout(call.patience, connect=CONNECT_TIMEOUT, write=WRITE_TIMEOUT)
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        client = self._pulse if call.is_pulse else self._client
+        try:
+            response = await client.request(call.method, call.path, content=call.body, headers=headers, timeout=timeout)
+        except (httpx2.TransportError, OSError) as error:
+            self._note_away(str(error) or type(error).__name__)
+            raise RelayUnreachable(url=self._url, why=error, advice="it is tried again") from error
+        if not response.is_success:
+            refusal = _refusal(call, response, self._url)
+            if isinstance(refusal, Unavailable | NotAllowed):
+                self._note_away(refusal.message)
+            raise refusal
+        self._note_back()
+        return response.content
+
+    def _note_away(self, why: str) -> None:
+        if not self._is_away:
+            log.warning("relay does not answer", extra={"runner_id": self.runner_id, "url": self._url, "why": why})
+        self._is_away = True
+
+    def _note_back(self) -> None:
+        if self._is_away:
+            log.info("relay answers again", extra={"runner_id": self.runner_id, "url": self._url})
+        self._is_away = False
+
+
+def _client(url: str) -> httpx2.AsyncClient:
+    # Certificates are megabytes in memory that a relay on this machine does not need.
+    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=url.startswith("https:"))
+
+
+def _json(message: Wire) -> bytes:
+    return message.model_dump_json(by_alias=True).encode()
+
+
+def _parsed(kind: type[Answer], body: bytes, url: str) -> Answer:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise RelayUnreachable(url=url, why="what answers is not a relay", advice="it is tried again") from error
+
+
+def _refusal(call: Call, response: httpx2.Response, url: str) -> DelegateError:
+    problem = _problem(response)
+    code = "" if problem is None else problem.type
+    if code in STRANGER:
+        return Unauthenticated()
+    if call.about is not None and code in NOT_OURS:
+        return StaleFence(attempt_id=call.about.attempt_id, fence=call.about.fence)
+    if call.about is not None and code == SequenceGap.code:
+        return SequenceGap(attempt_id=call.about.attempt_id, expected="another one", given="this one")
+    if call.takes_no and code in (Forbidden.code, NoSuchTask.code):
+        return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="it is not for this runner")
+    if problem is not None and response.is_client_error and response.status_code not in TEMPORARY:
+        return Refused(why=f"{problem.detail} ({code})")
+    return RelayUnreachable(
+        url=url,
+        why=f"HTTP {response.status_code} {code}".rstrip(),
+        advice="it is tried again",
+        retry_after=_retry_after(response),
+    )
+
+
+def _problem(response: httpx2.Response) -> Problem | None:
+    try:
+        return Problem.model_validate_json(response.content)
+    except ValidationError:
+        return None
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    try:
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def pauses(pause_max: float) -> Callable[[Exception], bool | float]:
+    """Whether a failed call is made again, and after how many seconds."""
+    pause = min(BACKOFF_FIRST, pause_max)
+
+    def seconds(error: Exception) -> bool | float:
+        nonlocal pause
+        if not isinstance(error, Unavailable | NotAllowed):
+            return False
+        wanted = pause if error.retry_after is None else min(error.retry_after, RETRY_AFTER_MAX)
+        pause = min(2 * pause, pause_max)
+        return wanted * random.uniform(1, JITTER)  # noqa: S311  spreads runners, guards nothing
+
+    return seconds

@@ -1,0 +1,140 @@
+"""Looks at each name that git listed in an agent's worktree, without following or opening anything."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from delegate.runner.git.names import is_gits_own
+
+OVERSIZED = 2 * 1024**3  # bytes; a larger file would take minutes at every look
+UNTRACKED = b"?"
+
+
+class Oddity(StrEnum):
+    NESTED = "is a repository of its own"
+    SPECIAL = "is neither a file nor a link"
+    UNREADABLE = "cannot be read"
+    OVERSIZED = "is larger than 2 GiB"
+    GITS_OWN = "has a name that git keeps for itself"
+    FILTERED = "is stored through a filter (such as git-lfs), which is not run"
+    SHARED = "is a hard link to a file outside of the change"  # the only one that is in the tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odd:
+    path: str
+    kind: Oddity
+
+    @property
+    def is_submodule(self) -> bool:
+        """A directory that a commit names only by another repository's commit."""
+        return self.kind is Oddity.NESTED and not self.path.endswith("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    changed: tuple[bytes, ...]  # to be taken as they are now, which may be: absent
+    gone: tuple[bytes, ...]  # tracked names where something lies that git would stumble over
+    directories: tuple[bytes, ...]  # tracked names that are directories
+    odd: tuple[Odd, ...]
+
+
+def sort_out(tree: Path, listed: bytes) -> Sorted:
+    """`listed`: entries of a tag, a space and a name, each ended by NUL; a name may come twice."""
+    sorting = _Sorting(root=os.fsencode(tree) + b"/")
+    tags = {entry[2:]: entry[:1] for entry in listed.split(b"\0") if entry}
+    for path, tag in tags.items():
+        sorting.look(path, is_tracked=tag != UNTRACKED)
+    return sorting.result()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sorting:
+    root: bytes
+    changed: list[bytes] = field(default_factory=list)
+    gone: list[bytes] = field(default_factory=list)
+    directories: list[bytes] = field(default_factory=list)
+    odd: list[Odd] = field(default_factory=list)
+    behind_links: dict[bytes, bool] = field(default_factory=dict)
+    linked: dict[tuple[int, int], tuple[int, list[bytes]]] = field(default_factory=dict)
+
+    def look(self, path: bytes, *, is_tracked: bool) -> None:
+        if path.endswith(b"/"):
+            self._leave(path, Oddity.NESTED)
+        elif self._is_behind_link(_parent(path)):
+            # Git would look at the file behind the link, and stumble when told to take it.
+            self.gone.append(path)
+        else:
+            self._look_at(path, is_tracked=is_tracked)
+
+    def _look_at(self, path: bytes, *, is_tracked: bool) -> None:
+        try:
+            found = os.lstat(self.root + path)
+        except (FileNotFoundError, NotADirectoryError):
+            self.changed.append(path)
+            return
+        if stat.S_ISDIR(found.st_mode):
+            self.directories.append(path)
+            return
+        oddity = self._oddity(path, found)
+        if oddity is None:
+            self.changed.append(path)
+            return
+        self._leave(path, oddity)
+        if is_tracked and oddity is Oddity.SPECIAL:
+            self.gone.append(path)
+
+    def _oddity(self, path: bytes, found: os.stat_result) -> Oddity | None:
+        is_link = stat.S_ISLNK(found.st_mode)
+        if is_gits_own(path, is_link=is_link):
+            return Oddity.GITS_OWN
+        if is_link:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return Oddity.SPECIAL
+        if found.st_size > OVERSIZED:
+            return Oddity.OVERSIZED
+        if not os.access(self.root + path, os.R_OK):
+            return Oddity.UNREADABLE
+        if found.st_nlink > 1:
+            self.linked.setdefault((found.st_dev, found.st_ino), (found.st_nlink, []))[1].append(path)
+        return None
+
+    def _is_behind_link(self, directory: bytes) -> bool:
+        if not directory:
+            return False
+        known = self.behind_links.get(directory)
+        if known is None:
+            known = self._is_behind_link(_parent(directory)) or _is_link(self.root + directory)
+            self.behind_links[directory] = known
+        return known
+
+    def _leave(self, path: bytes, kind: Oddity) -> None:
+        self.odd.append(Odd(path=path.decode(errors="replace"), kind=kind))
+
+    def result(self) -> Sorted:
+        for names, paths in self.linked.values():
+            if names > len(paths):
+                for path in paths:
+                    self._leave(path, Oddity.SHARED)
+        return Sorted(
+            changed=tuple(self.changed),
+            gone=tuple(self.gone),
+            directories=tuple(self.directories),
+            odd=tuple(self.odd),
+        )
+
+
+def _parent(path: bytes) -> bytes:
+    return path.rpartition(b"/")[0]
+
+
+def _is_link(path: bytes) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return False

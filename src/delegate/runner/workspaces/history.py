@@ -1,0 +1,88 @@
+"""The agent's own commits: found without git, copied object by object, and only then believed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from delegate.runner.git.bare import COMMIT, PACKED_BYTES, read_small
+from delegate.runner.git.program import GitFailed
+from delegate.runner.workspaces.scratch import Clean, borrowed
+
+if TYPE_CHECKING:
+    from delegate.runner.workspaces.worktrees import Workspace
+
+COPY_PATIENCE = timedelta(minutes=5)  # for what an agent committed; a pipe among its objects would block for ever
+BRANCH = re.compile(r"refs/heads/[^\s\\]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    head: str | None  # the agent's last commit, with everything it needs in the kept repository
+    descends: bool  # it has the base among its ancestors
+    problem: str | None = None  # why the agent's commits cannot be kept
+
+
+async def agents_history(clean: Clean, workspace: Workspace) -> History:
+    base = workspace.base.commit
+    head = await anyio.to_thread.run_sync(read_head, workspace.git_dir, workspace.tree.name)
+    if head is None:
+        return History(head=None, descends=False, problem="the agent's worktree has no branch that can be read")
+    if head == base:
+        return History(head=head, descends=True)
+    descends = await clean.is_ancestor(base, head)
+    if descends is None:
+        problem = await bring_commits(clean, workspace, [head])
+        if problem is not None:
+            return History(head=None, descends=False, problem=problem)
+        descends = await clean.is_ancestor(base, head)
+    if descends is None:
+        return History(head=None, descends=False, problem="the head of the agent's branch is not a commit")
+    rewritten = None if descends else "the agent rewrote the history below its base"
+    return History(head=head, descends=descends, problem=rewritten)
+
+
+async def bring_commits(clean: Clean, workspace: Workspace, commits: Sequence[str]) -> str | None:
+    """Copy what the agent committed into the kept repository; a sentence when that cannot be done.
+
+    The objects travel as a pack, so that each one's name is computed again from its content and every link is
+    followed: what the agent's repository claims about its objects is not taken over.
+    """
+    objects = workspace.git_dir / "objects"
+    if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
+        return "the list of repositories from which the agent's one borrows was changed"
+    also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(workspace.mirror / "objects", objects)}
+    wanted = "".join(f"{commit}\n" for commit in (*commits, f"^{workspace.base.commit}")).encode()
+    try:
+        with anyio.fail_after(COPY_PATIENCE.total_seconds()):
+            pack = await clean.git("pack-objects", "--revs", "--thin", "--stdout", "-q", input=wanted, extra=also)
+            await clean.git("index-pack", "--stdin", "--fix-thin", "--strict", input=pack)
+    except GitFailed as failed:
+        return f"the agent's commits are damaged ({failed.why})"
+    except TimeoutError:
+        return "the agent's commits could not be read in time"
+    return None
+
+
+def read_head(git_dir: Path, worktree: str) -> str | None:
+    """The commit that the agent's worktree stands on."""
+    text = read_small(git_dir / "worktrees" / worktree / "HEAD").strip()
+    if COMMIT.fullmatch(text):
+        return text
+    return read_branch(git_dir, text.removeprefix("ref: ")) if text.startswith("ref: ") else None
+
+
+def read_branch(git_dir: Path, name: str) -> str | None:
+    if not BRANCH.fullmatch(name) or {"", ".", ".."} & set(name.split("/")):
+        return None
+    loose = read_small(git_dir / name).strip()
+    if loose:
+        return loose if COMMIT.fullmatch(loose) else None
+    lines = (line.partition(" ") for line in read_small(git_dir / "packed-refs", PACKED_BYTES).splitlines())
+    return next((commit for commit, _, ref in lines if ref == name and COMMIT.fullmatch(commit)), None)

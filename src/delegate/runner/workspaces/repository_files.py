@@ -1,0 +1,39 @@
+"""The `.delegate.toml` of base commits. Those never change, and most tasks start from the one that the last had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from delegate.errors import BadRepoFile
+from delegate.preferences.repofile import FILE_NAME, RepoFile, parse
+from delegate.runner.git.program import Git
+from delegate.runner.workspaces.mirrors import Base, Mirror
+from delegate.runner.workspaces.repositories import SetupProblem
+
+REMEMBERED = 32
+
+
+class RepositoryFiles:
+    def __init__(self) -> None:
+        self._read: dict[tuple[Path, str], RepoFile] = {}
+
+    async def get(self, git: Git, mirror: Mirror, base: Base) -> RepoFile:
+        """Never from the tree that an agent has changed. Raises SetupProblem when the file has a mistake."""
+        place = (mirror.path, base.commit)
+        if place not in self._read:
+            found = await _read(git, mirror, base)
+            self._read = {**dict(list(self._read.items())[-REMEMBERED:]), place: found}
+        return self._read[place]
+
+
+async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:
+    found = await git.run("cat-file", "--batch", cwd=mirror.path, input=f"{base.commit}:{FILE_NAME}\n".encode())
+    header, _, content = found.partition(b"\n")
+    if header.endswith(b" missing"):
+        return RepoFile()
+    if b" blob " not in header:
+        raise SetupProblem(f"{FILE_NAME} of the repository is not a file")
+    try:
+        return parse(content[:-1])  # it ends with a newline that is not the file's
+    except BadRepoFile as problem:
+        raise SetupProblem(problem.message) from problem

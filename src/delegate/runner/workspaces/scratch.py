@@ -1,0 +1,103 @@
+"""A repository of our own to look at an agent's work with: nothing the agent can write decides what runs in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delegate.runner.git.bare import PLAIN
+from delegate.runner.git.program import Git, GitFailed
+
+if TYPE_CHECKING:
+    from delegate.runner.workspaces.worktrees import Workspace
+
+PREFIX = "publish-"
+NOT_AN_ANCESTOR = 1  # the exit code of git's answer "no", as against its failures
+# The last three: what speeds up reading objects is believed without a look at them, and an agent can write it.
+CAREFUL = f"""\
+[core]
+\thooksPath = {os.devnull}
+\tcommitGraph = false
+\tmultiPackIndex = false
+[pack]
+\tuseBitmaps = false
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clean:
+    program: Git
+    directory: Path
+    tree: Path
+    env: Mapping[str, str]
+
+    @property
+    def index(self) -> Path:
+        return self.directory / "index"
+
+    async def git(
+        self, *arguments: str, input: bytes = b"", tree: bool = False, extra: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A local command; with `tree` it sees the agent's files."""
+        env = {**self.env, **(extra or {})}
+        if not tree:
+            return await self.program.run(*arguments, cwd=self.directory, input=input, extra=env)
+        seen = {**env, "GIT_WORK_TREE": str(self.tree)}
+        return await self.program.run(*arguments, cwd=self.tree, input=input, extra=seen)
+
+    async def reach(self, *arguments: str, timeout: timedelta) -> bytes:
+        """A command that speaks to a remote."""
+        return await self.program.reach(*arguments, cwd=self.directory, timeout=timeout, extra=self.env)
+
+    async def is_ancestor(self, older: str, newer: str) -> bool | None:
+        """None: one of the two is not there, or is no commit."""
+        try:
+            await self.git("merge-base", "--is-ancestor", older, newer)
+        except GitFailed as failed:
+            if failed.done is not None and failed.done.code == NOT_AN_ANCESTOR:
+                return False
+            return None
+        return True
+
+
+@asynccontextmanager
+async def clean_repository(git: Git, workspace: Workspace) -> AsyncIterator[Clean]:
+    """New objects go to the kept repository, those of the base are borrowed from the mirror."""
+    with bare_repository(workspace.root) as directory:
+        if workspace.carried.exists():
+            (directory / "info").mkdir()
+            shutil.copy(workspace.carried, directory / "info" / "exclude")
+        env = {
+            "GIT_DIR": str(directory),
+            "GIT_INDEX_FILE": str(directory / "index"),
+            "GIT_OBJECT_DIRECTORY": str(workspace.kept / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(workspace.mirror / "objects"),
+        }
+        yield Clean(program=git, directory=directory, tree=workspace.tree, env=env)
+
+
+@contextmanager
+def bare_repository(parent: Path | None = None) -> Iterator[Path]:
+    """As little as git takes for a repository; it is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        for part in ("refs", "objects"):
+            (directory / part).mkdir()
+        (directory / "HEAD").write_text("ref: refs/heads/unborn\n")
+        (directory / "config").write_text(PLAIN + CAREFUL)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def borrowed(*objects: Path) -> str:
+    """As git reads a list of object directories: quoted, because a path may have a colon in it."""
+    escaped = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in objects)
+    return os.pathsep.join(f'"{path}"' for path in escaped)

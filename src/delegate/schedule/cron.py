@@ -1,0 +1,128 @@
+"""Cron expressions in their own time zones: which are good, and when they are due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from delegate.errors import InvalidSchedule
+from delegate.schedule.zones import moment_of, moments_of, zone_named
+
+CHANGE_MAX = timedelta(hours=3)  # no clocks are changed by more
+FIELDS = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, L or LW",
+    "month": "1 to 12 or JAN to DEC",
+    "day-of-week": "0 to 7 or SUN to SAT",
+}
+SIZES = {"minute": 60, "hour": 24, "day-of-month": 31, "month": 12, "day-of-week": 7}
+EXAMPLE = "for example `0 2 * * *`, every day at 02:00"
+SHORTHANDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+def check_cron(expression: str) -> None:
+    """Refuses one that has not five good fields, or that never comes."""
+    parts = expression.split()
+    if parts and parts[0].startswith("@"):
+        known = SHORTHANDS.get(parts[0].lower())
+        raise _bad_cron(expression, f"write `{known}`" if known else f"write five fields, {EXAMPLE}")
+    if len(parts) != len(FIELDS):
+        raise _bad_cron(expression, f"it has {len(parts)} fields and needs five ({', '.join(FIELDS)}), {EXAMPLE}")
+    if problem := _problem(parts):
+        raise _bad_cron(expression, f"{problem}; write {EXAMPLE}")
+
+
+def _problem(parts: list[str]) -> str | None:
+    try:
+        first = next(CronSim(" ".join(parts), datetime(2000, 1, 1)), None)
+    except CronSimError as error:
+        field = str(error).removeprefix("Bad ")
+        if field == "day-of-month" and parts[3] != "*" and _problem([*parts[:3], "*", parts[4]]) is None:
+            return "that day never comes in that month"
+        return _fault(field, parts[list(FIELDS).index(field)])
+    return "that day never comes" if first is None else _long_step(parts)
+
+
+def _fault(field: str, written: str) -> str:
+    """Why cronsim takes the field not: a step, a range, or a value that is none of its own."""
+    for part in written.split(","):
+        span, slash, step = part.partition("/")
+        if slash and not (step.isdecimal() and int(step)):
+            return f"the step `/{step}` of its {field} must be a number from 1"
+        first, dash, last = span.partition("-")
+        if dash and first.isdecimal() and last.isdecimal() and int(first) > int(last):
+            return f"the range `{span}` of its {field} ends before it begins"
+    return f"its {field} must be of {FIELDS[field]}"
+
+
+def _long_step(parts: list[str]) -> str | None:
+    """A step that leads out of its field at once; cronsim takes it for the field's first value alone."""
+    for (field, size), written in zip(SIZES.items(), parts, strict=True):
+        for part in written.split(","):
+            step = part.partition("/")[2]
+            if step.isdecimal() and int(step) > size:
+                return f"the step `/{step}` of its {field} is larger than the field, which has {size} values"
+    return None
+
+
+def _bad_cron(expression: str, why: str) -> InvalidSchedule:
+    return InvalidSchedule(field="cronExpression", why=f"`{expression[:100]}` is no time: {why}")
+
+
+def times_after(expression: str, timezone: str, after: datetime) -> Iterator[datetime]:
+    """The times of a cron expression, in UTC. Where the clocks change it does as Debian's cron: a time of day that they
+    skip comes in the first minute after the gap, one that they show twice comes once, the first time; what comes every
+    so many minutes or hours (a field that begins with `*`) goes by real time."""
+    place = zone_named(timezone)
+    has_star = any(part.startswith("*") for part in expression.split()[:2])
+    moments = _by_real_time if has_star else _by_time_of_day
+    last = after
+    try:
+        # Without a zone: with one, cronsim loses times where clocks change by half an hour, or at midnight.
+        shown = CronSim(expression, _start(after, place))
+    except CronSimError:
+        raise _bad_cron(expression, f"write {EXAMPLE}") from None
+    for moment in moments(shown, place):
+        if moment > last:  # times that share the end of a gap come once
+            yield moment
+            last = moment
+
+
+def time_after(expression: str, timezone: str, after: datetime) -> datetime | None:
+    return next(times_after(expression, timezone, after), None)
+
+
+def _start(after: datetime, place: ZoneInfo) -> datetime:
+    """What the clocks on the wall show then; before a change of clocks, early enough for all that they show again."""
+    local = after.astimezone(place)
+    if local.utcoffset() != (after + CHANGE_MAX).astimezone(place).utcoffset():
+        local = (after - CHANGE_MAX).astimezone(place)
+    return local.replace(tzinfo=None, fold=0)
+
+
+def _by_time_of_day(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
+    for time in shown:
+        yield moment_of(time, place)
+
+
+def _by_real_time(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
+    again: list[datetime] = []  # all that is shown twice comes first once and then once more
+    for time in shown:
+        moments = moments_of(time, place)
+        if len(moments) == 1:
+            yield from again
+            again.clear()
+        yield from moments[:1]
+        again += moments[1:]

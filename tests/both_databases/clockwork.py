@@ -1,0 +1,98 @@
+"""Schedules on a clock that stands still until it is moved, to any side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.both_databases.scene import DONE, Scene
+
+from delegate.config.settings import Settings
+from delegate.intake import schedules
+from delegate.intake.firing import Fired, fire_due, reckon_back
+from delegate.intake.from_wire import pipeline_wish, schedule_wish
+from delegate.model import Outcome, Task
+from delegate.schedule.model import Schedule, ScheduleRun
+from delegate.states import AttemptState, Reason, TaskState
+from delegate.wire.schedules import PipelineRequest, ScheduleRequest
+
+SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
+HOURLY = "0 * * * *"
+HERE = {"agent": "shell", "workingDirectory": "/", "machine": "desk"}
+BAD = Outcome(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message="exit code 1", exit_code=1)
+
+
+@dataclass(slots=True)
+class Clockwork:
+    scene: Scene
+
+    async def create(self, **wanted: Any) -> Schedule:
+        kind = "cron" if "cronExpression" in wanted else "one_time"
+        body = {"prompt": "true", "scheduleType": kind, **HERE, **wanted}
+        wish = schedule_wish(ScheduleRequest.model_validate(body))
+        return (await schedules.create(self.scene.database, wish, Settings(), self.scene.now)).schedule
+
+    async def pipeline(self, *delays: int, **wanted: Any) -> tuple[Schedule, ...]:
+        steps = [{"prompt": f"step {i}", "delay": delay, **HERE} for i, delay in enumerate((0, *delays), 1)]
+        wish = pipeline_wish(PipelineRequest.model_validate({"steps": steps, **wanted}))
+        return (await schedules.create_pipeline(self.scene.database, wish, Settings(), self.scene.now)).steps
+
+    async def tick(self) -> tuple[Fired, ...]:
+        return (await fire_due(self.scene.database, Settings(), self.scene.now)).fired
+
+    async def at(self, moment: datetime) -> tuple[Fired, ...]:
+        """The clock is set, forwards or back, and the relay looks as it does then."""
+        if moment < self.scene.now:
+            await reckon_back(self.scene.database, moment)
+        self.scene.now = moment
+        return await self.tick()
+
+    async def after(self, span: timedelta) -> tuple[Fired, ...]:
+        return await self.at(self.scene.now + span)
+
+    async def starts(self) -> Task:
+        """The one task that is due now."""
+        (fired,) = await self.tick()
+        assert fired.task is not None
+        return fired.task
+
+    async def ends(self, outcome: Outcome = DONE) -> Task:
+        """A runner takes the task that waits and ends it."""
+        held = await self.scene.claim()
+        assert held is not None
+        return await self.scene.finish(held, outcome)
+
+    async def end_if_any(self) -> None:
+        held = await self.scene.claim()
+        if held is not None:
+            await self.scene.finish(held)
+
+    async def pause(self, schedule: Schedule, reason: str = "") -> Schedule:
+        return await schedules.pause(self.scene.database, schedule.id, reason, self.scene.now)
+
+    async def resume(self, schedule: Schedule, reason: str = "") -> Schedule:
+        return await schedules.resume(self.scene.database, schedule.id, reason, self.scene.now)
+
+    async def cancel(self, schedule: Schedule, reason: str = "", *, with_tasks: bool = False) -> schedules.Cancelled:
+        return await schedules.cancel(
+            self.scene.database, schedule.id, reason, with_tasks=with_tasks, now=self.scene.now
+        )
+
+    async def look(self, schedule: Schedule) -> Schedule:
+        return (await schedules.in_full(self.scene.database, schedule.id, 1)).schedule
+
+    async def history(self, schedule: Schedule) -> list[ScheduleRun]:
+        """The oldest first."""
+        return (await schedules.in_full(self.scene.database, schedule.id, 100)).history[::-1]
+
+    async def outcomes(self, schedule: Schedule) -> list[str]:
+        return [run.outcome.value for run in await self.history(schedule)]
+
+    async def waiting(self) -> list[Task]:
+        """The tasks that no runner has taken yet."""
+        found: list[Task] = []
+        while (held := await self.scene.claim()) is not None:
+            found.append(held.task)
+        assert all(task.state is TaskState.RUNNING for task in found)
+        return found

@@ -1,0 +1,168 @@
+"""A relay's database with a clock that stands still until it is moved, and the verbs of the queue in short."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from delegate.config.settings import Settings
+from delegate.intake.retry import resume, retry
+from delegate.intake.submit import Request, submit
+from delegate.model import (
+    Attempt,
+    EffectKind,
+    EffectState,
+    Event,
+    EventKind,
+    Outcome,
+    Priority,
+    Runner,
+    RunnerId,
+    Stream,
+    Task,
+    TaskId,
+)
+from delegate.queue.claim import ClaimWish, Held, claim
+from delegate.queue.finish import cancel, finish, release
+from delegate.queue.lease_guard import Holder
+from delegate.queue.rescue import rescue
+from delegate.queue.rules import Rules
+from delegate.report.effects import Told, announce
+from delegate.report.follow import task_in_full
+from delegate.report.record import Item, Standing, record, renew
+from delegate.states import AttemptState, Reason
+from delegate.store.database import Database
+from delegate.store.runners import put_runner
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+LEASE = timedelta(minutes=2)
+RECLAIM_AFTER = timedelta(minutes=10)
+DONE = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="ended well", exit_code=0)
+HANDED_BACK = Outcome(state=AttemptState.RELEASED, reason=Reason.HANDED_BACK, message="the runner stops")
+COMMIT = "1" * 40
+GONE = Outcome(state=AttemptState.LOST, reason=Reason.LOST_RUNNER, message="the runner was killed")
+
+
+def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("shell", "claude")) -> Runner:
+    return Runner(
+        id=RunnerId(f"runner-{name}"),
+        name=name,
+        machine=machine,
+        pid=1,
+        version="1",
+        agents=tuple(agents),
+        registered_at=NOON,
+        seen_at=NOON,
+    )
+
+
+def holder(held: Held) -> Holder:
+    return Holder(runner_id=held.attempt.runner_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
+
+
+def only_reading(database: Database) -> Database:
+    """The same one, where PostgreSQL refuses everything but plain reads."""
+    return Database(database.engine.execution_options(postgresql_readonly=True), None)
+
+
+def output(seq: int, data: bytes, stream: Stream = Stream.STDOUT) -> Item:
+    return Item(seq=seq, through=seq, at=NOON, kind=EventKind.OUTPUT, stream=stream, output=data)
+
+
+def fact(seq: int, kind: EventKind = EventKind.MESSAGE, **data: object) -> Item:
+    return Item(seq=seq, through=seq, at=NOON, kind=kind, data=data)
+
+
+def skipped(seq: int, through: int, size: int) -> Item:
+    return Item(seq=seq, through=through, at=NOON, kind=EventKind.SKIPPED, skipped_bytes=size)
+
+
+def parked_until(moment: datetime, **more: Any) -> Outcome:
+    return Outcome(state=AttemptState.RELEASED, reason=Reason.USAGE_LIMIT, message="limit", not_before=moment, **more)
+
+
+@dataclass(slots=True)
+class Scene:
+    database: Database
+    now: datetime = NOON
+    rules: Rules = field(default_factory=lambda: Rules(lease=LEASE, reclaim_after=RECLAIM_AFTER))
+
+    async def register(self, new: Runner) -> Runner:
+        await self.database.write("register", lambda c: put_runner(c, new, token_hash=secrets.token_hex(8)))
+        return new
+
+    async def submit(self, prompt: str = "true", **wishes: Any) -> Task:
+        here = {} if "repository" in wishes else {"machine": "desk", "working_directory": "/"}
+        wishes = {"agent": "shell", "priority": Priority.P2, **here, **wishes}
+        return (await submit(self.database, Request(prompt=prompt, **wishes), Settings(), self.now)).task
+
+    async def retry(self, task: Task) -> Task:
+        return (await retry(self.database, task.id, None, self.now)).task
+
+    async def resume(self, task: Task, context: str | None = None) -> Task:
+        return (await resume(self.database, task.id, context, request_key=None, now=self.now)).task
+
+    async def claim(self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime) -> Held | None:
+        by = by or runner()
+        wish = ClaimWish(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
+        return (await claim(self.database, wish, self.rules, self.now)).held
+
+    async def take(self, by: Runner | None = None, **wishes: Any) -> Held:
+        """A new task, in the hands of a runner."""
+        task = await self.submit(**wishes)
+        held = await self.claim(by)
+        assert held is not None
+        assert held.task.id == task.id
+        return held
+
+    async def renew(self, held: Held, messages_seen: int = 0) -> Standing:
+        return (await renew(self.database, holder(held), messages_seen, self.now))[1]
+
+    async def record(self, held: Held, *items: Item) -> Standing:
+        return (await record(self.database, holder(held), items, self.now))[1]
+
+    async def announce(self, held: Held, state: EffectState, **told: Any) -> Standing:
+        told = {"kind": EffectKind.PUSH, "target": "work-1", "expected": COMMIT, "external_id": None, **told}
+        return (await announce(self.database, holder(held), Told(state=state, **told), self.now))[1]
+
+    async def finish(self, held: Held, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
+        return (await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)).task
+
+    async def release(self, held: Held, outcome: Outcome = HANDED_BACK) -> Task:
+        return (await release(self.database, holder(held), outcome, self.now)).task
+
+    async def cancel(self, task: Task, reason: str = "") -> Task:
+        return (await cancel(self.database, task.id, reason, self.now)).task
+
+    async def tick(self) -> list[Task]:
+        return [moved.task for moved in await rescue(self.database, self.rules, self.now)]
+
+    async def pass_time(self, span: timedelta) -> None:
+        """The relay lives on meanwhile, but has not looked around in the last moment."""
+        end = self.now + span
+        while end - self.now > LEASE:
+            self.now += LEASE
+            await self.tick()
+        self.now = end
+
+    async def task(self, of: Task | Held) -> Task:
+        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).task
+
+    async def attempts(self, of: Task | Held) -> list[Attempt]:
+        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).attempts
+
+    async def events(self, of: Task | Held) -> list[Event]:
+        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).events
+
+    async def kinds(self, of: Task | Held) -> list[EventKind]:
+        return [event.kind for event in await self.events(of)]
+
+    def with_budget(self, usd: float) -> None:
+        self.rules = replace(self.rules, daily_budget_usd=usd)
+
+
+def id_of(of: Task | Held) -> TaskId:
+    return of.task.id if isinstance(of, Held) else of.id

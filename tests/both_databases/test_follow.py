@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from tests.both_databases.scene import HANDED_BACK, LEASE, NOON, Scene, fact, output, runner
+
+from delegate.errors import IllegalMove, NoSuchTask
+from delegate.intake.messages import send_message
+from delegate.model import EventKind, TaskId
+from delegate.relay.lines import Line, Reading, Tail, read_to_end
+from delegate.report.follow import (
+    HOLE_PATIENCE,
+    Cursor,
+    Holes,
+    end_of_feed,
+    end_of_task_feed,
+    news_of_all,
+    news_of_task,
+    page,
+    relay_state,
+    surroundings,
+    task_in_full,
+)
+from delegate.states import TaskState
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_tasks_are_listed_newest_first_page_by_page(scene: Scene) -> None:
+    prompts = [(await scene.submit(str(number))).prompt for number in range(5)]
+
+    first = await page(scene.database, states=[], before=None, limit=2)
+    second = await page(scene.database, states=[], before=first[-1][0], limit=2)
+    third = await page(scene.database, states=[], before=second[-1][0], limit=2)
+
+    assert [task.prompt for _, task in first + second + third] == prompts[::-1]
+
+
+async def test_a_page_can_be_of_some_states_only(scene: Scene) -> None:
+    running = await scene.take()
+    queued = await scene.submit()
+    ended = await scene.cancel(await scene.submit())
+
+    async def ids(*states: TaskState) -> list[str]:
+        return [task.id for _, task in await page(scene.database, states=states, before=None, limit=9)]
+
+    assert await ids(TaskState.QUEUED) == [queued.id]
+    assert await ids(TaskState.CANCELLED, TaskState.RUNNING) == [ended.id, running.task.id]
+    assert await ids(TaskState.FAILED) == []
+
+
+async def test_a_follower_of_a_task_gets_everything_once_and_then_the_end(scene: Scene) -> None:
+    held = await scene.take()
+    await scene.record(held, fact(0, text="a"), output(1, b"one"))
+    first = await news_of_task(scene.database, held.task.id, Cursor())
+    cursor = Cursor(event=first.events[-1].id, output=first.chunks[-1].id)
+    await scene.record(held, output(2, b"two"))
+    await scene.finish(held, next_seq=3)
+
+    second = await news_of_task(scene.database, held.task.id, cursor)
+
+    assert [event.kind for event in first.events] == [EventKind.SUBMITTED, EventKind.CLAIMED, EventKind.MESSAGE]
+    assert [chunk.data for chunk in first.chunks] == [b"one"]
+    assert ([event.kind for event in second.events], [chunk.data for chunk in second.chunks]) == (
+        [EventKind.FINISHED],
+        [b"two"],
+    )
+    assert second.task.state is TaskState.COMPLETED
+
+
+async def test_a_follower_from_now_on_gets_only_what_comes(scene: Scene) -> None:
+    held = await scene.take()
+    await scene.record(held, output(0, b"old"))
+    cursor = await end_of_task_feed(scene.database, held.task.id)
+
+    await scene.record(held, output(1, b"new"), fact(2))
+
+    news = await news_of_task(scene.database, held.task.id, cursor)
+    assert ([chunk.data for chunk in news.chunks], [event.kind for event in news.events]) == (
+        [b"new"],
+        [EventKind.MESSAGE],
+    )
+
+
+async def test_the_feed_of_all_tasks_has_every_event_in_order(scene: Scene) -> None:
+    start = await end_of_feed(scene.database)
+    first, second = await scene.submit(), await scene.submit()
+    await scene.cancel(first)
+
+    events = await news_of_all(scene.database, start)
+
+    assert [(event.task_id, event.kind) for event in events] == [
+        (first.id, EventKind.SUBMITTED),
+        (second.id, EventKind.SUBMITTED),
+        (first.id, EventKind.FINISHED),
+    ]
+    assert await news_of_all(scene.database, events[-1].id) == []
+
+
+async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene) -> None:
+    """In PostgreSQL a transaction takes its numbers before it commits: another may be seen before it."""
+    start = await end_of_feed(scene.database)
+    for _ in range(5):
+        await scene.submit()
+    first, missing, third, also_missing, fifth = await news_of_all(scene.database, start)
+    seen, patience = [first, third, fifth], HOLE_PATIENCE.total_seconds()
+    holes = Holes()
+
+    assert holes.pass_over(seen, start, now=0.0) == [first]
+    assert holes.pass_over([third, fifth], first.id, now=patience - 0.1) == []
+    assert holes.pass_over([third, fifth], first.id, now=patience) == [third, fifth]
+    assert {missing.id, also_missing.id} == {first.id + 1, third.id + 1}
+
+
+async def test_an_event_that_fills_a_hole_in_time_is_told(scene: Scene) -> None:
+    start = await end_of_feed(scene.database)
+    for _ in range(3):
+        await scene.submit()
+    first, late, third = await news_of_all(scene.database, start)
+    holes = Holes()
+
+    assert holes.pass_over([first, third], start, now=0.0) == [first]
+    assert holes.pass_over([late, third], first.id, now=1.0) == [late, third]
+
+
+async def test_the_end_of_a_long_timeline_is_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = await scene.take()
+    await scene.record(held, *(fact(seq, text=str(seq)) for seq in range(6)))
+    await scene.finish(held, next_seq=6)
+    monkeypatch.setattr("delegate.report.follow.TIMELINE_MAX", 3)
+
+    full = await task_in_full(scene.database, held.task.id, scene.rules, scene.now)
+
+    assert [event.kind for event in full.events] == [EventKind.MESSAGE, EventKind.MESSAGE, EventKind.FINISHED]
+
+
+async def test_a_task_that_does_not_exist_cannot_be_followed(scene: Scene) -> None:
+    nothing = TaskId("task-none")
+
+    with pytest.raises(NoSuchTask):
+        await task_in_full(scene.database, nothing, scene.rules, scene.now)
+    with pytest.raises(NoSuchTask):
+        await news_of_task(scene.database, nothing, Cursor())
+
+
+async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
+    anna = await scene.register(runner())
+    held = await scene.take()
+    await scene.submit()
+    await scene.cancel(await scene.submit())
+
+    state = await relay_state(scene.database, scene.now)
+
+    assert state.counts == {TaskState.RUNNING: 1, TaskState.QUEUED: 1, TaskState.CANCELLED: 1}
+    assert [known.id for known in state.runners] == [anna.id]
+    assert [attempt.id for attempt in state.attempts] == [held.attempt.id]
+
+
+async def test_a_runner_that_was_not_heard_of_for_a_lease_is_silent_and_not_busy(scene: Scene) -> None:
+    held = await scene.take()
+
+    during = await surroundings(scene.database, scene.rules, NOON + LEASE)
+    after = await surroundings(scene.database, scene.rules, NOON + LEASE + timedelta(microseconds=1))
+
+    assert (during.busy, during.silent) == ({held.attempt.runner_id}, frozenset())
+    assert (after.busy, after.silent) == (frozenset(), {held.task.id})
+
+
+async def test_only_an_agent_at_work_can_be_told_anything(scene: Scene) -> None:
+    command = await scene.take(agent="shell")
+    waiting = await scene.take(agent="claude")
+    await scene.release(waiting, HANDED_BACK)
+
+    for task in (command.task, waiting.task):
+        with pytest.raises(IllegalMove, match="cannot be told anything"):
+            await send_message(scene.database, task.id, "hello", request_key=None, now=scene.now)
+    with pytest.raises(NoSuchTask):
+        await send_message(scene.database, TaskId("task-none"), "hello", request_key=None, now=scene.now)
+
+
+async def test_who_reads_much_output_gives_others_their_turn_after_each_chunk(scene: Scene) -> None:
+    held = await scene.take()
+    await scene.record(held, *(output(seq, b"line %d\n" % seq) for seq in range(5)))
+    turns = 0
+    seen = []
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await checkpoint()
+
+    class Watched(Tail):
+        def add(self, lines: Iterable[Line]) -> None:
+            super().add(lines)
+            seen.append(turns)
+
+    tail = Watched(2, 1024)
+    async with anyio.create_task_group() as group:
+        group.start_soon(neighbour)
+        await read_to_end(scene.database, held.task.id, Reading(last=2), tail)
+        group.cancel_scope.cancel()
+
+    assert len(set(seen)) == 5
+    assert [line.text for line in tail.lines] == ["line 3", "line 4"]

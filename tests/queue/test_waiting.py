@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.both_databases.scene import runner
+
+from delegate.model import ANY_MACHINE, AgentName, Limits, Runner, Task, TaskId
+from delegate.queue.waiting import Surroundings, why
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.graph import Dependency
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+SOON = NOW + timedelta(minutes=5)
+TASK = Task(
+    id=TaskId("task-1"),
+    lineage=TaskId("task-1"),
+    state=TaskState.QUEUED,
+    prompt="true",
+    agent=AgentName.CLAUDE,
+    limits=Limits(timeout=timedelta(minutes=30), max_output=1024),
+    created_at=NOW,
+    machine="desk",
+)
+ANNA, EVE, OTTO = runner("anna"), runner("eve"), runner("otto", machine="attic")
+NEW = runner("shelly", agents=["shell"])
+SHELL_ONLY = replace(NEW, registered_at=NOW - timedelta(minutes=1))
+AROUND = Surroundings(
+    runners=[ANNA],
+    busy=frozenset(),
+    silent=frozenset(),
+    silent_after=timedelta(minutes=2),
+    budget_left=None,
+    now=NOW,
+)
+
+
+def parked(one: Runner, until: datetime) -> Runner:
+    return replace(one, parked={"claude": until})
+
+
+def held(one: Runner) -> Runner:
+    return replace(one, problem="no memory")
+
+
+def unseen(one: Runner) -> Runner:
+    return replace(one, seen_at=NOW - timedelta(minutes=2, microseconds=1))
+
+
+def waits_for(*states: TaskState) -> dict[str, object]:
+    dependencies = [
+        Dependency(id=TaskId(f"task-{number}"), state=state, reason=None, depth=0)
+        for number, state in enumerate(states, start=1)
+    ]
+    return {"waited_for": {TASK.id: dependencies}}
+
+
+BLOCKED: dict[str, object] = {"state": TaskState.BLOCKED}
+WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
+    ("next in line for a free runner", {}, {}),
+    ("next in line for a free runner", {"machine": ANY_MACHINE}, {"runners": [OTTO]}),
+    ("next in line for a free runner", {"not_before": NOW}, {}),
+    ("next in line for a free runner", {}, {"runners": [parked(ANNA, NOW)]}),
+    ("next in line for a free runner", {}, {"runners": [ANNA, EVE], "busy": frozenset({EVE.id})}),
+    ("next in line for a free runner", {"agent": AgentName.SHELL}, {"budget_left": 0.0}),
+    ("next in line for a free runner", {}, {"budget_left": 0.01}),
+    ("parked until 2026-03-04 12:05:00 UTC: its limit is used up", {"not_before": SOON}, {"runners": []}),
+    ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": []}),
+    ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": [unseen(ANNA)]}),
+    (
+        "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here",
+        {},
+        {"runners": [], "max_runners": 0},
+    ),
+    ("next in line for a free runner", {}, {"max_runners": 0}),
+    ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
+    ("no runner of the machine that has its directory is connected", {}, {"runners": [OTTO]}),
+    ("the runners have just started and are still looking for claude", {}, {"runners": [NEW]}),
+    ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY]}),
+    ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY, OTTO]}),
+    (
+        "every runner has claude parked until 2026-03-04 12:05:00 UTC: its limit is used up",
+        {},
+        {"runners": [parked(ANNA, SOON + timedelta(hours=1)), parked(EVE, SOON)]},
+    ),
+    ("its runner is busy", {}, {"busy": frozenset({ANNA.id})}),
+    ("all runners are busy", {}, {"runners": [ANNA, EVE], "busy": frozenset({ANNA.id, EVE.id})}),
+    ("its runner is busy", {}, {"runners": [ANNA, parked(EVE, SOON)], "busy": frozenset({ANNA.id})}),
+    ("no runner takes work just now: no memory", {}, {"runners": [held(ANNA)]}),
+    ("next in line for a free runner", {}, {"runners": [held(ANNA), EVE]}),
+    ("no more runners take work just now: no memory", {}, {"runners": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
+    (
+        "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC",
+        {},
+        {"budget_left": 0.0},
+    ),
+    ("is being cancelled", {"state": TaskState.RUNNING, "cancel_requested_at": NOW}, {}),
+    (
+        "its runner is silent; it goes on when the runner is back or another one takes over",
+        {"state": TaskState.RUNNING},
+        {"silent": frozenset({TASK.id})},
+    ),
+    ("waits for an answer: `delegate answer task-1` gives it", {"state": TaskState.WAITING}, {}),
+    ("waits for task-2 (running)", BLOCKED, waits_for(TaskState.COMPLETED, TaskState.RUNNING)),
+    ("waits for task-1 (queued) and 2 more", BLOCKED, waits_for(*[TaskState.BLOCKED] * 3, TaskState.FAILED)),
+]
+
+
+@pytest.mark.parametrize(("sentence", "task", "around"), WAITING)
+def test_a_task_can_always_say_why_it_waits(sentence: str, task: dict[str, object], around: dict[str, object]) -> None:
+    assert why(replace(TASK, **task), replace(AROUND, **around)) == sentence  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [TaskState.RUNNING, *sorted(FINAL_TASK_STATES)])
+def test_a_task_that_does_not_wait_has_nothing_to_explain(state: TaskState) -> None:
+    assert why(replace(TASK, state=state), AROUND) is None

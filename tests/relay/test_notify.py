@@ -1,0 +1,103 @@
+"""Who is woken by what."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from delegate.relay.notify import ALL_TASKS, Hub, holder_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_one_wake_up_wakes_the_one_that_waits_longest() -> None:
+    hub = Hub()
+    with hub.waiting(["a"]) as first, hub.waiting(["a"]) as second:
+        hub.wake("a")
+        assert (first.woken.is_set(), second.woken.is_set()) == (True, False)
+
+        hub.wake("a")
+        assert second.woken.is_set()
+
+
+async def test_a_wake_up_of_another_lane_wakes_nobody() -> None:
+    hub = Hub()
+    with hub.waiting(["a"]) as waiter:
+        hub.wake("b")
+
+        assert not waiter.woken.is_set()
+
+
+async def test_whoever_leaves_with_a_wake_up_passes_it_on() -> None:
+    hub = Hub()
+    with hub.waiting(["a", "b"]) as second:
+        with hub.waiting(["a"]):
+            hub.wake("a")  # the one that waits longest
+            hub.wake("a")
+            assert second.lane == "a"
+            second.look()
+
+        assert second.lane == "a"
+
+
+async def test_whoever_has_looked_can_be_woken_again() -> None:
+    hub = Hub()
+    with hub.waiting(["a", "b"]) as waiter:
+        hub.wake("a")
+        looked_for = waiter.look()
+        hub.wake("b")
+
+        assert (looked_for, waiter.lane) == ("a", "b")
+
+
+async def test_a_lane_named_twice_is_one_lane() -> None:
+    hub = Hub()
+    with hub.waiting(["a", "a"]) as twice, hub.waiting(["a"]) as once:
+        hub.wake("a")
+        first = (twice.woken.is_set(), once.woken.is_set())
+        hub.wake("a")
+
+        assert first == (True, False)
+        assert once.woken.is_set()
+        assert twice.lanes == ("a",)
+
+
+async def test_a_ring_reaches_the_followers_of_the_task_and_of_all() -> None:
+    hub = Hub()
+    with hub.listening("t1") as one, hub.listening("t2") as other, hub.listening(ALL_TASKS) as everything:
+        hub.ring("t1")
+
+        assert await one.heard(5)
+        assert await everything.heard(5)
+        assert not other.rung.is_set()
+
+
+async def test_the_holder_of_a_task_hears_alerts_and_not_its_own_reports() -> None:
+    hub = Hub()
+    with hub.listening(holder_of("t1")) as holder, hub.listening("t1") as follower:
+        hub.ring("t1")
+        assert not holder.rung.is_set()
+
+        hub.alert("t1")
+        assert await holder.heard(5)
+        assert await follower.heard(5)
+
+
+async def test_a_ring_before_the_wait_is_not_lost() -> None:
+    hub = Hub()
+    with hub.listening("t1") as bell:
+        hub.ring("t1")
+
+        with anyio.fail_after(5):
+            assert await bell.heard(60)
+        assert not bell.rung.is_set()
+
+
+async def test_closing_ends_every_wait() -> None:
+    hub = Hub()
+    with hub.waiting(["a"]) as waiter, hub.listening("t1") as bell:
+        hub.close()
+
+        assert waiter.woken.is_set()
+        assert await bell.heard(5)
+        assert hub.closing.is_set()

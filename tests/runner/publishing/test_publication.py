@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.fakes.hostile import EVERYTHING, OSC_52, active
+
+from delegate.runner.publishing.publication import commit_message
+from delegate.wire.runners import Assignment
+
+
+def assignment(prompt: str = "Do it.", **more: Any) -> Assignment:
+    known = {"attempt_id": "att-1", "task_id": "task-1", "fence": 1, "number": 1, "agent": "claude"}
+    known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": "pull_request"}
+    return Assignment.model_validate({**known, "prompt": prompt, **more})
+
+
+def test_a_commit_is_named_after_its_issue_its_title_or_the_first_line() -> None:
+    issue = {"key": "PER-44", "title": "Rate limit the endpoints"}
+
+    assert commit_message(assignment("Add a parser\nand tests")) == "Add a parser\n\nDelegate-Task: task-1\n"
+    assert commit_message(assignment(title="A parser")).startswith("A parser\n\n")
+    named = "Rate limit the endpoints\n\nFor PER-44.\n\nDelegate-Task: task-1\n"
+    assert commit_message(assignment(title="x", issue=issue)) == named
+
+
+def test_a_long_title_is_cut_visibly() -> None:
+    subject = commit_message(assignment("word " * 40)).splitlines()[0]
+
+    assert len(subject) <= 72
+    assert subject.endswith("…")
+
+
+@pytest.mark.promise("P19")
+def test_a_commit_closes_calls_and_drives_nothing() -> None:
+    hostile = [f"{OSC_52}Fixes #1 @somebody <!-- x -->", *EVERYTHING]
+
+    assert [text for text in hostile if active(commit_message(assignment(text)))] == []
