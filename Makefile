@@ -1,4 +1,4 @@
-# `make help` lists what there is. Everything is made inside this folder: .venv, .tools, .dev.
+# `make help` lists the targets. They write only to this directory: .venv, .tools, .dev, dist.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -8,10 +8,10 @@ python := .venv/bin/python
 uv := .tools/uv/bin/uv
 stamp := .venv/.installed
 pytest := $(python) -m pytest
-# Most tests wait for other processes: three workers keep two cores busy. A file's tests share what they have set up.
+# Most tests wait for other processes: three workers keep two cores busy. The tests of one file share fixtures.
 parallel := -n 3 --dist loadfile
 
-# The tests find the programs that `make tools` brings before the machine's own.
+# Tests prefer the programs that `make tools` installs to those of the machine.
 test check soak coverage test-%: export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 .PHONY: help
@@ -19,62 +19,70 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z%<>-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: $(stamp) ## make .venv with the locked dependencies and .venv/bin/delegate
+install: environment ## create .venv with the locked dependencies and .venv/bin/delegate
+	@echo 'Installed .venv/bin/delegate. Next:'
+	@echo '  make demo                   watch it work in a temporary repository'
+	@echo '  .venv/bin/delegate doctor   check git, gh and the agents on this machine'
+	@echo '  make check                  run the linters and the quick tests'
+	@echo 'To use `delegate` in every shell: `uv tool install .` or `pipx install .`'
+
+.PHONY: environment
+environment: $(stamp)
 	@$(python) -m compileall -q src
 
 $(stamp): pyproject.toml uv.lock scripts/install.sh
-	@echo "making .venv (a minute the first time)"
+	@echo "installing the dependencies into .venv (takes about a minute the first time)"
 	@PYTHON="$(PYTHON)" scripts/install.sh
 	@touch $@
 
 .PHONY: demo
-demo: install ## see the whole product at work on a throw-away repository
+demo: environment ## run the whole product on a temporary repository, without a login or a network
 	@.venv/bin/delegate demo
 
 .PHONY: tools
-tools: install ## bring the real programs the tests use into .tools/
+tools: environment ## install the programs that the tests run, such as claude and codex, into .tools/
 	@$(python) scripts/tools.py
 
 .PHONY: test
-test: install tools ## run every test, those against real programs too
+test: environment tools ## run all tests, including those that need the real agent programs or PostgreSQL
 	@PYTHONPATH=scripts $(pytest) -p no_silent_skips $(parallel) -m "not soak"
 
 .PHONY: check
-check: static ## the gate before a commit: format, lint, types, imports, quick tests
+check: static ## run before every commit: formatting, lint, types, imports and quick tests
 	@$(pytest) $(parallel) -m "not slow and not real and not soak"
 
 .PHONY: static
-static: install lint typecheck ## format, lint, types and imports, without tests
+static: environment lint typecheck ## check formatting, lint, types and imports, without tests
 	@.venv/bin/lint-imports --no-logo
 
 .PHONY: lint
-lint: install ## formatting and lint
+lint: environment ## check formatting and lint
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 
 .PHONY: format
-format: install ## format the code, and mend what lint can mend
+format: environment ## format the code and apply automatic lint fixes
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
 .PHONY: typecheck
-typecheck: install ## mypy, strict
+typecheck: environment ## check the types of sources and tests with mypy
 	@.venv/bin/mypy
 
-test-%: install ## the tests of one room, as in `make test-runner`
+test-%: environment ## run the tests of one directory, as in `make test-runner`
 	@$(pytest) tests/$*
 
 .PHONY: soak
-soak: install tools ## the long forms of the reliability tests, up to 90 minutes
+soak: environment tools ## run the long reliability tests, up to 90 minutes
 	@$(pytest) -m soak
 
 .PHONY: bench
-bench: install ## measure every speed claim, beside a bare interpreter and a peer
+bench: environment ## run the benchmarks behind every speed claim
 	@$(python) scripts/tools.py --peer
 	@$(python) -m bench
 
 .PHONY: coverage
-coverage: install tools ## branch coverage, of all processes; htmlcov/ has the pages
+coverage: environment tools ## measure branch coverage of all processes; the report is in htmlcov/
 	@$(python) -m coverage erase
 	@$(python) -m coverage run -m pytest -m "not soak"
 	@$(python) -m coverage combine --quiet
@@ -82,15 +90,19 @@ coverage: install tools ## branch coverage, of all processes; htmlcov/ has the p
 	@$(python) -m coverage report
 
 .PHONY: dev
-dev: install ## relay and runners in the foreground, started anew when the source changes
+dev: environment ## run relay and runners in the foreground; restart them when the source changes
 	@$(python) scripts/dev.py
 
 .PHONY: build
-build: install ## the wheel, in dist/
+build: environment ## build the wheel in dist/
 	@$(uv) build --quiet --wheel --python $(python)
 	@ls dist/*.whl
 
+.PHONY: release
+release: environment ## test, commit and tag a release: VERSION=1.2.3; with DRY_RUN=1 nothing is changed
+	@$(python) scripts/release.py $(if $(DRY_RUN),--dry-run) -- "$(VERSION)"
+
 .PHONY: clean
-clean: ## remove everything that make has made
+clean: ## remove everything that make has created
 	@rm -rf .venv .tools .dev dist build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find src tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,13 +11,13 @@ from delegate.preferences.repofile import RepoFile
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
-from delegate.runner.publishing.policy import Rules, judge
+from delegate.runner.publishing.policy import PublishRules, judge
 from delegate.runner.publishing.push import push
 from delegate.runner.workspaces.closing import close
-from delegate.runner.workspaces.mirrors import Mirror, base_of, fetched
-from delegate.runner.workspaces.preparing import prepare
+from delegate.runner.workspaces.mirrors import Mirror, base_of, fetch_mirror
+from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import locate
-from delegate.runner.workspaces.snapshot import take
+from delegate.runner.workspaces.snapshot import take_snapshot
 from delegate.runner.workspaces.worktrees import Workspace
 from delegate.wire.runners import Assignment
 
@@ -29,7 +29,7 @@ class Bench:
     origin: Origin
 
     async def mirrored(self) -> Mirror:
-        return await fetched(self.git, self.home, await locate(self.git, assignment_of("task", self.origin)))
+        return await fetch_mirror(self.git, self.home, await locate(self.git, assignment_of("task", self.origin)))
 
     async def prepared(self, number: int) -> Workspace:
         """What stands between the claim and the agent."""
@@ -41,11 +41,11 @@ class Bench:
 
     async def published(self, workspace: Workspace) -> str:
         """What stands between the agent and the branch; the commit that was pushed."""
-        snapshot = await take(self.git, workspace)
+        snapshot = await take_snapshot(self.git, workspace)
         commit = await commit_to_push(self.git, workspace, snapshot, "Work\n", datetime.now(UTC))
         assert commit is not None
         _, stats = await change_of(self.git, workspace, commit)
-        assert not judge(stats, Rules(protected=RepoFile().protected, odd=snapshot.odd)).denied
+        assert not judge(stats, PublishRules(protected=RepoFile().protected, skipped=snapshot.skipped)).denied
         return (await push(self.git, workspace, commit, known=frozenset(), guard=nothing)).commit
 
     async def closed(self, workspace: Workspace, pushed: str | None) -> None:

@@ -18,7 +18,7 @@ from bench.product import workplace
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.model import AgentName, Priority, Runner, RunnerId, lane, new_task_id
-from delegate.queue.claim import ClaimWish, claim
+from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.rules import rules_of
 from delegate.states import TaskState
 from delegate.store.database import Database, open_database
@@ -133,7 +133,7 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
     for _ in range(CLAIMS):
         for database, taken in zip(databases, samples, strict=True):
             now = datetime.now(UTC)
-            wish = ClaimWish(
+            wish = ClaimQuery(
                 claim_id=secrets.token_hex(8), runner=bench_runner(now), agents=(AgentName.SHELL,), parked={}
             )
             began = time.perf_counter()

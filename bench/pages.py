@@ -13,7 +13,7 @@ import anyio
 from bench.claim import LARGE, RULES, SMALL, filled
 from bench.measure import Row, beside, progress
 from bench.product import workplace
-from delegate.report.follow import page, surroundings
+from delegate.report.follow import page, read_queue_snapshot
 from delegate.store.database import Database
 
 PAGES = 100
@@ -42,7 +42,7 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
         for database, taken in zip(databases, samples, strict=True):
             began = time.perf_counter()
             found = await page(database, states=[], before=None, limit=PAGE)
-            await surroundings(database, RULES, datetime.now(UTC), [task for _, task in found])
+            await read_queue_snapshot(database, RULES, datetime.now(UTC), [task for _, task in found])
             taken.append(time.perf_counter() - began)
             assert len(found) == PAGE
     return samples

@@ -8,7 +8,7 @@ import statistics
 from bench.measure import Row, seconds
 from bench.product import ROOT
 from delegate.model import Stream
-from delegate.runner.agents import Turn
+from delegate.runner.agents import AgentTurn
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.wire.runners import Assignment
 
@@ -17,7 +17,7 @@ SIZE = 24_000_000  # bytes in a round
 ROUNDS = 5
 PIECE = 65_536
 LEAST_MB_PER_SECOND = 20.0
-TURN = Turn(
+TURN = AgentTurn(
     assignment=Assignment(
         attempt_id="att-bench",
         task_id="task-bench",

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from bench.measure import Row, progress
 from bench.product import FINAL, PYTHON, Connection, Product, wait_until, workplace
-from delegate.config.disk import spoken
-from delegate.keeper.machine import available_memory, used_below
+from delegate.config.disk import format_bytes
+from delegate.keeper.machine import available_memory, measure_descendants
 
 GIB = 1024**3
 HUNGRY, APPETITE, GROWS, STAYS = 12, 1.5 * GIB, 8.0, 6.0
@@ -61,7 +61,7 @@ class Watch:
 
 
 def memory_below(pid: int) -> int:
-    used = used_below(pid)
+    used = measure_descendants(pid)
     return used.memory if used else 0
 
 
@@ -84,11 +84,11 @@ def hungry() -> list[Row]:
     fits = watch.most_memory <= SMALL_MACHINE
     return [
         Row(
-            claim=f"{HUNGRY} tasks that each grow to {spoken(APPETITE)}, {spoken(SMALL_MACHINE)} for all",
-            ours=f"{spoken(watch.most_memory)} at most, {at_once(tasks)} at once, {seconds:.0f} s in all",
-            against=f"at least {spoken(watch.least_available)} of the machine stayed available",
+            claim=f"{HUNGRY} tasks that each grow to {format_bytes(APPETITE)}, {format_bytes(SMALL_MACHINE)} for all",
+            ours=f"{format_bytes(watch.most_memory)} at most, {at_once(tasks)} at once, {seconds:.0f} s in all",
+            against=f"at least {format_bytes(watch.least_available)} of the machine stayed available",
             ratio=f"longest gap between starts {longest_gap(starts):.1f} s",
-            target=f"never more than {spoken(SMALL_MACHINE)}",
+            target=f"never more than {format_bytes(SMALL_MACHINE)}",
             met=fits and all(task["status"] == "completed" for task in tasks),
         )
     ]

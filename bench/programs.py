@@ -37,7 +37,7 @@ def overheard(tell: Callable[[Spent], None]) -> Iterator[None]:
     """Everything of ours in this process that runs a program tells how long that took."""
     run_program = programs.run_program
 
-    async def timed(argv: list[str], **more: Any) -> programs.Done:
+    async def timed(argv: list[str], **more: Any) -> programs.ProgramResult:
         began = time.time()
         try:
             return await run_program(argv, **more)

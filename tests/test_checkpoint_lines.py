@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from delegate.checkpoint_lines import Tail, last_lines, retold
+from delegate.checkpoint_lines import CheckpointTail, event_lines, last_lines
 from delegate.model import Event, EventKind, TaskId
 from delegate.queue.checkpoints import lines_of_events
 
@@ -22,7 +22,7 @@ TOLD: list[tuple[EventKind, dict[str, object]]] = [
 
 
 def test_a_checkpoint_tells_the_same_whoever_writes_it() -> None:
-    tail = Tail(speaks_to_people=False)
+    tail = CheckpointTail(is_plain_text=False)
     for kind, data in TOLD:
         tail.fact(kind, data)
     events = [
@@ -39,7 +39,7 @@ def test_a_checkpoint_tells_the_same_whoever_writes_it() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(EventKind) - {EventKind.MESSAGE, EventKind.TOOL}))
 def test_only_what_an_agent_says_and_does_is_retold(kind: EventKind) -> None:
-    assert retold(kind, {"text": "words", "name": "Edit", "summary": "a.py"}) == []
+    assert event_lines(kind, {"text": "words", "name": "Edit", "summary": "a.py"}) == []
 
 
 def test_a_line_is_cut_and_cannot_steer_a_terminal() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from delegate import errors
-from delegate.errors import SHOWN_MAX, BadData, DelegateError, NoSuchTask, shown
+from delegate.errors import EXCERPT_MAX, BadData, DelegateError, NoSuchTask, excerpt
 
 
 def all_errors(base: type[DelegateError] = DelegateError) -> list[type[DelegateError]]:
@@ -14,17 +14,17 @@ def all_errors(base: type[DelegateError] = DelegateError) -> list[type[DelegateE
 
 
 def test_foreign_text_is_shown_on_one_line_and_cut() -> None:
-    assert shown("plain Grüße") == "plain Grüße"
-    assert shown("a\nb\x1b[31m\u202e") == "a\\nb\\x1b[31m\\u202e"
-    assert shown("x" * SHOWN_MAX) == "x" * SHOWN_MAX
-    assert shown("x" * (SHOWN_MAX + 1)) == "x" * SHOWN_MAX + "…"
+    assert excerpt("plain Grüße") == "plain Grüße"
+    assert excerpt("a\nb\x1b[31m\u202e") == "a\\nb\\x1b[31m\\u202e"
+    assert excerpt("x" * EXCERPT_MAX) == "x" * EXCERPT_MAX
+    assert excerpt("x" * (EXCERPT_MAX + 1)) == "x" * EXCERPT_MAX + "…"
 
 
 def test_a_path_is_shown_whole_because_it_is_there_to_be_used() -> None:
     long = Path("/" + "directory/" * 20)
 
-    assert shown(long) == str(long)
-    assert shown(Path("/a\nb")) == "/a\\nb"
+    assert excerpt(long) == str(long)
+    assert excerpt(Path("/a\nb")) == "/a\\nb"
 
 
 def test_a_message_never_repeats_what_would_break_a_terminal() -> None:

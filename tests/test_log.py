@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from delegate.errors import escaped
-from delegate.log import KeyValueFormatter, conceal, configure, without
+from delegate.errors import escape
+from delegate.log import KeyValueFormatter, build_secret_filter, configure, filter_log_lines
 
 
 def formatted(message: str, *arguments: object, **extra: object) -> str:
@@ -54,20 +54,20 @@ def test_a_traceback_is_one_field_of_the_line() -> None:
 
 
 def test_what_is_printable_stays_as_it_is() -> None:
-    assert escaped("Grüße, 世界 🜚 a=b") == "Grüße, 世界 🜚 a=b"
+    assert escape("Grüße, 世界 🜚 a=b") == "Grüße, 世界 🜚 a=b"
 
 
 def test_secrets_are_taken_out_of_every_part_of_a_line() -> None:
     record = logging.LogRecord("delegate", logging.INFO, __file__, 1, "said %s", ("the-token",), None)
     vars(record).update(why="no the-token", created=0.5)
 
-    line = KeyValueFormatter(without(["the-token", "the-token-is-longer", ""])).format(record)
+    line = KeyValueFormatter(build_secret_filter(["the-token", "the-token-is-longer", ""])).format(record)
 
     assert line.endswith("said [redacted] why=no [redacted]")
 
 
 def test_a_longer_secret_is_not_left_with_its_end() -> None:
-    assert without(["token", "token-and-more"])("<token-and-more>") == "<[redacted]>"
+    assert build_secret_filter(["token", "token-and-more"])("<token-and-more>") == "<[redacted]>"
 
 
 def test_what_is_logged_from_now_on_is_concealed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_what_is_logged_from_now_on_is_concealed(capsys: pytest.CaptureFixture[s
     before, level = root.handlers, root.level
     try:
         configure("info")
-        conceal(without(["the-token"]))
+        filter_log_lines(build_secret_filter(["the-token"]))
         logging.getLogger("delegate.x").info("here", extra={"why": "the-token"})
     finally:
         root.handlers, root.level = before, level

@@ -11,7 +11,7 @@ LINES = 50
 LINE_MAX = 500  # characters
 
 
-def retold(kind: EventKind, data: Mapping[str, object]) -> list[str]:
+def event_lines(kind: EventKind, data: Mapping[str, object]) -> list[str]:
     """What an agent said or did, in lines. Its output is JSON, so that its events must tell it."""
     if kind is EventKind.MESSAGE:
         return str(data.get("text", "")).splitlines()
@@ -22,24 +22,24 @@ def retold(kind: EventKind, data: Mapping[str, object]) -> list[str]:
 
 def last_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """As many as a checkpoint keeps, safe to show on a terminal."""
-    return tuple(_plain(line[:LINE_MAX]) for line in lines[-LINES:])
+    return tuple(_replace_unprintable(line[:LINE_MAX]) for line in lines[-LINES:])
 
 
-def _plain(line: str) -> str:
+def _replace_unprintable(line: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else " " for c in line)
 
 
-class Tail:
+class CheckpointTail:
     """`speaks_to_people`: its output is lines for a person; a program that speaks JSON is retold by its facts."""
 
-    def __init__(self, *, speaks_to_people: bool) -> None:
-        self._speaks_to_people = speaks_to_people
+    def __init__(self, *, is_plain_text: bool) -> None:
+        self._is_plain_text = is_plain_text
         self._lines: deque[str] = deque(maxlen=LINES)
         self._open = b""
         self.model: str | None = None  # that the agent says it uses
 
     def output(self, data: bytes) -> None:
-        if not self._speaks_to_people:
+        if not self._is_plain_text:
             return
         *whole, self._open = (self._open + data[-LINES * LINE_MAX :]).split(b"\n")
         self._lines.extend(last_lines([line.decode(errors="replace") for line in whole[-LINES:]]))
@@ -48,7 +48,7 @@ class Tail:
     def fact(self, kind: EventKind, data: dict[str, object]) -> None:
         if kind is EventKind.SESSION and isinstance(model := data.get("model"), str):
             self.model = model
-        self._lines.extend(last_lines(retold(kind, data)))
+        self._lines.extend(last_lines(event_lines(kind, data)))
 
     def lines(self) -> tuple[str, ...]:
         rest = last_lines([self._open.decode(errors="replace")]) if self._open.strip() else ()

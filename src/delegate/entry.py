@@ -9,11 +9,11 @@ VERBOSE = {"-v", "--verbose"}
 
 
 def main() -> int:
-    words = sys.argv[1:]
-    if words[:2] == BRIDGE and set(words[2:]) <= VERBOSE:
+    arguments = sys.argv[1:]
+    if arguments[:2] == BRIDGE and set(arguments[2:]) <= VERBOSE:
         from delegate.bridge.run import run  # noqa: PLC0415  a tenth of the modules of the command line
 
-        return run(verbose=len(words) > 2)
+        return run(verbose=len(arguments) > 2)
     from delegate.cli.main import main as command_line  # noqa: PLC0415
 
     return command_line()

@@ -60,20 +60,20 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-SHOWN_MAX = 80  # characters of foreign text that a message may repeat
-OWN_WORDS = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # what we say ourselves may be longer
+EXCERPT_MAX = 80  # characters of foreign text that a message may repeat
+OWN_TEXT_MAX = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # what we say ourselves may be longer
 DEPEND_ON_RETRY = "and depend on the new task, or submit with `--on-dependency-failure run`"
 
 
-def shown(value: object, most: int = SHOWN_MAX) -> str:
+def excerpt(value: object, limit: int = EXCERPT_MAX) -> str:
     """Foreign text as it may stand in a message: one line, escaped, cut. A path stays whole: it is there to be used."""
     text = str(value)
-    if len(text) > most and not isinstance(value, PathLike):
-        return f"{escaped(text[:most])}…"
-    return escaped(text)
+    if len(text) > limit and not isinstance(value, PathLike):
+        return f"{escape(text[:limit])}…"
+    return escape(text)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """On one line and without effect on a terminal: everything that is not printable is written as its code."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -89,7 +89,7 @@ class DelegateError(Exception):
         self.data = data
         template = (type(self).__doc__ or "").splitlines()
         lines = [line.strip() for line in template if line.strip()]
-        values = {key: shown(value, OWN_WORDS.get(key, SHOWN_MAX)) for key, value in data.items()}
+        values = {key: excerpt(value, OWN_TEXT_MAX.get(key, EXCERPT_MAX)) for key, value in data.items()}
         self.message = lines[0].format_map(values)
         self.hint = " ".join(lines[1:]).format_map(values)
         super().__init__(self.message)
@@ -100,8 +100,8 @@ class DelegateError(Exception):
 
     def report(self) -> dict[str, Any]:
         """As one process of Delegate tells it to another, which raises it again as Reported."""
-        told = {"code": self.code, "message": self.message, "hint": self.hint, "exitCode": self.exit_code}
-        return {"error": told}
+        details = {"code": self.code, "message": self.message, "hint": self.hint, "exitCode": self.exit_code}
+        return {"error": details}
 
     @property
     def retry_after(self) -> float | None:

@@ -15,20 +15,20 @@ from pathlib import Path
 PAUSE_POLL = 0.02
 
 
-def _armed() -> dict[str, tuple[str, str]]:
+def _parse_environment() -> dict[str, tuple[str, str]]:
     pairs = (entry.split("=", 1) for entry in os.environ.get("DELEGATE_FAILPOINTS", "").split(",") if "=" in entry)
     return {name: (mode, argument) for name, spec in pairs for mode, _, argument in [spec.partition(":")]}
 
 
-ARMED = _armed()
+ARMED = _parse_environment()
 
 
 def failpoint(name: str) -> None:
     if ARMED and name in ARMED:
-        _strike(*ARMED[name])
+        _trigger(*ARMED[name])
 
 
-def _strike(mode: str, argument: str) -> None:
+def _trigger(mode: str, argument: str) -> None:
     match mode:
         case "kill":
             if _first_time(argument):

@@ -7,27 +7,27 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from delegate.errors import escaped
+from delegate.errors import escape
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
-Clean = Callable[[str], str]
+LineFilter = Callable[[str], str]
 
 
 class KeyValueFormatter(logging.Formatter):
-    def __init__(self, clean: Clean = str) -> None:
+    def __init__(self, clean: LineFilter = str) -> None:
         super().__init__()
         self._clean = clean
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        words = [at, record.levelname.lower(), record.name, escaped(record.getMessage())]
-        words += [f"{key}={escaped(str(value))}" for key, value in vars(record).items() if key not in STANDARD_FIELDS]
+        parts = [at, record.levelname.lower(), record.name, escape(record.getMessage())]
+        parts += [f"{key}={escape(str(value))}" for key, value in vars(record).items() if key not in STANDARD_FIELDS]
         if record.exc_info:
-            words.append(f"traceback={escaped(self.formatException(record.exc_info))}")
-        return self._clean(" ".join(words))
+            parts.append(f"traceback={escape(self.formatException(record.exc_info))}")
+        return self._clean(" ".join(parts))
 
 
 def configure(level: str) -> None:
@@ -44,13 +44,13 @@ def configure(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def conceal(clean: Clean) -> None:
+def filter_log_lines(clean: LineFilter) -> None:
     """From here on every line passes through `clean`, which takes secrets out of it."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(KeyValueFormatter(clean))
 
 
-def without(secrets: Iterable[str]) -> Clean:
+def build_secret_filter(secrets: Iterable[str]) -> LineFilter:
     """For a process that knows all its secrets by heart."""
     known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
 

@@ -134,9 +134,9 @@ ADVICE: dict[Reason, str] = {
 PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
 
 # Ends that no answer would help against: the attempt has had all that it was allowed to have.
-USED_UP = frozenset({Reason.TIMEOUT, Reason.BUDGET})
+EXHAUSTED_REASONS = frozenset({Reason.TIMEOUT, Reason.BUDGET})
 
 
 def waits_for_answer(state: AttemptState, reason: Reason) -> bool:
     """Whether a task whose agent has asked something waits, or goes on with the answer, after an attempt ended so."""
-    return state in (A.COMPLETED, A.RELEASED) or (state is A.FAILED and reason not in USED_UP)
+    return state in (A.COMPLETED, A.RELEASED) or (state is A.FAILED and reason not in EXHAUSTED_REASONS)

@@ -8,5 +8,5 @@ RUNNER_PREFIX = "drs_"
 AGENT_PREFIX = "dat_"  # of the token that a runner makes for the agent of an attempt, and by which the relay knows it
 
 
-def hash_of(token: str) -> str:
+def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()

@@ -10,8 +10,8 @@ from tests.both_databases.scene import DONE, Scene
 
 from delegate.config.settings import Settings
 from delegate.intake import schedules
-from delegate.intake.firing import Fired, fire_due, reckon_back
-from delegate.intake.from_wire import pipeline_wish, schedule_wish
+from delegate.intake.firing import FiredRun, fire_due, recompute_next_runs
+from delegate.intake.from_wire import parse_pipeline, parse_schedule
 from delegate.model import Outcome, Task
 from delegate.schedule.model import Schedule, ScheduleRun
 from delegate.states import AttemptState, Reason, TaskState
@@ -30,25 +30,25 @@ class Clockwork:
     async def create(self, **wanted: Any) -> Schedule:
         kind = "cron" if "cronExpression" in wanted else "one_time"
         body = {"prompt": "true", "scheduleType": kind, **HERE, **wanted}
-        wish = schedule_wish(ScheduleRequest.model_validate(body))
+        wish = parse_schedule(ScheduleRequest.model_validate(body))
         return (await schedules.create(self.scene.database, wish, Settings(), self.scene.now)).schedule
 
     async def pipeline(self, *delays: int, **wanted: Any) -> tuple[Schedule, ...]:
         steps = [{"prompt": f"step {i}", "delay": delay, **HERE} for i, delay in enumerate((0, *delays), 1)]
-        wish = pipeline_wish(PipelineRequest.model_validate({"steps": steps, **wanted}))
+        wish = parse_pipeline(PipelineRequest.model_validate({"steps": steps, **wanted}))
         return (await schedules.create_pipeline(self.scene.database, wish, Settings(), self.scene.now)).steps
 
-    async def tick(self) -> tuple[Fired, ...]:
+    async def tick(self) -> tuple[FiredRun, ...]:
         return (await fire_due(self.scene.database, Settings(), self.scene.now)).fired
 
-    async def at(self, moment: datetime) -> tuple[Fired, ...]:
+    async def at(self, moment: datetime) -> tuple[FiredRun, ...]:
         """The clock is set, forwards or back, and the relay looks as it does then."""
         if moment < self.scene.now:
-            await reckon_back(self.scene.database, moment)
+            await recompute_next_runs(self.scene.database, moment)
         self.scene.now = moment
         return await self.tick()
 
-    async def after(self, span: timedelta) -> tuple[Fired, ...]:
+    async def after(self, span: timedelta) -> tuple[FiredRun, ...]:
         return await self.at(self.scene.now + span)
 
     async def starts(self) -> Task:
@@ -74,17 +74,19 @@ class Clockwork:
     async def resume(self, schedule: Schedule, reason: str = "") -> Schedule:
         return await schedules.resume(self.scene.database, schedule.id, reason, self.scene.now)
 
-    async def cancel(self, schedule: Schedule, reason: str = "", *, with_tasks: bool = False) -> schedules.Cancelled:
+    async def cancel(
+        self, schedule: Schedule, reason: str = "", *, with_tasks: bool = False
+    ) -> schedules.ScheduleCancellation:
         return await schedules.cancel(
             self.scene.database, schedule.id, reason, with_tasks=with_tasks, now=self.scene.now
         )
 
     async def look(self, schedule: Schedule) -> Schedule:
-        return (await schedules.in_full(self.scene.database, schedule.id, 1)).schedule
+        return (await schedules.read_full_schedule(self.scene.database, schedule.id, 1)).schedule
 
     async def history(self, schedule: Schedule) -> list[ScheduleRun]:
         """The oldest first."""
-        return (await schedules.in_full(self.scene.database, schedule.id, 100)).history[::-1]
+        return (await schedules.read_full_schedule(self.scene.database, schedule.id, 100)).history[::-1]
 
     async def outcomes(self, schedule: Schedule) -> list[str]:
         return [run.outcome.value for run in await self.history(schedule)]

@@ -15,13 +15,13 @@ from sqlalchemy import insert
 
 from delegate.config.settings import Settings
 from delegate.model import ANY_MACHINE, Runner, RunnerId, lane, new_task_id
-from delegate.queue.claim import ClaimWish, claim
-from delegate.queue.rules import Rules, rules_of
+from delegate.queue.claim import ClaimQuery, claim
+from delegate.queue.rules import QueueRules, rules_of
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database, open_database
 from delegate.store.tables import task
 
-RULES: Rules = rules_of(Settings())
+RULES: QueueRules = rules_of(Settings())
 
 
 def queue_up(connection: Connection, count: int) -> list[str]:
@@ -59,7 +59,7 @@ async def claim_all(database: Database, name: str, *, at_most: int | None = None
     )
     claimed: list[tuple[str, int]] = []
     while at_most is None or len(claimed) < at_most:
-        wish = ClaimWish(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
+        wish = ClaimQuery(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
         held = (await claim(database, wish, RULES, datetime.now(UTC))).held
         if held is None:
             break

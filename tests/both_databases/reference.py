@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from delegate.queue.rescue import GIVEN_UP_AFTER
-from delegate.queue.rules import AGEING, Rules
+from delegate.queue.rescue import ABANDONED_AFTER
+from delegate.queue.rules import AGEING, QueueRules
 
 FINAL = {"completed", "failed", "cancelled"}
 
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(slots=True)
 class Reference:
-    rules: Rules
+    rules: QueueRules
     now: datetime
     jobs: dict[str, Job] = field(default_factory=dict)
     claims: dict[str, Try] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Reference:
         for one in self.running():
             silent = self.now - one.renewed
             is_left = one.runner not in self.known or one.task.cancelled
-            if silent >= GIVEN_UP_AFTER or (silent >= self.rules.reclaim_after and is_left):
+            if silent >= ABANDONED_AFTER or (silent >= self.rules.reclaim_after and is_left):
                 self.lose(one)
 
     def restart(self) -> None:

@@ -25,14 +25,14 @@ from delegate.model import (
     Task,
     TaskId,
 )
-from delegate.queue.claim import ClaimWish, Held, claim
+from delegate.queue.claim import ClaimedTask, ClaimQuery, claim
 from delegate.queue.finish import cancel, finish, release
-from delegate.queue.lease_guard import Holder
+from delegate.queue.lease_guard import LeaseRef
 from delegate.queue.rescue import rescue
-from delegate.queue.rules import Rules
-from delegate.report.effects import Told, announce
-from delegate.report.follow import task_in_full
-from delegate.report.record import Item, Standing, record, renew
+from delegate.queue.rules import QueueRules
+from delegate.report.effects import EffectReport, record_effect
+from delegate.report.follow import read_full_task
+from delegate.report.record import AttemptSignals, ReportItem, record, renew
 from delegate.states import AttemptState, Reason
 from delegate.store.database import Database
 from delegate.store.runners import put_runner
@@ -59,8 +59,8 @@ def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("
     )
 
 
-def holder(held: Held) -> Holder:
-    return Holder(runner_id=held.attempt.runner_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
+def holder(held: ClaimedTask) -> LeaseRef:
+    return LeaseRef(runner_id=held.attempt.runner_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
 
 
 def only_reading(database: Database) -> Database:
@@ -68,16 +68,16 @@ def only_reading(database: Database) -> Database:
     return Database(database.engine.execution_options(postgresql_readonly=True), None)
 
 
-def output(seq: int, data: bytes, stream: Stream = Stream.STDOUT) -> Item:
-    return Item(seq=seq, through=seq, at=NOON, kind=EventKind.OUTPUT, stream=stream, output=data)
+def output(seq: int, data: bytes, stream: Stream = Stream.STDOUT) -> ReportItem:
+    return ReportItem(seq=seq, through=seq, at=NOON, kind=EventKind.OUTPUT, stream=stream, output=data)
 
 
-def fact(seq: int, kind: EventKind = EventKind.MESSAGE, **data: object) -> Item:
-    return Item(seq=seq, through=seq, at=NOON, kind=kind, data=data)
+def fact(seq: int, kind: EventKind = EventKind.MESSAGE, **data: object) -> ReportItem:
+    return ReportItem(seq=seq, through=seq, at=NOON, kind=kind, data=data)
 
 
-def skipped(seq: int, through: int, size: int) -> Item:
-    return Item(seq=seq, through=through, at=NOON, kind=EventKind.SKIPPED, skipped_bytes=size)
+def skipped(seq: int, through: int, size: int) -> ReportItem:
+    return ReportItem(seq=seq, through=through, at=NOON, kind=EventKind.SKIPPED, skipped_bytes=size)
 
 
 def parked_until(moment: datetime, **more: Any) -> Outcome:
@@ -88,7 +88,7 @@ def parked_until(moment: datetime, **more: Any) -> Outcome:
 class Scene:
     database: Database
     now: datetime = NOON
-    rules: Rules = field(default_factory=lambda: Rules(lease=LEASE, reclaim_after=RECLAIM_AFTER))
+    rules: QueueRules = field(default_factory=lambda: QueueRules(lease=LEASE, reclaim_after=RECLAIM_AFTER))
 
     async def register(self, new: Runner) -> Runner:
         await self.database.write("register", lambda c: put_runner(c, new, token_hash=secrets.token_hex(8)))
@@ -105,12 +105,14 @@ class Scene:
     async def resume(self, task: Task, context: str | None = None) -> Task:
         return (await resume(self.database, task.id, context, request_key=None, now=self.now)).task
 
-    async def claim(self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime) -> Held | None:
+    async def claim(
+        self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime
+    ) -> ClaimedTask | None:
         by = by or runner()
-        wish = ClaimWish(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
+        wish = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
         return (await claim(self.database, wish, self.rules, self.now)).held
 
-    async def take(self, by: Runner | None = None, **wishes: Any) -> Held:
+    async def take(self, by: Runner | None = None, **wishes: Any) -> ClaimedTask:
         """A new task, in the hands of a runner."""
         task = await self.submit(**wishes)
         held = await self.claim(by)
@@ -118,20 +120,20 @@ class Scene:
         assert held.task.id == task.id
         return held
 
-    async def renew(self, held: Held, messages_seen: int = 0) -> Standing:
+    async def renew(self, held: ClaimedTask, messages_seen: int = 0) -> AttemptSignals:
         return (await renew(self.database, holder(held), messages_seen, self.now))[1]
 
-    async def record(self, held: Held, *items: Item) -> Standing:
+    async def record(self, held: ClaimedTask, *items: ReportItem) -> AttemptSignals:
         return (await record(self.database, holder(held), items, self.now))[1]
 
-    async def announce(self, held: Held, state: EffectState, **told: Any) -> Standing:
+    async def announce(self, held: ClaimedTask, state: EffectState, **told: Any) -> AttemptSignals:
         told = {"kind": EffectKind.PUSH, "target": "work-1", "expected": COMMIT, "external_id": None, **told}
-        return (await announce(self.database, holder(held), Told(state=state, **told), self.now))[1]
+        return (await record_effect(self.database, holder(held), EffectReport(state=state, **told), self.now))[1]
 
-    async def finish(self, held: Held, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
+    async def finish(self, held: ClaimedTask, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
         return (await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)).task
 
-    async def release(self, held: Held, outcome: Outcome = HANDED_BACK) -> Task:
+    async def release(self, held: ClaimedTask, outcome: Outcome = HANDED_BACK) -> Task:
         return (await release(self.database, holder(held), outcome, self.now)).task
 
     async def cancel(self, task: Task, reason: str = "") -> Task:
@@ -148,21 +150,21 @@ class Scene:
             await self.tick()
         self.now = end
 
-    async def task(self, of: Task | Held) -> Task:
-        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).task
+    async def task(self, of: Task | ClaimedTask) -> Task:
+        return (await read_full_task(self.database, id_of(of), self.rules, self.now)).task
 
-    async def attempts(self, of: Task | Held) -> list[Attempt]:
-        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).attempts
+    async def attempts(self, of: Task | ClaimedTask) -> list[Attempt]:
+        return (await read_full_task(self.database, id_of(of), self.rules, self.now)).attempts
 
-    async def events(self, of: Task | Held) -> list[Event]:
-        return (await task_in_full(self.database, id_of(of), self.rules, self.now)).events
+    async def events(self, of: Task | ClaimedTask) -> list[Event]:
+        return (await read_full_task(self.database, id_of(of), self.rules, self.now)).events
 
-    async def kinds(self, of: Task | Held) -> list[EventKind]:
+    async def kinds(self, of: Task | ClaimedTask) -> list[EventKind]:
         return [event.kind for event in await self.events(of)]
 
     def with_budget(self, usd: float) -> None:
         self.rules = replace(self.rules, daily_budget_usd=usd)
 
 
-def id_of(of: Task | Held) -> TaskId:
-    return of.task.id if isinstance(of, Held) else of.id
+def id_of(of: Task | ClaimedTask) -> TaskId:
+    return of.task.id if isinstance(of, ClaimedTask) else of.id

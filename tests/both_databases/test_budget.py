@@ -9,7 +9,7 @@ from tests.both_databases.scene import DONE, GONE, NOON, Scene, fact, parked_unt
 
 from delegate.errors import StaleFence
 from delegate.model import EventKind, Outcome, Usage
-from delegate.queue.claim import Held, budget_left
+from delegate.queue.claim import ClaimedTask, budget_left
 from delegate.queue.questions import ask
 from delegate.queue.rules import start_of_day
 from delegate.report.follow import relay_state
@@ -101,7 +101,7 @@ async def test_claims_at_once_never_promise_more_than_the_budget(scene: Scene) -
     scene.with_budget(10.0)
     for _ in range(16):
         await scene.submit(agent="claude", max_budget_usd=2.0)
-    taken: list[Held] = []
+    taken: list[ClaimedTask] = []
 
     async def ask(number: int) -> None:
         if held := await scene.claim(runner(f"r{number}")):

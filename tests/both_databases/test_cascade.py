@@ -18,14 +18,14 @@ from tests.databases import empty
 from delegate.config.settings import Settings
 from delegate.errors import IllegalMove, InvalidField, KeyUsed
 from delegate.intake import dependencies
-from delegate.intake.batch import Entry, submit_batch
+from delegate.intake.batch import BatchItem, submit_batch
 from delegate.intake.retry import resume, retry
 from delegate.intake.submit import Request
 from delegate.model import EventKind, OnDependencyFailure, Task
 from delegate.queue import ending, questions, rescue
 from delegate.queue.ending import settle_blocked
 from delegate.queue.finish import cancel
-from delegate.relay.housekeeping import keep_house
+from delegate.relay.housekeeping import run_housekeeping
 from delegate.relay.requests import Relay
 from delegate.states import Reason, TaskState
 from delegate.store import database, graph, tables
@@ -80,7 +80,7 @@ async def test_an_end_that_too_many_wait_for_leaves_the_rest_for_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ending, "CASCADE_MAX", 4)
-    monkeypatch.setattr(ending, "DEPENDENTS_AT_ONCE", 3)
+    monkeypatch.setattr(ending, "DEPENDENTS_PER_STATEMENT", 3)
     top = await scene.submit()
     near = [await after(scene, top) for _ in range(6)]
     far = [await after(scene, one) for one in near]
@@ -103,7 +103,7 @@ async def test_of_many_lost_tasks_some_are_rescued_later(scene: Scene, monkeypat
     monkeypatch.setattr(rescue, "CASCADE_MAX", 2)
     held = [await scene.take() for _ in range(3)]
     waiting = [await after(scene, one.task) for one in held]
-    scene.now += rescue.GIVEN_UP_AFTER + RECLAIM_AFTER
+    scene.now += rescue.ABANDONED_AFTER + RECLAIM_AFTER
     await scene.database.write("seen", lambda c: mark_relay_seen(c, scene.now))
 
     assert [len(await scene.tick()) for _ in range(3)] == [2, 1, 0]
@@ -138,9 +138,9 @@ async def test_the_relay_looks_for_those_that_were_missed(scene: Scene, tmp_path
     await scene.database.write("miss", lambda connection: connection.execute(ended))
     relay = Relay(settings=Settings(home=tmp_path), database=scene.database, token_hash="", started_at=scene.now)
 
-    with anyio.fail_after(5), relay.hub.waiting([waiting.lane]) as waiter:
+    with anyio.fail_after(5), relay.hub.add_waiter([waiting.lane]) as waiter:
         async with anyio.create_task_group() as group:
-            group.start_soon(keep_house, relay)
+            group.start_soon(run_housekeeping, relay)
             await waiter.woken.wait()
             group.cancel_scope.cancel()
 
@@ -240,7 +240,7 @@ async def test_all_that_a_batch_waits_for_is_held_at_once(busy: Scene) -> None:
     """One by one there would be no order among the locks of two batches."""
     one, two = await busy.submit(), await busy.submit()
     place: dict[str, Any] = {"prompt": "true", "agent": "shell", "machine": "desk", "working_directory": "/"}
-    wanted = [Entry(request=Request(**place, depends_on=(task.id,))) for task in (two, one)]
+    wanted = [BatchItem(request=Request(**place, depends_on=(task.id,))) for task in (two, one)]
 
     with overheard() as heard:
         await submit_batch(busy.database, wanted, Settings(), busy.now)

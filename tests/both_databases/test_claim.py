@@ -7,7 +7,7 @@ import pytest
 from tests.both_databases.scene import DONE, NOON, Scene, parked_until, runner
 
 from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
-from delegate.queue.claim import Claimed, ClaimWish, claim_if_any, held_by
+from delegate.queue.claim import ClaimQuery, ClaimResult, claim_if_any, read_claimed_tasks
 from delegate.states import AttemptState, TaskState
 from delegate.store.runners import all_runners, get_runner
 
@@ -172,26 +172,26 @@ async def test_a_runner_that_starts_again_learns_what_it_holds(scene: Scene) -> 
     mine = await scene.take()
     await scene.take(runner("eve"))
 
-    assert await held_by(scene.database, runner()) == [mine]
+    assert await read_claimed_tasks(scene.database, runner()) == [mine]
     await scene.finish(mine)
-    assert await held_by(scene.database, runner()) == []
+    assert await read_claimed_tasks(scene.database, runner()) == []
 
 
 async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = ClaimWish(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
+    wish = ClaimQuery(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
     before = await scene.database.read(lambda c: get_runner(c, anna.id))
     await scene.pass_time(timedelta(seconds=1))
 
     nothing = await claim_if_any(scene.database, wish, scene.rules, scene.now)
 
-    assert nothing == Claimed()
+    assert nothing == ClaimResult()
     assert await scene.database.read(lambda c: get_runner(c, anna.id)) == before
 
 
 async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = ClaimWish(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
+    wish = ClaimQuery(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
     task = await scene.submit()
 
     held = (await claim_if_any(scene.database, wish, scene.rules, scene.now)).held

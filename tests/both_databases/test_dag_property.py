@@ -18,10 +18,10 @@ from tests.databases import Place
 
 from delegate.config.settings import Settings
 from delegate.errors import DelegateError
-from delegate.intake.batch import Entry, submit_batch
+from delegate.intake.batch import BatchItem, submit_batch
 from delegate.intake.submit import Request
 from delegate.model import OnDependencyFailure, Outcome, Priority, Task, TaskId
-from delegate.queue.claim import Held
+from delegate.queue.claim import ClaimedTask
 from delegate.states import AttemptState, Reason
 from delegate.store.database import Connection, open_database
 from delegate.store.tables import event_table, task
@@ -86,13 +86,13 @@ class Story:
         self.scene, self.portal = scene, portal
         self.runner = runner("anna", machine=secrets.token_hex(8), agents=["shell"])
         self.model = Model()
-        self.hands: list[Held] = []
+        self.hands: list[ClaimedTask] = []
 
     def begin(self, graph: list[tuple[set[int], OnDependencyFailure, Priority]]) -> None:
         entries = []
         for place, (back, policy, priority) in enumerate(graph):
             needs = tuple(TaskId(str(place - one)) for one in back if one <= place)
-            entries.append(Entry(name=str(place), request=self.request(needs, policy, priority)))
+            entries.append(BatchItem(name=str(place), request=self.request(needs, policy, priority)))
         for one in self.portal.call(submit_batch, self.scene.database, entries, Settings(), self.scene.now):
             self.know(one.task, [])
         self.model.settle()
@@ -152,7 +152,7 @@ class Story:
         node.state, node.has_run = "running", True
         self.hands.append(held)
 
-    def let_go(self, verb: str, held: Held) -> None:
+    def let_go(self, verb: str, held: ClaimedTask) -> None:
         node = self.model.nodes[held.task.id]
         if verb in ("finish", "fail"):
             self.portal.call(self.scene.finish, held, DONE if verb == "finish" else FAILED)

@@ -9,8 +9,8 @@ from tests.both_databases.scene import COMMIT, GONE, RECLAIM_AFTER, Scene, runne
 
 from delegate.errors import EffectsOpen, Forbidden, IllegalMove, NoSuchTask, StaleFence
 from delegate.model import EffectKind, EffectState, Mode, Outcome, Runner, Task, TaskId
-from delegate.queue.claim import Held
-from delegate.report.effects import Outside, outside
+from delegate.queue.claim import ClaimedTask
+from delegate.report.effects import ChainEffects, read_chain_effects
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of, put_effect
@@ -21,13 +21,13 @@ URL = "https://github.example/o/n/pull/7"
 FAILED = Outcome(state=AttemptState.FAILED, reason=Reason.CHECKS_FAILED, message="red")
 
 
-async def publish(scene: Scene, by: Runner | None = None, **wishes: object) -> Held:
+async def publish(scene: Scene, by: Runner | None = None, **wishes: object) -> ClaimedTask:
     return await scene.take(by, **{"agent": "claude", "mode": Mode.PULL_REQUEST, **wishes})
 
 
-async def seen(scene: Scene, task: Task | Held, by: Runner | None = None) -> Outside:
-    task_id = task.task.id if isinstance(task, Held) else task.id
-    return await outside(scene.database, task_id, by or runner())
+async def seen(scene: Scene, task: Task | ClaimedTask, by: Runner | None = None) -> ChainEffects:
+    task_id = task.task.id if isinstance(task, ClaimedTask) else task.id
+    return await read_chain_effects(scene.database, task_id, by or runner())
 
 
 async def test_an_effect_is_announced_done_and_told_to_the_next_attempt(scene: Scene) -> None:
@@ -40,7 +40,7 @@ async def test_an_effect_is_announced_done_and_told_to_the_next_attempt(scene: S
     again = await scene.claim()
 
     assert again is not None
-    assert [(e.kind, e.state, e.fence, e.expected, e.external_id) for e in again.heritage.effects] == [
+    assert [(e.kind, e.state, e.fence, e.expected, e.external_id) for e in again.continuation.effects] == [
         (EffectKind.PUSH, EffectState.DONE, 1, COMMIT, COMMIT),
         (EffectKind.PULL_REQUEST, EffectState.INTENT, 1, COMMIT, None),
     ]
@@ -58,7 +58,10 @@ async def test_a_second_try_does_not_make_forget_what_the_first_meant_to_push(sc
     third = await scene.claim()
 
     assert third is not None
-    assert [(effect.fence, effect.expected) for effect in third.heritage.effects] == [(1, COMMIT), (2, OTHER_COMMIT)]
+    assert [(effect.fence, effect.expected) for effect in third.continuation.effects] == [
+        (1, COMMIT),
+        (2, OTHER_COMMIT),
+    ]
 
 
 async def test_what_was_made_is_kept_when_the_same_try_begins_again(scene: Scene) -> None:
@@ -75,7 +78,7 @@ async def test_what_was_made_is_kept_when_the_same_try_begins_again(scene: Scene
 async def test_the_first_attempt_of_a_task_has_nothing_to_inherit(scene: Scene) -> None:
     held = await publish(scene)
 
-    assert (held.heritage.effects, held.heritage.checkpoint) == ((), None)
+    assert (held.continuation.effects, held.continuation.checkpoint) == ((), None)
 
 
 async def test_a_task_with_an_open_effect_cannot_be_completed(scene: Scene) -> None:
@@ -162,7 +165,7 @@ async def test_a_runner_may_look_at_tasks_that_its_machine_has_had_and_at_no_oth
     with pytest.raises(Forbidden):
         await seen(scene, held, runner("otto", machine="attic"))
     with pytest.raises(NoSuchTask):
-        await outside(scene.database, TaskId("task-none"), runner())
+        await read_chain_effects(scene.database, TaskId("task-none"), runner())
 
 
 async def test_an_ended_task_counts_as_going_on_while_a_retry_may_adopt_what_it_left(scene: Scene) -> None:

@@ -11,19 +11,19 @@ from tests.both_databases.scene import HANDED_BACK, LEASE, NOON, Scene, fact, ou
 from delegate.errors import IllegalMove, NoSuchTask
 from delegate.intake.messages import send_message
 from delegate.model import EventKind, TaskId
-from delegate.relay.lines import Line, Reading, Tail, read_to_end
+from delegate.relay.lines import Line, LineReader, OutputTail, read_to_end
 from delegate.report.follow import (
-    HOLE_PATIENCE,
+    ID_GAP_TIMEOUT,
     Cursor,
-    Holes,
+    IdGaps,
     end_of_feed,
     end_of_task_feed,
-    news_of_all,
-    news_of_task,
     page,
+    read_events_after,
+    read_full_task,
+    read_queue_snapshot,
+    read_task_updates,
     relay_state,
-    surroundings,
-    task_in_full,
 )
 from delegate.states import TaskState
 
@@ -56,12 +56,12 @@ async def test_a_page_can_be_of_some_states_only(scene: Scene) -> None:
 async def test_a_follower_of_a_task_gets_everything_once_and_then_the_end(scene: Scene) -> None:
     held = await scene.take()
     await scene.record(held, fact(0, text="a"), output(1, b"one"))
-    first = await news_of_task(scene.database, held.task.id, Cursor())
+    first = await read_task_updates(scene.database, held.task.id, Cursor())
     cursor = Cursor(event=first.events[-1].id, output=first.chunks[-1].id)
     await scene.record(held, output(2, b"two"))
     await scene.finish(held, next_seq=3)
 
-    second = await news_of_task(scene.database, held.task.id, cursor)
+    second = await read_task_updates(scene.database, held.task.id, cursor)
 
     assert [event.kind for event in first.events] == [EventKind.SUBMITTED, EventKind.CLAIMED, EventKind.MESSAGE]
     assert [chunk.data for chunk in first.chunks] == [b"one"]
@@ -79,7 +79,7 @@ async def test_a_follower_from_now_on_gets_only_what_comes(scene: Scene) -> None
 
     await scene.record(held, output(1, b"new"), fact(2))
 
-    news = await news_of_task(scene.database, held.task.id, cursor)
+    news = await read_task_updates(scene.database, held.task.id, cursor)
     assert ([chunk.data for chunk in news.chunks], [event.kind for event in news.events]) == (
         [b"new"],
         [EventKind.MESSAGE],
@@ -91,14 +91,14 @@ async def test_the_feed_of_all_tasks_has_every_event_in_order(scene: Scene) -> N
     first, second = await scene.submit(), await scene.submit()
     await scene.cancel(first)
 
-    events = await news_of_all(scene.database, start)
+    events = await read_events_after(scene.database, start)
 
     assert [(event.task_id, event.kind) for event in events] == [
         (first.id, EventKind.SUBMITTED),
         (second.id, EventKind.SUBMITTED),
         (first.id, EventKind.FINISHED),
     ]
-    assert await news_of_all(scene.database, events[-1].id) == []
+    assert await read_events_after(scene.database, events[-1].id) == []
 
 
 async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene) -> None:
@@ -106,13 +106,13 @@ async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene)
     start = await end_of_feed(scene.database)
     for _ in range(5):
         await scene.submit()
-    first, missing, third, also_missing, fifth = await news_of_all(scene.database, start)
-    seen, patience = [first, third, fifth], HOLE_PATIENCE.total_seconds()
-    holes = Holes()
+    first, missing, third, also_missing, fifth = await read_events_after(scene.database, start)
+    seen, patience = [first, third, fifth], ID_GAP_TIMEOUT.total_seconds()
+    holes = IdGaps()
 
-    assert holes.pass_over(seen, start, now=0.0) == [first]
-    assert holes.pass_over([third, fifth], first.id, now=patience - 0.1) == []
-    assert holes.pass_over([third, fifth], first.id, now=patience) == [third, fifth]
+    assert holes.take_contiguous(seen, start, now=0.0) == [first]
+    assert holes.take_contiguous([third, fifth], first.id, now=patience - 0.1) == []
+    assert holes.take_contiguous([third, fifth], first.id, now=patience) == [third, fifth]
     assert {missing.id, also_missing.id} == {first.id + 1, third.id + 1}
 
 
@@ -120,11 +120,11 @@ async def test_an_event_that_fills_a_hole_in_time_is_told(scene: Scene) -> None:
     start = await end_of_feed(scene.database)
     for _ in range(3):
         await scene.submit()
-    first, late, third = await news_of_all(scene.database, start)
-    holes = Holes()
+    first, late, third = await read_events_after(scene.database, start)
+    holes = IdGaps()
 
-    assert holes.pass_over([first, third], start, now=0.0) == [first]
-    assert holes.pass_over([late, third], first.id, now=1.0) == [late, third]
+    assert holes.take_contiguous([first, third], start, now=0.0) == [first]
+    assert holes.take_contiguous([late, third], first.id, now=1.0) == [late, third]
 
 
 async def test_the_end_of_a_long_timeline_is_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ async def test_the_end_of_a_long_timeline_is_shown(scene: Scene, monkeypatch: py
     await scene.finish(held, next_seq=6)
     monkeypatch.setattr("delegate.report.follow.TIMELINE_MAX", 3)
 
-    full = await task_in_full(scene.database, held.task.id, scene.rules, scene.now)
+    full = await read_full_task(scene.database, held.task.id, scene.rules, scene.now)
 
     assert [event.kind for event in full.events] == [EventKind.MESSAGE, EventKind.MESSAGE, EventKind.FINISHED]
 
@@ -142,9 +142,9 @@ async def test_a_task_that_does_not_exist_cannot_be_followed(scene: Scene) -> No
     nothing = TaskId("task-none")
 
     with pytest.raises(NoSuchTask):
-        await task_in_full(scene.database, nothing, scene.rules, scene.now)
+        await read_full_task(scene.database, nothing, scene.rules, scene.now)
     with pytest.raises(NoSuchTask):
-        await news_of_task(scene.database, nothing, Cursor())
+        await read_task_updates(scene.database, nothing, Cursor())
 
 
 async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
@@ -163,8 +163,8 @@ async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
 async def test_a_runner_that_was_not_heard_of_for_a_lease_is_silent_and_not_busy(scene: Scene) -> None:
     held = await scene.take()
 
-    during = await surroundings(scene.database, scene.rules, NOON + LEASE)
-    after = await surroundings(scene.database, scene.rules, NOON + LEASE + timedelta(microseconds=1))
+    during = await read_queue_snapshot(scene.database, scene.rules, NOON + LEASE)
+    after = await read_queue_snapshot(scene.database, scene.rules, NOON + LEASE + timedelta(microseconds=1))
 
     assert (during.busy, during.silent) == ({held.attempt.runner_id}, frozenset())
     assert (after.busy, after.silent) == (frozenset(), {held.task.id})
@@ -194,7 +194,7 @@ async def test_who_reads_much_output_gives_others_their_turn_after_each_chunk(sc
             turns += 1
             await checkpoint()
 
-    class Watched(Tail):
+    class Watched(OutputTail):
         def add(self, lines: Iterable[Line]) -> None:
             super().add(lines)
             seen.append(turns)
@@ -202,7 +202,7 @@ async def test_who_reads_much_output_gives_others_their_turn_after_each_chunk(sc
     tail = Watched(2, 1024)
     async with anyio.create_task_group() as group:
         group.start_soon(neighbour)
-        await read_to_end(scene.database, held.task.id, Reading(last=2), tail)
+        await read_to_end(scene.database, held.task.id, LineReader(last=2), tail)
         group.cancel_scope.cancel()
 
     assert len(set(seen)) == 5

@@ -21,15 +21,15 @@ from delegate.errors import (
     UnknownAgent,
     UnknownDependency,
 )
-from delegate.intake.batch import Entry, submit_batch
-from delegate.intake.submit import Request, Submitted
+from delegate.intake.batch import BatchItem, submit_batch
+from delegate.intake.submit import Request, SubmittedTask
 from delegate.model import Checkpoint, EventKind, OnDependencyFailure, Priority, Task, TaskId
-from delegate.queue.claim import ClaimWish, claim
+from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.finish import cancel, finish
 from delegate.queue.rules import AGEING
 from delegate.queue.waiting import why
 from delegate.report import graph as graphs
-from delegate.report.follow import surroundings
+from delegate.report.follow import read_queue_snapshot
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.retention import drop_ended_before
@@ -131,7 +131,7 @@ async def test_a_lost_command_cancels_what_waits_for_it(scene: Scene) -> None:
 
     await scene.release(first, GONE)
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
-    wish = ClaimWish(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
+    wish = ClaimQuery(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
     claimed = await claim(scene.database, wish, scene.rules, scene.now)
 
     assert await states(scene, waiting) == ["cancelled", "cancelled"]
@@ -166,9 +166,9 @@ async def test_an_unknown_dependency_is_refused_by_its_field(scene: Scene) -> No
     assert await scene.database.read(count_by_state) == {TaskState.QUEUED: 1}
 
 
-async def batch(scene: Scene, *entries: tuple[str | None, dict[str, Any]]) -> list[Submitted]:
+async def batch(scene: Scene, *entries: tuple[str | None, dict[str, Any]]) -> list[SubmittedTask]:
     place = {"prompt": "true", "agent": "shell", "machine": "desk", "working_directory": "/"}
-    made = [Entry(name=name, request=Request(**{**place, **wishes})) for name, wishes in entries]
+    made = [BatchItem(name=name, request=Request(**{**place, **wishes})) for name, wishes in entries]
     return await submit_batch(scene.database, made, Settings(), scene.now)
 
 
@@ -306,7 +306,7 @@ async def test_why_names_one_that_is_waited_for_and_counts_the_rest(scene: Scene
     last = await after(scene, held.task)
     waiting = [await after(scene, held.task, *others), await after(scene, last)]
 
-    around = await surroundings(scene.database, scene.rules, scene.now, waiting)
+    around = await read_queue_snapshot(scene.database, scene.rules, scene.now, waiting)
 
     assert [why(task, around) for task in waiting] == [
         f"waits for {held.task.id} (running) and 2 more",
@@ -343,10 +343,10 @@ async def test_a_task_that_continues_another_is_told_what_that_one_has_left(scen
 
     assert held is not None
     assert (held.task.id, held.task.session_id) == (second.id, "s-1")
-    forerunner = held.heritage.forerunner
-    assert forerunner is not None
-    assert (forerunner.task.prompt, forerunner.task.state) == ("build", TaskState.COMPLETED)
-    assert forerunner.checkpoint == WITH_SESSION.checkpoint
+    continued = held.continuation.continued_task
+    assert continued is not None
+    assert (continued.task.prompt, continued.task.state) == ("build", TaskState.COMPLETED)
+    assert continued.checkpoint == WITH_SESSION.checkpoint
     assert await scene.task(held) == held.task
 
 
@@ -373,7 +373,7 @@ async def test_a_session_is_not_carried_to_another_place_or_agent(
 
     assert again is not None
     assert again.task.session_id is None
-    assert again.heritage.forerunner is not None
+    assert again.continuation.continued_task is not None
 
 
 @pytest.mark.promise("P2")
@@ -413,8 +413,8 @@ async def test_after_its_first_attempt_a_task_has_a_session_of_its_own(scene: Sc
 
     assert again is not None
     assert again.task.session_id == "s-2"
-    assert again.heritage.checkpoint is not None
-    assert again.heritage.checkpoint.session_id == "s-2"
+    assert again.continuation.checkpoint is not None
+    assert again.continuation.checkpoint.session_id == "s-2"
 
 
 @pytest.mark.promise("P16")

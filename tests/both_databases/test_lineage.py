@@ -39,8 +39,8 @@ from delegate.model import (
     TaskId,
     Usage,
 )
-from delegate.queue.claim import Held
-from delegate.report.follow import change_of, prompt_of, task_in_full
+from delegate.queue.claim import ClaimedTask
+from delegate.report.follow import change_of, prompt_of, read_full_task
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.retention import drop_ended_before
 from delegate.store.tasks import get_task
@@ -65,11 +65,11 @@ RESULT = Result(
 CHANGE = Change(base_commit=COMMIT, commit="2" * 40, patch="--- a\n+++ b\n", is_cut=True)
 
 
-async def work(scene: Scene, **wishes: Any) -> Held:
+async def work(scene: Scene, **wishes: Any) -> ClaimedTask:
     return await scene.take(**{"agent": "claude", "mode": Mode.WORKTREE, **wishes})
 
 
-async def go_on(scene: Scene) -> Held:
+async def go_on(scene: Scene) -> ClaimedTask:
     held = await scene.claim()
     assert held is not None
     return held
@@ -118,7 +118,7 @@ async def test_a_retry_of_a_failed_task_goes_on_with_its_session_and_its_work(sc
     assert (retried.lineage, retried.session_id, retried.mode) == (failed.id, "s-1", mode)
     assert (retried.choices, retried.result, retried.usage) == (failed.choices, None, Usage())
     assert again.task.id == retried.id
-    assert again.heritage.checkpoint == LEFT
+    assert again.continuation.checkpoint == LEFT
 
 
 async def test_a_retry_of_a_completed_task_starts_anew(scene: Scene) -> None:
@@ -129,7 +129,7 @@ async def test_a_retry_of_a_completed_task_starts_anew(scene: Scene) -> None:
     again = await go_on(scene)
 
     assert (retried.lineage, retried.session_id, retried.parent_task_id) == (retried.id, None, completed.id)
-    assert again.heritage.checkpoint is None
+    assert again.continuation.checkpoint is None
 
 
 async def test_a_retry_of_a_cancelled_task_goes_on_too(scene: Scene) -> None:
@@ -156,7 +156,7 @@ async def test_a_resume_goes_on_from_any_end_with_something_to_add(scene: Scene,
     assert await scene.claim(runner("eve", machine="desk")) is None
     again = await scene.claim(runner(machine="attic"))
     assert again is not None
-    assert again.heritage.checkpoint == LEFT
+    assert again.continuation.checkpoint == LEFT
 
 
 async def test_a_resume_whose_runner_is_forgotten_stays_where_the_task_may_run(scene: Scene) -> None:
@@ -189,7 +189,7 @@ async def test_every_end_leaves_a_checkpoint_even_when_its_runner_told_none(scen
     await scene.record(held, output(0, b"the last line\n"))
     ended = await scene.finish(held, replace(ending, session_id=None, usage=Usage(turns=2)), next_seq=1)
 
-    full = await task_in_full(scene.database, ended.id, scene.rules, scene.now)
+    full = await read_full_task(scene.database, ended.id, scene.rules, scene.now)
 
     error = None if ending is DONE else FAILED.message
     assert full.checkpoint == Checkpoint(output_tail=("the last line",), error=error, usage=Usage(turns=2))
@@ -204,7 +204,7 @@ async def test_a_command_is_resumed_with_what_it_left_and_what_is_added(scene: S
     again = await go_on(scene)
 
     assert (lost.state, again.task.id, again.task.context) == (TaskState.FAILED, resumed.id, "skip the first part")
-    assert again.heritage.checkpoint == Checkpoint(output_tail=("half done",), error="its runner went away")
+    assert again.continuation.checkpoint == Checkpoint(output_tail=("half done",), error="its runner went away")
 
 
 async def test_the_same_resume_asked_for_twice_is_one_task(scene: Scene) -> None:
@@ -264,7 +264,7 @@ async def test_what_a_runner_tells_at_a_halt_is_there_for_the_next_attempt(scene
     told = replace(ending, checkpoint=LEFT)
     await (scene.finish(held, told) if told.not_before else scene.release(held, told))
 
-    assert (await go_on(scene)).heritage.checkpoint == LEFT
+    assert (await go_on(scene)).continuation.checkpoint == LEFT
 
 
 async def test_of_an_agent_that_was_lost_the_relay_keeps_what_it_said_last(scene: Scene) -> None:
@@ -280,7 +280,7 @@ async def test_of_an_agent_that_was_lost_the_relay_keeps_what_it_said_last(scene
     )
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
 
-    left = (await go_on(scene)).heritage.checkpoint
+    left = (await go_on(scene)).continuation.checkpoint
 
     assert left == Checkpoint(
         session_id="s-9",
@@ -295,7 +295,7 @@ async def test_of_a_command_that_was_lost_the_relay_keeps_the_last_lines(scene: 
     await scene.record(held, output(0, b"".join(b"line %d\n" % number for number in range(100)) + b"x" * 2_000))
     await scene.release(held, GONE)
 
-    left = (await go_on(scene)).heritage.checkpoint
+    left = (await go_on(scene)).continuation.checkpoint
 
     assert left is not None
     assert len(left.output_tail) == 50
@@ -309,7 +309,7 @@ async def test_a_second_loss_adds_to_what_the_session_has_spent_and_keeps_the_br
     await scene.record(again, fact(0, EventKind.USAGE, inputTokens=2, costUsd=0.25))
     await scene.release(again, GONE)
 
-    left = (await go_on(scene)).heritage.checkpoint
+    left = (await go_on(scene)).continuation.checkpoint
 
     assert left is not None
     assert (left.session_id, left.branch, left.commit, left.is_work_done) == ("s-1", "work-1", "2" * 40, False)
@@ -348,5 +348,5 @@ async def test_a_dropped_task_takes_all_it_left_with_it_and_its_chain_goes_on(sc
     assert await scene.database.write("drop", lambda c: drop_ended_before(c, later, 10)) == 1
 
     again = await go_on(scene)
-    assert (again.task.id, again.task.lineage, again.heritage.checkpoint) == (retried.id, failed.id, None)
+    assert (again.task.id, again.task.lineage, again.continuation.checkpoint) == (retried.id, failed.id, None)
     assert await scene.database.read(lambda c: get_task(c, failed.id)) is None

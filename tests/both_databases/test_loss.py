@@ -11,12 +11,12 @@ from tests.both_databases.scene import GONE, LEASE, NOON, RECLAIM_AFTER, Scene, 
 
 from delegate.errors import NoSuchTask, StaleFence
 from delegate.model import EventKind, TaskId
-from delegate.queue.claim import ClaimWish, Held
+from delegate.queue.claim import ClaimedTask, ClaimQuery
 from delegate.queue.finish import cancel
-from delegate.queue.rescue import GIVEN_UP_AFTER, has_expired, welcome_back
+from delegate.queue.rescue import ABANDONED_AFTER, has_expired, renew_leases_after_restart
 from delegate.states import AttemptState, Reason, TaskState
-from delegate.store.reading import at_work_since
-from delegate.store.runners import forget_runners
+from delegate.store.offline import tasks_running_since
+from delegate.store.runners import delete_silent_runners
 
 pytestmark = pytest.mark.anyio
 EVE = runner("eve")
@@ -63,7 +63,7 @@ async def test_what_a_stop_has_done_is_told_of_the_tasks_that_ran_and_of_no_othe
     for one in (lost, back):
         await scene.release(one, GONE)
 
-    found = await scene.database.read(lambda connection: at_work_since(connection, scene.now))
+    found = await scene.database.read(lambda connection: tasks_running_since(connection, scene.now))
 
     assert {task.id: task.state for task in found} == {
         lost.task.id: TaskState.FAILED,
@@ -84,7 +84,7 @@ async def test_telling_a_loss_twice_is_telling_it_once(scene: Scene) -> None:
 
 @pytest.mark.promise("P5")
 async def test_a_task_that_cost_three_runners_is_poison(scene: Scene) -> None:
-    held: Held | None = await scene.take(agent="claude")
+    held: ClaimedTask | None = await scene.take(agent="claude")
     for _ in range(3):
         assert held is not None
         lost = await scene.release(held, GONE)
@@ -114,7 +114,7 @@ async def test_the_claim_of_another_runner_takes_what_a_silent_one_holds(scene: 
 async def test_many_claims_at_once_take_a_silent_runners_task_once(scene: Scene) -> None:
     held = await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    taken: list[Held] = []
+    taken: list[ClaimedTask] = []
 
     async def ask(number: int) -> None:
         if answer := await scene.claim(runner(f"r{number}")):
@@ -173,7 +173,7 @@ async def test_what_a_forgotten_runner_holds_is_taken_back_without_a_claim(scene
     await scene.pass_time(RECLAIM_AFTER)
     assert await scene.tick() == []
 
-    await scene.database.write("forget", lambda c: forget_runners(c, silent_since=scene.now))
+    await scene.database.write("forget", lambda c: delete_silent_runners(c, silent_since=scene.now))
 
     assert [task.id for task in await scene.tick()] == [held.task.id]
     assert (await scene.task(held)).state is TaskState.QUEUED
@@ -183,7 +183,7 @@ async def test_what_a_forgotten_runner_holds_is_taken_back_without_a_claim(scene
 async def test_a_runner_that_is_silent_for_a_day_is_given_up(scene: Scene) -> None:
     await scene.register(runner())
     held = await scene.take()
-    await scene.pass_time(GIVEN_UP_AFTER)
+    await scene.pass_time(ABANDONED_AFTER)
 
     await scene.tick()
 
@@ -216,7 +216,7 @@ async def test_a_loss_is_in_the_log_once_however_often_it_is_written(
     """A refused neighbour has a whole batch done again."""
     held = await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    await scene.database.write("forget", lambda c: forget_runners(c, silent_since=scene.now))
+    await scene.database.write("forget", lambda c: delete_silent_runners(c, silent_since=scene.now))
 
     async def be_refused() -> None:
         with pytest.raises(NoSuchTask):
@@ -246,7 +246,7 @@ async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) 
     """PostgreSQL refuses locks in a transaction that only reads."""
     await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    lanes = ClaimWish(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
+    lanes = ClaimQuery(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
 
     assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, lanes, scene.now))
 
@@ -269,7 +269,7 @@ async def test_a_restart_of_the_relay_costs_no_runner_its_lease(scene: Scene) ->
     await scene.tick()
     scene.now += timedelta(days=1)
 
-    assert await welcome_back(scene.database, scene.rules, scene.now) == 1
+    assert await renew_leases_after_restart(scene.database, scene.rules, scene.now) == 1
 
     assert await scene.claim(EVE) is None
     await scene.pass_time(RECLAIM_AFTER)
@@ -284,13 +284,13 @@ async def test_a_restart_does_not_bring_back_a_lease_that_was_over_before(scene:
     await scene.tick()
     scene.now += timedelta(seconds=1)
 
-    assert await welcome_back(scene.database, scene.rules, scene.now) == 0
+    assert await renew_leases_after_restart(scene.database, scene.rules, scene.now) == 0
 
     assert await scene.claim(EVE) is not None
 
 
 async def test_the_first_start_of_a_relay_has_nobody_to_welcome(scene: Scene) -> None:
-    assert await welcome_back(scene.database, scene.rules, scene.now) == 0
+    assert await renew_leases_after_restart(scene.database, scene.rules, scene.now) == 0
 
 
 @pytest.mark.promise("P8")

@@ -8,7 +8,7 @@ import pytest
 from tests.both_databases.scene import Scene, output
 from tests.both_databases.test_record import kept
 
-from delegate.queue.claim import Held
+from delegate.queue.claim import ClaimedTask
 from delegate.report.follow import with_gaps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P10")]
@@ -30,7 +30,7 @@ def pieces(data: bytes, sizes: random.Random) -> list[bytes]:
     return cut
 
 
-async def assert_kept_as_promised(scene: Scene, held: Held, printed: bytes) -> None:
+async def assert_kept_as_promised(scene: Scene, held: ClaimedTask, printed: bytes) -> None:
     [attempt] = await scene.attempts(held)
     chunks = await kept(scene, held.attempt.id)
     gaps = [missing for missing, _ in with_gaps(chunks, 0) if missing]

@@ -14,7 +14,7 @@ from tests.both_databases.crowd import queue_up
 from tests.both_databases.scene import DONE, Scene, fact, runner
 
 from delegate.model import EffectState, Mode
-from delegate.report.follow import page, surroundings
+from delegate.report.follow import page, read_queue_snapshot
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, TaskState
 from delegate.store.database import Connection, Database
@@ -90,7 +90,7 @@ async def test_a_claim_that_continues_a_chain_finds_the_others_by_an_index(scene
         again = await scene.claim(runner(agents=["claude"]))
 
     assert again is not None
-    assert (again.task.id, len(again.heritage.effects)) == (retried.id, 1)
+    assert (again.task.id, len(again.continuation.effects)) == (retried.id, 1)
     for statement in statements:
         plan = await plan_of(scene.database, statement)
         assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (statement, plan)
@@ -117,7 +117,7 @@ async def test_dependents_are_found_and_settled_by_indexes(scene: Scene) -> None
         await scene.finish(good)
         await scene.finish(bad, replace(DONE, state=AttemptState.FAILED))
         await graph_of(scene.database, waiting.id, scene.rules, scene.now)
-        await surroundings(scene.database, scene.rules, scene.now, [waiting])
+        await read_queue_snapshot(scene.database, scene.rules, scene.now, [waiting])
 
     assert [sql for sql, _ in statements if "dependency" in sql]
     for statement in statements:

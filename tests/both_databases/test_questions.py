@@ -11,7 +11,7 @@ from tests.both_databases.scene import DONE, GONE, HANDED_BACK, LEASE, NOON, REC
 
 from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchTask, StaleFence
 from delegate.model import QUESTIONS_MAX, AttemptId, EventKind, Outcome, Task, TaskId
-from delegate.queue.claim import Held
+from delegate.queue.claim import ClaimedTask
 from delegate.queue.questions import answer, ask
 from delegate.states import AttemptState, Reason, TaskState
 
@@ -22,16 +22,16 @@ CANCELLED = Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, messa
 TIMED_OUT = Outcome(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message="too slow")
 
 
-async def asks(scene: Scene, held: Held, text: str = "Red or blue?", *options: str) -> Task:
+async def asks(scene: Scene, held: ClaimedTask, text: str = "Red or blue?", *options: str) -> Task:
     return await ask(scene.database, held.attempt.id, text, options, scene.now)
 
 
-async def answers(scene: Scene, of: Task | Held, text: str = "Blue.", key: str | None = None) -> Task:
-    task_id = of.task.id if isinstance(of, Held) else of.id
+async def answers(scene: Scene, of: Task | ClaimedTask, text: str = "Blue.", key: str | None = None) -> Task:
+    task_id = of.task.id if isinstance(of, ClaimedTask) else of.id
     return await answer(scene.database, task_id, text, request_key=key, now=scene.now)
 
 
-async def asked(scene: Scene, **wishes: Any) -> Held:
+async def asked(scene: Scene, **wishes: Any) -> ClaimedTask:
     await scene.register(runner())
     held = await scene.take(**{"agent": "claude", **wishes})
     await asks(scene, held, "Red or blue?", "red", "blue")

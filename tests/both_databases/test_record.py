@@ -10,7 +10,7 @@ from delegate.errors import EventConflict, Forbidden, KeyUsed, NoSuchAttempt, Se
 from delegate.intake.messages import send_message
 from delegate.model import AttemptId, EventKind, OutputChunk, RunnerId, Stream
 from delegate.report.follow import output_chunks
-from delegate.report.record import Item, standing
+from delegate.report.record import ReportItem, signals
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +67,7 @@ async def test_what_is_sent_again_is_not_kept_again(scene: Scene) -> None:
         skipped(0, 0, 5),
     ],
 )
-async def test_another_content_under_a_number_that_is_taken_is_refused(scene: Scene, other: Item) -> None:
+async def test_another_content_under_a_number_that_is_taken_is_refused(scene: Scene, other: ReportItem) -> None:
     held = await scene.take()
     await scene.record(held, fact(0, text="hello"), output(1, b"words"))
     before = (await scene.attempts(held), await scene.events(held), await kept(scene, held.attempt.id))
@@ -90,7 +90,7 @@ async def test_another_content_under_a_number_that_is_taken_is_refused(scene: Sc
     ],
 )
 async def test_a_gap_is_refused_with_everything_that_came_with_it(
-    scene: Scene, items: list[Item], expected: int, given: int
+    scene: Scene, items: list[ReportItem], expected: int, given: int
 ) -> None:
     held = await scene.take()
 
@@ -137,7 +137,7 @@ async def test_the_time_of_an_event_is_kept_to_the_microsecond(scene: Scene) -> 
     held = await scene.take()
     at = NOON + timedelta(microseconds=1)
 
-    await scene.record(held, Item(seq=0, through=0, at=at, kind=EventKind.MESSAGE))
+    await scene.record(held, ReportItem(seq=0, through=0, at=at, kind=EventKind.MESSAGE))
 
     assert (await scene.events(held))[-1].at == at
 
@@ -204,7 +204,7 @@ async def test_looking_how_an_attempt_stands_locks_nothing(scene: Scene) -> None
     held = await scene.take(agent="claude")
     await send_message(scene.database, held.task.id, "hello", request_key=None, now=scene.now)
 
-    found = await standing(only_reading(scene.database), holder(held), 0)
+    found = await signals(only_reading(scene.database), holder(held), 0)
 
     assert found == await scene.renew(held)
 
@@ -220,10 +220,10 @@ async def test_who_does_not_hold_an_attempt_is_not_told_how_it_stands(scene: Sce
 
     for stranger, refusal in strangers:
         with pytest.raises(refusal):
-            await standing(scene.database, stranger, 0)
+            await signals(scene.database, stranger, 0)
     await scene.finish(held)
     with pytest.raises(StaleFence):
-        await standing(scene.database, mine, 0)
+        await signals(scene.database, mine, 0)
 
 
 async def test_output_that_could_not_be_sent_is_told_in_the_timeline(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from tests.both_databases.test_record import kept
 from delegate.config.settings import Settings
 from delegate.config.values import MIB
 from delegate.intake.messages import send_message
-from delegate.queue.claim import Held
+from delegate.queue.claim import ClaimedTask
 from delegate.report.retention import RUNNER_FORGOTTEN_AFTER, retain
 from delegate.store.database import Connection
 from delegate.store.runners import all_runners
@@ -19,7 +19,7 @@ from delegate.store.tables import metadata
 pytestmark = pytest.mark.anyio
 
 
-async def ended(scene: Scene, *chunks: bytes) -> Held:
+async def ended(scene: Scene, *chunks: bytes) -> ClaimedTask:
     held = await scene.take(agent="claude")
     await send_message(scene.database, held.task.id, "go on", request_key=None, now=scene.now)
     if chunks:

@@ -15,7 +15,7 @@ from tests.both_databases.scene import NOON
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, NoSuchSchedule, NoSuchTask, PreferenceConflict
 from delegate.intake import schedules
-from delegate.intake.firing import AT_ONCE, Round, expire, fire_due, reckon_back
+from delegate.intake.firing import BATCH_SIZE, FiringRound, expire, fire_due, recompute_next_runs
 from delegate.model import ScheduleId
 from delegate.queue import ending
 from delegate.queue.finish import cancel
@@ -29,7 +29,7 @@ from delegate.store.tables import schedule as table
 pytestmark = pytest.mark.anyio
 
 
-async def fire(clock: Clockwork, at: datetime, passed: frozenset[ScheduleId] = frozenset()) -> Round:
+async def fire(clock: Clockwork, at: datetime, passed: frozenset[ScheduleId] = frozenset()) -> FiringRound:
     return await fire_due(clock.scene.database, Settings(), at, passed)
 
 
@@ -75,7 +75,7 @@ async def test_who_asks_again_with_the_key_gets_what_was_made_also_when_its_mome
 async def test_what_cannot_be_dealt_with_keeps_nobody_waiting(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    first = {(await clock.create(scheduledAt=(NOON + MINUTE).isoformat())).id for _ in range(AT_ONCE)}
+    first = {(await clock.create(scheduledAt=(NOON + MINUTE).isoformat())).id for _ in range(BATCH_SIZE)}
     other = await clock.create(scheduledAt=(NOON + 2 * MINUTE).isoformat())
 
     def lock(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
@@ -87,17 +87,17 @@ async def test_what_cannot_be_dealt_with_keeps_nobody_waiting(
 
     monkeypatch.setattr("delegate.intake.firing.lock_due", lock)
     one = await fire(clock, NOON + 2 * MINUTE)
-    two = await fire(clock, NOON + 2 * MINUTE, one.passed)
+    two = await fire(clock, NOON + 2 * MINUTE, one.skipped)
 
-    assert (one.fired, one.is_crowd, one.passed, one.has_failed) == ((), True, first, False)
+    assert (one.fired, one.may_have_more, one.skipped, one.has_failed) == ((), True, first, False)
     assert [fired.schedule.id for fired in two.fired] == [other.id]
-    assert (two.is_crowd, two.passed, two.has_failed) == (False, first, False)
+    assert (two.may_have_more, two.skipped, two.has_failed) == (False, first, False)
 
 
 async def test_a_crowd_goes_on_at_once_although_another_relay_has_taken_one(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = [await clock.create(scheduledAt=(NOON + MINUTE).isoformat()) for _ in range(AT_ONCE + 1)]
+    made = [await clock.create(scheduledAt=(NOON + MINUTE).isoformat()) for _ in range(BATCH_SIZE + 1)]
 
     def lock(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
         return None if schedule_id == made[0].id else lock_due(connection, schedule_id, now)
@@ -105,8 +105,8 @@ async def test_a_crowd_goes_on_at_once_although_another_relay_has_taken_one(
     monkeypatch.setattr("delegate.intake.firing.lock_due", lock)
     done = await fire(clock, NOON + MINUTE)
 
-    assert done.is_crowd
-    assert len(done.fired) >= AT_ONCE - 1
+    assert done.may_have_more
+    assert len(done.fired) >= BATCH_SIZE - 1
 
 
 async def test_a_schedule_whose_times_cannot_be_worked_out_any_more_fails_and_says_why(clock: Clockwork) -> None:
@@ -116,7 +116,7 @@ async def test_a_schedule_whose_times_cannot_be_worked_out_any_more_fails_and_sa
     await lose_zones(clock)
 
     (fired,) = await clock.at(NOON + HOUR)
-    await reckon_back(clock.scene.database, NOON - HOUR)
+    await recompute_next_runs(clock.scene.database, NOON - HOUR)
 
     found = await clock.look(schedule)
     assert (fired.task, found.state, await clock.outcomes(schedule)) == (None, ScheduleState.FAILED, ["refused"])
@@ -196,7 +196,7 @@ async def test_one_that_ends_when_the_clock_goes_back_takes_what_comes_after_it_
     other = await clock.create(scheduledAt=(NOON + DAY).isoformat())
     await lose_zones(clock)
 
-    await reckon_back(clock.scene.database, NOON - HOUR)
+    await recompute_next_runs(clock.scene.database, NOON - HOUR)
 
     found = [await clock.look(one) for one in (before, waiting, other)]
     assert [one.state.value for one in found] == ["failed", "failed", "active"]
@@ -253,7 +253,7 @@ async def test_whoever_ends_a_schedule_tells_what_became_of_its_followers(
         case "fire":
             await clock.at(NOON + HOUR)
         case _:
-            await reckon_back(clock.scene.database, NOON - HOUR)
+            await recompute_next_runs(clock.scene.database, NOON - HOUR)
 
     assert told_followers(caplog) == [(follower.id, "failed"), (last.id, "failed")]
 
@@ -282,7 +282,7 @@ async def test_schedules_that_an_end_stops_count_with_the_tasks_it_settles(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ending, "CASCADE_MAX", 3)
-    monkeypatch.setattr(ending, "DEPENDENTS_AT_ONCE", 1)
+    monkeypatch.setattr(ending, "DEPENDENTS_PER_STATEMENT", 1)
     top = await clock.scene.submit()
     runs = [await clock.create(cronExpression=HOURLY, dependsOn=[top.id]) for _ in range(2)]
     waiting = [await clock.create(afterSchedule=run.id) for run in runs for _ in range(2)]

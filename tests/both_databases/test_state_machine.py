@@ -32,19 +32,19 @@ from tests.databases import Place
 
 from delegate.errors import DelegateError
 from delegate.model import ANY_MACHINE, Outcome, Priority, Runner, Task
-from delegate.queue.claim import Held
+from delegate.queue.claim import ClaimedTask
 from delegate.queue.questions import answer, ask
-from delegate.queue.rescue import welcome_back
-from delegate.queue.rules import Rules
-from delegate.report.record import Item
+from delegate.queue.rescue import renew_leases_after_restart
+from delegate.queue.rules import QueueRules
+from delegate.report.record import ReportItem
 from delegate.states import AttemptState, Reason
 from delegate.store.database import Connection, Database, open_database
-from delegate.store.runners import forget_runners, put_runner
+from delegate.store.runners import delete_silent_runners, put_runner
 from delegate.store.tables import attempt, event_table, task
 from delegate.store.tables import output as output_table
 
 T = TypeVar("T")
-RULES = Rules(lease=timedelta(minutes=2), reclaim_after=timedelta(minutes=4))
+RULES = QueueRules(lease=timedelta(minutes=2), reclaim_after=timedelta(minutes=4))
 MINUTE = timedelta(minutes=1)
 RUNNERS = [runner("anna"), runner("eve"), runner("otto", machine="attic"), runner("ida", agents=["claude"])]
 OUTCOMES = [
@@ -58,13 +58,13 @@ OUTCOMES = [
 class Hand:
     """An attempt as its runner knows it, and as the model does."""
 
-    held: Held
+    held: ClaimedTask
     model: Try
     claim_id: str
     by: Runner
 
 
-def item(seq: int) -> Item:
+def item(seq: int) -> ReportItem:
     return fact(seq, text=str(seq)) if seq % 2 else output(seq, b"%d\n" % seq)
 
 
@@ -231,14 +231,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.model.restart()
-        self.portal.call(welcome_back, self.scene.database, RULES, self.scene.now)
+        self.portal.call(renew_leases_after_restart, self.scene.database, RULES, self.scene.now)
 
     @rule(by=st.sampled_from(RUNNERS))
     def forget(self, by: Runner) -> None:
         self.model.known.discard(by.id)
 
         def forget_one(connection: Connection) -> None:
-            forget_runners(connection, silent_since=NOON + timedelta(days=10_000))
+            delete_silent_runners(connection, silent_since=NOON + timedelta(days=10_000))
             for one in RUNNERS:
                 if one.id in self.model.known:
                     put_runner(connection, one, token_hash=one.id)

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.bridge.conversation import META, bridge
 from tests.bridge.scripted_mcp import Json, ScriptedMcp, kept_home
-from tests.bridge.spoken import META, bridge
 from tests.cli.scripted_relay import ScriptedRelay, answer
 
 

@@ -16,11 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.bridge.conversation import bridge
 from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
-from tests.bridge.spoken import bridge
 
 from delegate.bridge import endpoint
-from delegate.bridge.client import LINE_MAX
+from delegate.bridge.stdio import LINE_MAX
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import load
@@ -65,7 +65,7 @@ def test_it_knows_the_same_home_as_the_settings(monkeypatch: pytest.MonkeyPatch,
 
 def test_it_reads_the_home_as_everybody_else_does(tmp_path: Path) -> None:
     with kept_home(tmp_path, 4321):
-        found = endpoint.look({"DELEGATE_HOME": str(tmp_path)})
+        found = endpoint.find_local_endpoint({"DELEGATE_HOME": str(tmp_path)})
         address = home_files.live_address(Home(tmp_path))
 
     assert found is not None
@@ -78,11 +78,11 @@ def test_the_address_of_a_dead_keeper_and_a_token_that_others_can_read_are_nothi
     environ = {"DELEGATE_HOME": str(tmp_path)}
     with kept_home(tmp_path, 4321):
         (tmp_path / "token").chmod(0o644)
-        assert endpoint.look(environ) is None
+        assert endpoint.find_local_endpoint(environ) is None
         (tmp_path / "token").chmod(0o600)
-        assert endpoint.look(environ) is not None
+        assert endpoint.find_local_endpoint(environ) is not None
 
-    assert endpoint.look(environ) is None
+    assert endpoint.find_local_endpoint(environ) is None
 
 
 @pytest.mark.parametrize(("words", "environment"), [((), {}), (("-v",), {}), ((), {"DELEGATE_LOG_LEVEL": "debug"})])

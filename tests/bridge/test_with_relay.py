@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.bridge.spoken import Spoken, bridge
+from tests.bridge.conversation import Spoken, bridge
 from tests.fakes.mcp_client import Outer, mcp_session
 from tests.fakes.world import World, living, wait_until
 

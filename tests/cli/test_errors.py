@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from delegate.cli.context import Door
+from delegate.cli.context import CommandContext
 from delegate.cli.main import COMMANDS, cli, main
 
 TOP = click.Context(cli)
@@ -398,6 +398,6 @@ def test_help_lists_every_command(typed: list[str], capsys: pytest.CaptureFixtur
 
 
 def test_words_of_a_relay_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Door(environ={}).say("it said \x1b[2J\u202e", "try\x9b")
+    CommandContext(environ={}).say("it said \x1b[2J\u202e", "try\x9b")
 
     assert capsys.readouterr().err == "delegate: it said \\x1b[2J\\u202e\nhint: try\\x9b\n"

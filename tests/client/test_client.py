@@ -11,7 +11,7 @@ from tests.cli.scripted_relay import LAST_CHUNK, ScriptedRelay, answer, chunked,
 
 from delegate import __version__
 from delegate.cli.commands import serve
-from delegate.cli.context import Door
+from delegate.cli.context import CommandContext
 from delegate.cli.follow import waits_after
 from delegate.client import client
 from delegate.client.client import STREAM_MESSAGE_MAX, Client, StreamItem
@@ -33,7 +33,7 @@ RELAY = {"version": "0.1.0", "runners": []}
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.5)
+    monkeypatch.setattr(client, "RETRY_TIMEOUT", 0.5)
     monkeypatch.setattr(client, "NOTICE_AFTER", 0.1)
 
 
@@ -143,7 +143,7 @@ def test_what_is_no_relay_is_said_to_be_none(reply: bytes, why: str) -> None:
 
 
 def test_an_answer_without_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_MAX", 1000)
+    monkeypatch.setattr(client, "RESPONSE_MAX", 1000)
     with ScriptedRelay([answer("x" * 2000)]) as relay, pytest.raises(RelayUnreachable, match="larger than 1,000"):
         Client(settings_for(relay)).relay()
 
@@ -227,17 +227,17 @@ def test_a_follower_asks_why_only_while_its_task_waits() -> None:
 def test_a_drain_names_a_task_once_even_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "FIRST_LOOK", 0.0)
-    monkeypatch.setattr(serve, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(serve, "FIRST_REPORT_AFTER", 0.0)
+    monkeypatch.setattr(serve, "REPORT_INTERVAL", 0.0)
     began = "2026-01-01T00:00:00+00:00"
     task = {"taskId": "task-1", "agent": "shell", "timeout": 1000, "startedAt": began, "createdAt": began}
     busy, detail = answer({"runners": [{"taskId": "task-1"}]}), answer({"task": task})
     place = Home(tmp_path)
     with ScriptedRelay([busy, detail, busy, detail]) as relay, kept(place):
         leave_address(place, relay)
-        waits = serve.Waits(Door(environ={"DELEGATE_HOME": str(tmp_path)}))
-        waits.tell()
-        waits.tell()
+        waits = serve.DrainReporter(CommandContext(environ={"DELEGATE_HOME": str(tmp_path)}))
+        waits.report()
+        waits.report()
 
     assert [asked.line.split()[1] for asked in relay.asked] == ["/api/relay", "/api/tasks/task-1", "/api/relay"]
     assert capsys.readouterr().err.count("waiting for task-1") == 1
@@ -275,7 +275,7 @@ def leave_address(place: Home, relay: ScriptedRelay, version: str = __version__)
 @contextmanager
 def kept(place: Home) -> Iterator[None]:
     """A home that has a keeper."""
-    lock = home_files.own(place, 0)
+    lock = home_files.lock_home(place, 0)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from delegate.client.http_response import HEAD_MAX, Answer, Events, NotHttp
+from delegate.client.http_response import HEAD_MAX, EventStreamParser, NotHttp, Response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -29,11 +29,11 @@ def pieces(text: bytes, size: int) -> Iterator[bytes]:
     ids=["length", "chunks", "trailers", "interim heads"],
 )
 def test_an_answer_may_come_in_any_pieces(text: bytes, size: int) -> None:
-    answer = Answer()
+    answer = Response()
 
     body = b"".join(answer.feed(piece) for piece in pieces(text, size))
 
-    assert (answer.status, body, answer.is_complete, answer.leaves_open) == (200, b"hello", True, True)
+    assert (answer.status, body, answer.is_complete, answer.keeps_connection_open) == (200, b"hello", True, True)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_answer_may_come_in_any_pieces(text: bytes, size: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_http_is_refused(text: bytes) -> None:
-    answer = Answer()
+    answer = Response()
 
     with pytest.raises(NotHttp):
         answer.feed(text)
@@ -65,7 +65,7 @@ def test_what_is_not_http_is_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"", OK, OK + b"Content-Length: 5\r\n\r\nhell", CHUNKED + b"5\r\nhello\r\n0\r\n"])
 def test_an_answer_that_breaks_off_is_not_complete(text: bytes) -> None:
-    answer = Answer()
+    answer = Response()
     answer.feed(text)
 
     with pytest.raises(ConnectionResetError):
@@ -75,7 +75,7 @@ def test_an_answer_that_breaks_off_is_not_complete(text: bytes) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_events_may_come_in_any_pieces(size: int) -> None:
     text = 'id: e1\r\nevent: output\r\ndata: "日"\r\n\r\n: ping\n\ndata:[1,\ndata:  2]\n\nid: e2\ndata:\n\n'.encode()
-    events = Events(100)
+    events = EventStreamParser(100)
 
     found = [(event.id, event.kind, event.data) for piece in pieces(text, size) for event in events.feed(piece)]
 
@@ -84,7 +84,7 @@ def test_events_may_come_in_any_pieces(size: int) -> None:
 
 
 def test_an_event_that_breaks_off_is_not_the_last_one() -> None:
-    events = Events(100)
+    events = EventStreamParser(100)
 
     events.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")
 
@@ -93,7 +93,7 @@ def test_an_event_that_breaks_off_is_not_the_last_one() -> None:
 
 @pytest.mark.parametrize("line", [b"data: " + b"x" * 100, b"data: xxxx\n" * 30], ids=["one line", "many lines"])
 def test_a_message_without_end_is_refused(line: bytes) -> None:
-    events = Events(100)
+    events = EventStreamParser(100)
 
     with pytest.raises(NotHttp, match="more than 100 bytes"):
         events.feed(line)

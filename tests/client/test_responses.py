@@ -37,7 +37,7 @@ from delegate.wire import parts, schedules, tasks
         (responses.OutputData, tasks.OutputView),
         (responses.RunnerData, tasks.RunnerView),
         (responses.RelayData, tasks.RelayView),
-        (responses.BatchData, tasks.BatchAnswer),
+        (responses.BatchData, tasks.BatchResponse),
         (responses.GraphData, tasks.GraphView),
         (responses.RunData, schedules.RunView),
         (responses.ScheduleData, schedules.ScheduleView),

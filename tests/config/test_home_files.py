@@ -23,7 +23,7 @@ def test_what_is_made_under_the_home_is_for_its_user_alone(tmp_path: Path) -> No
 
     home_files.make_token(place)
     home_files.machine_id(place)
-    os.close(home_files.own(place, 0))
+    os.close(home_files.lock_home(place, 0))
     home_files.write_private(place.address, "{}")
 
     made = list(place.root.rglob("*"))
@@ -57,35 +57,35 @@ def test_a_home_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
 
     with pytest.raises(HomeNotWritable) as caught:
-        home_files.own(Home(tmp_path / "home"), 0)
+        home_files.lock_home(Home(tmp_path / "home"), 0)
 
     assert caught.value.exit_code == 3
     assert str(tmp_path / "home") in caught.value.message
 
 
 def test_a_full_disk_is_not_taken_for_a_missing_permission(tmp_path: Path) -> None:
-    assert isinstance(home_files.not_writable(tmp_path, OSError(28, "No space left on device")), DiskFull)
+    assert isinstance(home_files.explain_write_error(tmp_path, OSError(28, "No space left on device")), DiskFull)
 
 
 def test_a_home_has_one_owner_at_a_time(tmp_path: Path) -> None:
     place = Home(tmp_path)
-    lock = home_files.own(place, 0)
+    lock = home_files.lock_home(place, 0)
 
     with pytest.raises(AlreadyRunning) as caught:
-        home_files.own(place, 0)
+        home_files.lock_home(place, 0)
     assert str(os.getpid()) in caught.value.message
 
     os.close(lock)
-    os.close(home_files.own(place, 0))
+    os.close(home_files.lock_home(place, 0))
 
 
 def test_looking_at_a_lock_does_not_keep_its_next_owner_out(tmp_path: Path) -> None:
     place = Home(tmp_path)
-    os.close(home_files.own(place, 0))
+    os.close(home_files.lock_home(place, 0))
     with ThreadPoolExecutor(8) as pool:
         looks = [pool.submit(home_files.is_held, place.keeper_lock) for _ in range(500)]
 
-        lock = home_files.own(place, 5)
+        lock = home_files.lock_home(place, 5)
 
         os.close(lock)
         assert all(look.exception() is None for look in looks)
@@ -93,15 +93,15 @@ def test_looking_at_a_lock_does_not_keep_its_next_owner_out(tmp_path: Path) -> N
 
 def test_the_holder_of_a_lock_is_known_by_more_than_its_number(tmp_path: Path) -> None:
     place = Home(tmp_path)
-    lock = home_files.own(place, 0)
+    lock = home_files.lock_home(place, 0)
 
-    found = home_files.holder(place.keeper_lock)
+    found = home_files.lock_holder(place.keeper_lock)
 
     assert found is not None
     assert (found.pid, found.is_alive) == (os.getpid(), True)
-    assert not home_files.Holder(pid=os.getpid(), started="another time").is_alive
+    assert not home_files.LockHolder(pid=os.getpid(), started="another time").is_alive
     os.close(lock)
-    assert home_files.holder(place.keeper_lock) is None
+    assert home_files.lock_holder(place.keeper_lock) is None
 
 
 def test_a_process_that_has_ended_has_no_start() -> None:

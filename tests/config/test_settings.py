@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.config.settings import Settings, load, source_of
+from delegate.config.settings import Settings, load, setting_spec
 from delegate.config.values import MIB
 from delegate.errors import BadSetting, BadSettingsFile, LoosePermissions
 
@@ -71,7 +71,9 @@ def test_a_bad_value_is_refused_with_its_name_and_what_it_may_be(variable: str, 
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize("variable", [name for entry in fields(Settings) for name in source_of(entry.name).variables])
+@pytest.mark.parametrize(
+    "variable", [name for entry in fields(Settings) for name in setting_spec(entry.name).variables]
+)
 def test_an_empty_variable_counts_as_not_set(variable: str) -> None:
     assert load({variable: ""}) == load({})
 
@@ -233,7 +235,7 @@ def test_a_secret_in_a_file_is_not_repeated_by_a_message(tmp_path: Path) -> None
 
 
 def test_every_setting_says_what_it_may_be() -> None:
-    ranges = {entry.name: source_of(entry.name).range for entry in fields(Settings)}
+    ranges = {entry.name: setting_spec(entry.name).range for entry in fields(Settings)}
 
     assert "" not in ranges.values()
     assert (ranges["cpu_threshold"], ranges["log_level"]) == ("from 1 to 100", "debug, info, warn or error")
@@ -242,7 +244,8 @@ def test_every_setting_says_what_it_may_be() -> None:
 def test_a_key_is_its_variable_in_small_letters() -> None:
     """As docs/configuration.md says."""
     keys = {
-        entry.name: source_of(entry.name).variables[0].removeprefix("DELEGATE_").lower() for entry in fields(Settings)
+        entry.name: setting_spec(entry.name).variables[0].removeprefix("DELEGATE_").lower()
+        for entry in fields(Settings)
     }
 
     assert {name: key for name, key in keys.items() if name != key} == {"task_timeout_ms": "task_timeout"}

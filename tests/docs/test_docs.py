@@ -17,8 +17,8 @@ from tests.docs.pages import ROOT, SOURCE, Page, all_pages, codes_in, page, tabl
 
 from delegate.cli.main import cli
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, source_of
-from delegate.config.values import Source
+from delegate.config.settings import Settings, setting_spec
+from delegate.config.values import SettingSpec
 from delegate.errors import DelegateError
 from delegate.model import PROMPT_MAX, EventKind
 from delegate.relay.app import make_app
@@ -169,8 +169,8 @@ def setting_rows() -> dict[str, list[str]]:
     return {code: row for row in rows for code in codes_in(row[0])}
 
 
-def settings() -> list[tuple[str, Source, Any]]:
-    return [(entry.name, source_of(entry.name), entry.default) for entry in fields(Settings)]
+def settings() -> list[tuple[str, SettingSpec, Any]]:
+    return [(entry.name, setting_spec(entry.name), entry.default) for entry in fields(Settings)]
 
 
 def test_every_variable_of_a_setting_is_described_and_no_other() -> None:
@@ -180,7 +180,7 @@ def test_every_variable_of_a_setting_is_described_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
-def test_the_default_of_a_setting_is_right(name: str, source: Source, default: object) -> None:
+def test_the_default_of_a_setting_is_right(name: str, source: SettingSpec, default: object) -> None:
     told = setting_rows()[source.variables[0]][1]
 
     if told == NO_DEFAULT:
@@ -190,7 +190,7 @@ def test_the_default_of_a_setting_is_right(name: str, source: Source, default: o
 
 
 @pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
-def test_the_range_of_a_setting_is_right(name: str, source: Source, default: object) -> None:
+def test_the_range_of_a_setting_is_right(name: str, source: SettingSpec, default: object) -> None:
     told = RANGE.search(setting_rows()[source.variables[0]][2])
     if told is None:
         return

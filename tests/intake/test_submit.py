@@ -8,8 +8,8 @@ import pytest
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, PreferenceConflict, UnknownAgent
-from delegate.intake.submit import Request, preferred
-from delegate.intake.submit import accepted as accept
+from delegate.intake.submit import Request, resolve_preferences
+from delegate.intake.submit import build_task as accept
 from delegate.model import PROMPT_MAX, AgentName, Choice, Field, Issue, Priority, Source, Task, TaskId
 from delegate.states import TaskState
 
@@ -18,7 +18,7 @@ REQUEST = Request(prompt="true", agent="shell", working_directory="/srv", machin
 
 
 def accepted(request: Request, settings: Settings, now: datetime) -> Task:
-    return accept(request, preferred(request, settings), settings, now)
+    return accept(request, resolve_preferences(request, settings), settings, now)
 
 
 def test_what_nobody_asked_for_is_as_the_settings_say() -> None:

@@ -20,8 +20,8 @@ from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
 
 from delegate.errors import BadRepoFile, PreferenceConflict
 from delegate.preferences.repofile import parse
-from delegate.preferences.resolve import fill
-from delegate.runner.prompts.sanitize import visible
+from delegate.preferences.resolve import apply_repository_file
+from delegate.runner.prompts.sanitize import reveal_hidden
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P19")]
 
@@ -258,7 +258,7 @@ def toml(text: str) -> str:
 def decided(key: str, text: str) -> str | None:
     """Why a value is not taken; None when it is."""
     try:
-        fill((), parse(f"{key} = {toml(text)}\n".encode()))
+        apply_repository_file((), parse(f"{key} = {toml(text)}\n".encode()))
     except (BadRepoFile, PreferenceConflict) as refused:
         return refused.message
     return None
@@ -371,7 +371,7 @@ def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, s
             "log", "-1", "--format=%B", task["result"]["branch"], cwd=stall.github.bare(stall.repository)
         )
         assert active(pull.title) + active(pull.body) + active(commit) == []
-        assert visible(ALL) in stall.world.ok("prompt", task["taskId"])
+        assert reveal_hidden(ALL) in stall.world.ok("prompt", task["taskId"])
         for words in (("status",), ("status", task["taskId"]), ("logs", task["taskId"]), ("prompt", task["taskId"])):
             assert driving(stall.world.on_a_terminal(*words)) == []
         assert driving(stall.world.on_a_terminal("diff", task["taskId"])) == []
@@ -398,10 +398,10 @@ def test_what_is_added_and_said_meanwhile_reaches_the_agent_only_as_text(
         again["message"],
     )
     said = [event["data"]["text"] for event in heard["timeline"] if event["kind"] == "message"][: len(EVERYTHING)]
-    assert [text for text, words in zip(EVERYTHING, said, strict=True) if visible(text) not in words] == []
+    assert [text for text, words in zip(EVERYTHING, said, strict=True) if reveal_hidden(text) not in words] == []
     assert {words.splitlines()[0] for words in said} == {said[0].splitlines()[0]}
     assert again["context"] == ALL
-    assert visible(ALL) in stall.world.ok("prompt", resumed)
+    assert reveal_hidden(ALL) in stall.world.ok("prompt", resumed)
     seen = told(bazaar, since, stall, [heard, again])
     assert seen.words - usual.words == set()
     assert seen.names - usual.names == set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from delegate.keeper.capacity import CPU_WINDOW, Load, Pool, PoolLimits, Sample
-from delegate.keeper.plan import Shape, Waiting, plan
+from delegate.keeper.plan import FleetShape, IdleRunner, plan
 
 GIB = 1024**3
 MIB = 1024**2
@@ -69,7 +69,7 @@ class Machine:
         """Until all have ended."""
         pool = Pool(self.limits)
         ceiling = self.limits.ceiling if self.limits.ceiling is not None else 256
-        shape = Shape.of(cores=self.cores, fixed=self.fixed, ceiling=ceiling)
+        shape = FleetShape.of(cores=self.cores, fixed=self.fixed, ceiling=ceiling)
         queue, processes, idle_since = list(jobs), list[Process](), None
         next_look = 0.0
         while self.ended < len(jobs):
@@ -90,7 +90,7 @@ class Machine:
 
     def _look(self, pool: Pool, processes: Sequence[Process]) -> None:
         usages = {str(one.slot): self._usage(one.running) for one in processes if one.running}
-        pool.look(self._sample(processes), usages, self.now)
+        pool.record_sample(self._sample(processes), usages, self.now)
 
     def _usage(self, running: Running) -> Load:
         return Load(memory=running.job.memory(self.now - running.began), cpu_seconds=running.done)
@@ -104,13 +104,13 @@ class Machine:
         share = sum(window) / len(window) if window else min(1.0, self.cpu_of_others(0) / self.cores)
         return Sample(cores=self.cores, cpu=share, available=max(0, self.memory - self.used(processes)))
 
-    def _obey(self, pool: Pool, shape: Shape, processes: list[Process]) -> None:
+    def _obey(self, pool: Pool, shape: FleetShape, processes: list[Process]) -> None:
         waiting = [
-            Waiting(slot=one.slot, is_ready=self._is_ready(one), is_open=one.is_open, since=one.since)
+            IdleRunner(slot=one.slot, is_ready=self._is_ready(one), is_open=one.is_open, since=one.since)
             for one in processes
             if one.running is None
         ]
-        room = pool.room(self.now)
+        room = pool.capacity(self.now)
         made = plan(waiting, pool.busy, room, shape, self.now)
         assert len(made.open) <= room.count
         processes[:] = [one for one in processes if one.slot not in made.retire]
@@ -125,11 +125,11 @@ class Machine:
     def _is_ready(self, process: Process) -> bool:
         return self.now - process.since >= START
 
-    def _claim(self, pool: Pool, shape: Shape, queue: list[Job], processes: list[Process]) -> None:
+    def _claim(self, pool: Pool, shape: FleetShape, queue: list[Job], processes: list[Process]) -> None:
         for one in processes:
             if queue and one.is_open and one.running is None and self._is_ready(one):
                 one.running = Running(job=queue.pop(0), began=self.now)
-                pool.begins(str(one.slot), one.running.job.kind, self.now)
+                pool.record_start(str(one.slot), one.running.job.kind, self.now)
                 self.starts.append(self.now)
                 self._obey(pool, shape, processes)  # the keeper hears of it at once
 
@@ -145,6 +145,6 @@ class Machine:
             each.done += each.job.cores * share * TICK
             if each.done >= each.job.work and self.now - each.began >= each.job.lasts:
                 process.running, process.since = None, self.now - START  # it is warm
-                pool.ends(str(process.slot), self.now)
+                pool.record_end(str(process.slot), self.now)
                 self.ended += 1
                 self._look(pool, processes)

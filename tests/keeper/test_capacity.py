@@ -9,159 +9,163 @@ from tests.keeper.simulated_machine import GIB, MIB, START, Job, Machine
 
 from delegate.keeper.capacity import (
     CPU_WINDOW,
-    SEEN_ENOUGH,
-    SETTLED_AFTER,
-    Experience,
+    OBSERVED_ENOUGH,
+    STABLE_AFTER,
+    AgentSnapshot,
+    Capacity,
     Load,
     Pool,
     PoolLimits,
     Resource,
-    Room,
     Sample,
-    SeenAgent,
-    room,
+    UsageHistory,
+    compute_capacity,
 )
-from delegate.keeper.plan import RETIRE_AFTER, SURGE, Shape, Waiting, plan
+from delegate.keeper.plan import RETIRE_AFTER, SURGE, FleetShape, IdleRunner, plan
 
 LIMITS = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
 QUIET = Sample(cores=2, cpu=0.1, available=23 * GIB)
-NOTHING = Experience()
+NOTHING = UsageHistory()
 
 
-def settled(used: int = 300 * MIB) -> SeenAgent:
-    return SeenAgent(kind="claude", age=100, used=used)
+def settled(used: int = 300 * MIB) -> AgentSnapshot:
+    return AgentSnapshot(kind="claude", age=100, used=used)
 
 
 # The rules.
 
 
 def test_a_quiet_machine_has_room_for_a_burst() -> None:
-    assert room(QUIET, [], LIMITS, NOTHING).count >= 5
+    assert compute_capacity(QUIET, [], LIMITS, NOTHING).count >= 5
 
 
 def test_above_the_threshold_there_is_no_room_and_it_says_why() -> None:
     busy = Sample(cores=2, cpu=0.93, available=23 * GIB)
 
-    found = room(busy, [settled()], LIMITS, NOTHING)
+    found = compute_capacity(busy, [settled()], LIMITS, NOTHING)
 
     assert found.count == 0
-    assert found.lack is not None
-    assert found.lack.resource is Resource.CPU
-    assert found.lack.why.startswith("93% of 2 cores are in use")
-    assert found.lack.why.endswith("the threshold is 80%")
+    assert found.shortage is not None
+    assert found.shortage.resource is Resource.CPU
+    assert found.shortage.why.startswith("93% of 2 cores are in use")
+    assert found.shortage.why.endswith("the threshold is 80%")
 
 
 def test_what_decides_is_named_also_while_the_machine_recovers_or_has_room_for_one_alone() -> None:
     almost = Sample(cores=2, cpu=0.78, available=23 * GIB)
-    full = room(Sample(cores=2, cpu=0.93, available=23 * GIB), [settled()], LIMITS, NOTHING)
+    full = compute_capacity(Sample(cores=2, cpu=0.93, available=23 * GIB), [settled()], LIMITS, NOTHING)
 
-    for_one, recovering = (room(almost, [settled()], LIMITS, NOTHING, before) for before in (None, full))
+    for_one, recovering = (compute_capacity(almost, [settled()], LIMITS, NOTHING, before) for before in (None, full))
 
     assert (for_one.count, recovering.count) == (1, 0)
-    assert for_one.lack is not None
-    assert for_one.lack.why.endswith("one more is expected to take 10%, and the threshold is 80%")
-    assert recovering.lack is not None
-    assert "78% of 2 cores" in recovering.lack.why
-    assert "they must fall below 77% before the next one starts" in recovering.lack.why
+    assert for_one.shortage is not None
+    assert for_one.shortage.why.endswith("one more is expected to take 10%, and the threshold is 80%")
+    assert recovering.shortage is not None
+    assert "78% of 2 cores" in recovering.shortage.why
+    assert "they must fall below 77% before the next one starts" in recovering.shortage.why
 
 
 def test_a_threshold_of_everything_means_that_cpu_does_not_count() -> None:
     limits = PoolLimits(cpu_threshold=1.0, memory_reserve=0, agent_memory=GIB, ceiling=4)
 
-    assert room(Sample(cores=2, cpu=1.0, available=23 * GIB), [settled()], limits, NOTHING).count == 3
+    assert compute_capacity(Sample(cores=2, cpu=1.0, available=23 * GIB), [settled()], limits, NOTHING).count == 3
 
 
 def test_one_more_needs_its_own_memory_beside_the_reserve_and_what_is_still_to_come() -> None:
     agents = [settled(used=500 * MIB)]
-    known = Experience(peaks=(("claude", 1000 * MIB),) * SEEN_ENOUGH, lately=("claude",))
+    known = UsageHistory(peaks=(("claude", 1000 * MIB),) * OBSERVED_ENOUGH, recent_kinds=("claude",))
 
-    enough = room(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1200 * MIB), agents, LIMITS, known)
-    too_little = room(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1199 * MIB), agents, LIMITS, known)
+    enough = compute_capacity(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1200 * MIB), agents, LIMITS, known)
+    too_little = compute_capacity(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1199 * MIB), agents, LIMITS, known)
 
     assert (enough.count, too_little.count) == (1, 0)
-    assert too_little.lack is not None
-    assert too_little.lack.why == (
+    assert too_little.shortage is not None
+    assert too_little.shortage.why == (
         "2.9 GiB of memory are available, running agents are expected to take 700.0 MiB of it, "
         "1.0 GiB are the reserve, and one more needs 1.2 GiB"
     )
 
 
 def test_with_nothing_running_there_is_room_for_one_whatever_is_lacking() -> None:
-    found = room(Sample(cores=1, cpu=1.0, available=0), [], LIMITS, NOTHING)
+    found = compute_capacity(Sample(cores=1, cpu=1.0, available=0), [], LIMITS, NOTHING)
 
     assert found.count == 1
-    assert found.short == {Resource.CPU, Resource.MEMORY}
+    assert found.short_resources == {Resource.CPU, Resource.MEMORY}
 
 
 def test_who_has_just_begun_counts_before_it_shows() -> None:
-    fresh = [SeenAgent(kind="claude", age=CPU_WINDOW / 2)] * 16
+    fresh = [AgentSnapshot(kind="claude", age=CPU_WINDOW / 2)] * 16
 
-    assert room(Sample(cores=2, cpu=0.0, available=99 * GIB), fresh, LIMITS, NOTHING).short == {Resource.CPU}
-    assert room(Sample(cores=64, cpu=0.0, available=25 * GIB), fresh, LIMITS, NOTHING).short == {Resource.MEMORY}
+    assert compute_capacity(Sample(cores=2, cpu=0.0, available=99 * GIB), fresh, LIMITS, NOTHING).short_resources == {
+        Resource.CPU
+    }
+    assert compute_capacity(Sample(cores=64, cpu=0.0, available=25 * GIB), fresh, LIMITS, NOTHING).short_resources == {
+        Resource.MEMORY
+    }
 
 
 def test_what_grows_is_taken_to_go_on_growing() -> None:
-    known = Experience(peaks=(("claude", 50 * MIB),) * SEEN_ENOUGH, lately=("claude",))
-    growing = [SeenAgent(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
+    known = UsageHistory(peaks=(("claude", 50 * MIB),) * OBSERVED_ENOUGH, recent_kinds=("claude",))
+    growing = [AgentSnapshot(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
     sample = Sample(cores=64, cpu=0.0, available=7 * GIB)
 
-    assert room(sample, [settled()] * 3, LIMITS, known).count == 6
-    assert room(sample, growing, LIMITS, known).count == 0
+    assert compute_capacity(sample, [settled()] * 3, LIMITS, known).count == 6
+    assert compute_capacity(sample, growing, LIMITS, known).count == 0
 
 
 def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
     capped = PoolLimits(cpu_threshold=0.8, memory_reserve=0, agent_memory=GIB, task_memory_max=512 * MIB)
 
-    assert room(Sample(cores=64, cpu=0, available=4 * GIB), [], capped, NOTHING).count == 8
+    assert compute_capacity(Sample(cores=64, cpu=0, available=4 * GIB), [], capped, NOTHING).count == 8
 
 
 @pytest.mark.parametrize("resource", [Resource.CPU, Resource.MEMORY])
 def test_what_was_short_must_recover_a_little_before_there_is_room_again(resource: Resource) -> None:
-    short = Room(count=0, short=frozenset({resource}))
+    short = Capacity(count=0, short_resources=frozenset({resource}))
     just_enough = Sample(cores=2, cpu=0.78, available=GIB + 2 * 1536 * MIB + MIB)
-    agents = [SeenAgent(kind="claude", age=100, used=0)]
+    agents = [AgentSnapshot(kind="claude", age=100, used=0)]
 
-    assert room(just_enough, agents, LIMITS, NOTHING).count == 1
-    assert room(just_enough, agents, LIMITS, NOTHING, short).count == 0
+    assert compute_capacity(just_enough, agents, LIMITS, NOTHING).count == 1
+    assert compute_capacity(just_enough, agents, LIMITS, NOTHING, short).count == 0
 
 
 def test_the_pool_learns_what_agents_need() -> None:
     pool = Pool(LIMITS)
     small = Sample(cores=8, cpu=0, available=4 * GIB)
-    pool.look(small, {}, 0)
-    before = pool.room(0).count
-    for number in range(SEEN_ENOUGH):
-        pool.begins(str(number), "shell", 0)
-        pool.look(small, {str(number): Load(memory=100 * MIB, cpu_seconds=1)}, 5)
-        pool.ends(str(number), 10)
+    pool.record_sample(small, {}, 0)
+    before = pool.capacity(0).count
+    for number in range(OBSERVED_ENOUGH):
+        pool.record_start(str(number), "shell", 0)
+        pool.record_sample(small, {str(number): Load(memory=100 * MIB, cpu_seconds=1)}, 5)
+        pool.record_end(str(number), 10)
 
-    assert (before, pool.room(20).count) == (2, 3)
+    assert (before, pool.capacity(20).count) == (2, 3)
 
 
 def test_an_agent_that_has_settled_teaches_before_it_ends() -> None:
     pool = Pool(LIMITS)
     small = Sample(cores=8, cpu=0, available=6 * GIB)
-    names = [str(number) for number in range(SEEN_ENOUGH)]
+    names = [str(number) for number in range(OBSERVED_ENOUGH)]
     for name in names:
-        pool.begins(name, "claude", 0)
+        pool.record_start(name, "claude", 0)
     for now in range(8):
-        pool.look(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
-    before = pool.room(7).count
-    pool.look(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), SETTLED_AFTER)
+        pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
+    before = pool.capacity(7).count
+    pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), STABLE_AFTER)
 
-    assert (before, pool.room(SETTLED_AFTER).count) == (1, 4)
+    assert (before, pool.capacity(STABLE_AFTER).count) == (1, 4)
 
 
 def test_an_agent_that_has_settled_teaches_once() -> None:
     pool = Pool(LIMITS)
     small = Sample(cores=8, cpu=0, available=6 * GIB)
-    pool.begins("1", "claude", 0)
+    pool.record_start("1", "claude", 0)
     for now in range(10):
-        pool.look(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
-    pool.ends("1", 10)
-    pool.begins("2", "claude", 10)
-    pool.look(small, {"2": Load(memory=0, cpu_seconds=0)}, 17)
-    lack = pool.room(17).lack
+        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    pool.record_end("1", 10)
+    pool.record_start("2", "claude", 10)
+    pool.record_sample(small, {"2": Load(memory=0, cpu_seconds=0)}, 17)
+    lack = pool.capacity(17).shortage
 
     assert lack is not None
     assert "are expected to take 1.0 GiB of it" in lack.why  # two thirds of a guess: one was seen
@@ -170,12 +174,12 @@ def test_an_agent_that_has_settled_teaches_once() -> None:
 def test_what_an_agent_needs_after_it_had_settled_corrects_what_it_taught() -> None:
     pool = Pool(LIMITS)
     small = Sample(cores=8, cpu=0, available=6 * GIB)
-    pool.begins("1", "claude", 0)
+    pool.record_start("1", "claude", 0)
     for now in range(10):
-        pool.look(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
-    pool.look(small, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
-    pool.ends("1", 60)
-    lack = pool.room(60).lack
+        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    pool.record_sample(small, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
+    pool.record_end("1", 60)
+    lack = pool.capacity(60).shortage
 
     assert lack is not None
     assert lack.why.endswith("one more needs 1.8 GiB")
@@ -185,96 +189,104 @@ def test_one_that_was_larger_than_its_like_is_not_expected_again() -> None:
     peaks = (("shell", 5 * GIB), *[("shell", 100 * MIB)] * 9)
     sample = Sample(cores=64, cpu=0, available=8 * GIB)
 
-    assert room(sample, [], LIMITS, Experience(peaks=peaks[:9], lately=("shell",))).count == 1
-    assert room(sample, [], LIMITS, Experience(peaks=peaks, lately=("shell",))).count == 7
+    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks[:9], recent_kinds=("shell",))).count == 1
+    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("shell",))).count == 7
 
 
 def test_the_next_one_is_expected_to_be_of_a_kind_that_began_of_late() -> None:
     peaks = (*[("shell", 5 * GIB)] * 3, *[("claude", 100 * MIB)] * 3)
     sample = Sample(cores=64, cpu=0, available=8 * GIB)
 
-    assert room(sample, [], LIMITS, Experience(peaks=peaks, lately=("shell", "claude", "claude"))).count == 1
-    assert room(sample, [], LIMITS, Experience(peaks=peaks, lately=("claude",) * 4)).count == 7
+    assert (
+        compute_capacity(
+            sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("shell", "claude", "claude"))
+        ).count
+        == 1
+    )
+    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("claude",) * 4)).count == 7
 
 
 # Who is started, opened, held and sent home.
 
 
-SHAPE = Shape(base=2, warm=3, most=256)
+SHAPE = FleetShape(base=2, warm=3, maximum=256)
 
 
-def waits(slot: int, *, is_open: bool = True) -> Waiting:
-    return Waiting(slot=slot, is_ready=True, is_open=is_open, since=0)
+def waits(slot: int, *, is_open: bool = True) -> IdleRunner:
+    return IdleRunner(slot=slot, is_ready=True, is_open=is_open, since=0)
 
 
 def test_a_base_is_kept_and_more_is_started_when_nobody_waits_any_more() -> None:
     waiting = [waits(2)]
 
-    assert plan([], 0, Room(count=9), SHAPE, 0).start == 2
-    assert plan(waiting, 2, Room(count=8), SHAPE, 0).start == 0
-    assert plan([], 2, Room(count=7), SHAPE, 0).start == SURGE
-    assert plan([], 2, Room(count=1), SHAPE, 0).start == 1
-    assert plan([Waiting(slot=3, is_ready=False, is_open=True, since=0)], 2, Room(count=7), SHAPE, 0).start == SURGE - 1
+    assert plan([], 0, Capacity(count=9), SHAPE, 0).start == 2
+    assert plan(waiting, 2, Capacity(count=8), SHAPE, 0).start == 0
+    assert plan([], 2, Capacity(count=7), SHAPE, 0).start == SURGE
+    assert plan([], 2, Capacity(count=1), SHAPE, 0).start == 1
+    assert (
+        plan([IdleRunner(slot=3, is_ready=False, is_open=True, since=0)], 2, Capacity(count=7), SHAPE, 0).start
+        == SURGE - 1
+    )
 
 
 def test_while_there_is_work_and_room_some_more_are_started_ahead_one_after_the_other() -> None:
-    starting = Waiting(slot=2, is_ready=False, is_open=True, since=0)
+    starting = IdleRunner(slot=2, is_ready=False, is_open=True, since=0)
 
-    assert plan([waits(2)], 1, Room(count=9), SHAPE, 0).start == 1
-    assert plan([waits(1), starting], 1, Room(count=9), SHAPE, 0).start == 0
-    assert plan([waits(2)], 1, Room(count=1), SHAPE, 0).start == 0
-    assert plan([waits(1), waits(2)], 1, Room(count=9), SHAPE, 0).start == 0
-    assert plan([waits(1), waits(2)], 0, Room(count=9), SHAPE, 0).start == 0
+    assert plan([waits(2)], 1, Capacity(count=9), SHAPE, 0).start == 1
+    assert plan([waits(1), starting], 1, Capacity(count=9), SHAPE, 0).start == 0
+    assert plan([waits(2)], 1, Capacity(count=1), SHAPE, 0).start == 0
+    assert plan([waits(1), waits(2)], 1, Capacity(count=9), SHAPE, 0).start == 0
+    assert plan([waits(1), waits(2)], 0, Capacity(count=9), SHAPE, 0).start == 0
 
 
 def test_one_waits_even_without_room_so_that_it_can_say_why() -> None:
-    made = plan([waits(3)], 2, Room(count=0), SHAPE, 0)
+    made = plan([waits(3)], 2, Capacity(count=0), SHAPE, 0)
 
-    assert plan([], 2, Room(count=0), SHAPE, 0).start == 1
+    assert plan([], 2, Capacity(count=0), SHAPE, 0).start == 1
     assert (made.hold, made.open) == ({3}, frozenset())
 
 
 def test_a_fixed_number_is_started_at_once_and_never_exceeded() -> None:
-    fixed = Shape.of(cores=2, fixed=5, ceiling=5)
+    fixed = FleetShape.of(cores=2, fixed=5, ceiling=5)
 
-    assert plan([], 0, Room(count=5), fixed, 0).start == 5
-    assert plan([], 5, Room(count=0), fixed, 0).start == 0
-    assert plan([], 0, Room(count=0), Shape.of(cores=2, fixed=0, ceiling=0), 0).start == 0
+    assert plan([], 0, Capacity(count=5), fixed, 0).start == 5
+    assert plan([], 5, Capacity(count=0), fixed, 0).start == 0
+    assert plan([], 0, Capacity(count=0), FleetShape.of(cores=2, fixed=0, ceiling=0), 0).start == 0
 
 
 def test_whoever_is_open_stays_it_first() -> None:
-    starting = Waiting(slot=1, is_ready=False, is_open=True, since=0)
+    starting = IdleRunner(slot=1, is_ready=False, is_open=True, since=0)
 
-    made = plan([starting, waits(2, is_open=False), waits(3)], 0, Room(count=1), SHAPE, 0)
+    made = plan([starting, waits(2, is_open=False), waits(3)], 0, Capacity(count=1), SHAPE, 0)
 
     assert (made.open, made.hold) == ({3}, {1, 2})
 
 
 def test_one_in_trouble_keeps_no_place_for_which_others_wait_and_is_replaced() -> None:
-    ill = [Waiting(slot=slot, is_ready=False, is_open=True, is_in_trouble=True, since=0) for slot in (1, 2, 3)]
+    ill = [IdleRunner(slot=slot, is_ready=False, is_open=True, is_in_trouble=True, since=0) for slot in (1, 2, 3)]
 
-    assert plan([ill[0], waits(2, is_open=False)], 0, Room(count=1), SHAPE, 0).open == {2}
-    assert plan([ill[0], waits(2)], 0, Room(count=1), SHAPE, 0).start == 1
-    assert plan([ill[0]], 1, Room(count=1), SHAPE, 0).start == 1
-    assert plan(ill, 0, Room(count=1), SHAPE, 0).start == 1  # when many are, something else is the matter
-    assert plan([ill[0], waits(2)], 0, Room(count=1), Shape(base=2, warm=2, most=2), 0).start == 0
-    assert plan([ill[0], waits(2), waits(3)], 0, Room(count=1), SHAPE, RETIRE_AFTER).retire == {1}
+    assert plan([ill[0], waits(2, is_open=False)], 0, Capacity(count=1), SHAPE, 0).open == {2}
+    assert plan([ill[0], waits(2)], 0, Capacity(count=1), SHAPE, 0).start == 1
+    assert plan([ill[0]], 1, Capacity(count=1), SHAPE, 0).start == 1
+    assert plan(ill, 0, Capacity(count=1), SHAPE, 0).start == 1  # when many are, something else is the matter
+    assert plan([ill[0], waits(2)], 0, Capacity(count=1), FleetShape(base=2, warm=2, maximum=2), 0).start == 0
+    assert plan([ill[0], waits(2), waits(3)], 0, Capacity(count=1), SHAPE, RETIRE_AFTER).retire == {1}
 
 
 def test_nobody_is_sent_home_before_it_has_started() -> None:
-    settling = Waiting(slot=9, is_ready=False, is_open=False, since=float("-inf"))
+    settling = IdleRunner(slot=9, is_ready=False, is_open=False, since=float("-inf"))
 
-    assert plan([waits(1), waits(2), settling], 0, Room(count=1), SHAPE, 0).retire == frozenset()
+    assert plan([waits(1), waits(2), settling], 0, Capacity(count=1), SHAPE, 0).retire == frozenset()
 
 
 def test_what_is_beyond_the_base_goes_home_after_a_while_and_one_stays_beside_those_at_work() -> None:
     waiting = [waits(slot) for slot in (1, 2, 3, 4)]
 
-    assert plan(waiting, 0, Room(count=9), SHAPE, RETIRE_AFTER - 1).retire == frozenset()
-    assert plan(waiting, 0, Room(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
-    assert plan(waiting, 1, Room(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
-    assert plan(waiting, 6, Room(count=9), SHAPE, RETIRE_AFTER).retire == {2, 3, 4}
-    assert plan(waiting, 6, Room(count=9), SHAPE, RETIRE_AFTER).open == {1}
+    assert plan(waiting, 0, Capacity(count=9), SHAPE, RETIRE_AFTER - 1).retire == frozenset()
+    assert plan(waiting, 0, Capacity(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
+    assert plan(waiting, 1, Capacity(count=9), SHAPE, RETIRE_AFTER).retire == {3, 4}
+    assert plan(waiting, 6, Capacity(count=9), SHAPE, RETIRE_AFTER).retire == {2, 3, 4}
+    assert plan(waiting, 6, Capacity(count=9), SHAPE, RETIRE_AFTER).open == {1}
 
 
 # Whole machines.

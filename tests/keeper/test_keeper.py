@@ -21,8 +21,8 @@ from delegate.config.settings import Settings
 from delegate.errors import InvalidField
 from delegate.keeper import logs
 from delegate.keeper.children import Child
-from delegate.keeper.logs import open_log, shorten_logs
-from delegate.keeper.scaling import Size, size_of
+from delegate.keeper.logs import open_log, rotate_logs
+from delegate.keeper.scaling import RunnerCount, parse_runner_count
 
 LOST = "failed: lost_runner: "
 HOLD = "while [ ! -e {} ]; do sleep 0.05; done"
@@ -448,10 +448,10 @@ def test_a_child_is_started_again_more_and_more_slowly_until_it_lives() -> None:
 
     waits = []
     for _ in range(8):
-        child.began = 100.0
-        child.died(100.5)
+        child.started_at = 100.0
+        child.handle_exit(100.5)
         waits.append(round(child.due - 100.5, 3))
-    child.died(111.0)
+    child.handle_exit(111.0)
 
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert child.due - 111.0 == pytest.approx(0.1)
@@ -460,15 +460,15 @@ def test_a_child_is_started_again_more_and_more_slowly_until_it_lives() -> None:
 @pytest.mark.parametrize("text", ["-1", "257", "many", "1.5", "", "²"])
 def test_a_number_of_runners_is_auto_or_small(text: str) -> None:
     with pytest.raises(InvalidField):
-        size_of(text, Settings())
+        parse_runner_count(text, Settings())
 
 
 def test_a_number_that_was_said_beats_the_setting() -> None:
     settings = Settings(max_runners=3)
 
-    assert size_of(None, settings) == Size(fixed=None, ceiling=3)
-    assert size_of("auto", settings) == Size(fixed=None, ceiling=None)
-    assert size_of("256", settings) == Size(fixed=256, ceiling=256)
+    assert parse_runner_count(None, settings) == RunnerCount(fixed=None, ceiling=3)
+    assert parse_runner_count("auto", settings) == RunnerCount(fixed=None, ceiling=None)
+    assert parse_runner_count("256", settings) == RunnerCount(fixed=256, ceiling=256)
 
 
 def test_a_large_log_is_put_aside_and_one_old_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +493,7 @@ def test_a_log_that_grows_while_it_is_written_to_is_shortened(tmp_path: Path, mo
 
     for text in (b"0123456789 the end of it", b"short"):
         os.write(descriptor, text)
-        shorten_logs(place)
+        rotate_logs(place)
     os.write(descriptor, b" and on")
     os.close(descriptor)
 

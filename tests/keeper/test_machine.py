@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fakes.world import wait_until
 
-from delegate.keeper.machine import MachineState, available_memory, cpu_times, used_below
+from delegate.keeper.machine import MachineState, available_memory, cpu_times, measure_descendants
 from delegate.runner.process.cgroups import Groups
 
 MIB = 1024 * 1024
@@ -28,13 +28,13 @@ def write_proc(proc: Path, *, busy: int, idle: int, available_kib: int = 1024) -
 def test_the_share_in_use_is_a_mean_over_the_last_seconds(tmp_path: Path) -> None:
     machine = MachineState(lambda: 0.0, tmp_path, Groups())
     write_proc(tmp_path, busy=0, idle=0)
-    machine.look(0.0)
+    machine.sample(0.0)
     write_proc(tmp_path, busy=100, idle=300)
-    first = machine.look(2.0).cpu
+    first = machine.sample(2.0).cpu
     write_proc(tmp_path, busy=400, idle=400)
-    second = machine.look(4.0).cpu
+    second = machine.sample(4.0).cpu
     write_proc(tmp_path, busy=500, idle=700)
-    third = machine.look(6.0).cpu
+    third = machine.sample(6.0).cpu
 
     assert (first, second, third) == (0.25, 0.5, 400 / 800)
 
@@ -43,10 +43,10 @@ def test_what_our_own_processes_need_to_start_does_not_count(tmp_path: Path) -> 
     spent = [0.0, 1.5]
     machine = MachineState(lambda: spent.pop(0), tmp_path, Groups())
     write_proc(tmp_path, busy=0, idle=0)
-    machine.look(0.0)
+    machine.sample(0.0)
     write_proc(tmp_path, busy=2 * TICK, idle=2 * TICK)
 
-    assert machine.look(2.0).cpu == 0.125
+    assert machine.sample(2.0).cpu == 0.125
 
 
 def test_a_container_may_have_less_than_the_machine(tmp_path: Path) -> None:
@@ -62,11 +62,11 @@ def test_a_container_may_have_less_than_the_machine(tmp_path: Path) -> None:
     for name, text in files.items():
         (group / name).write_text(text)
     machine = MachineState(lambda: 0.0, tmp_path, Groups(unified=(group,)))
-    before = machine.look(0.0)
+    before = machine.sample(0.0)
     (group / "cpu.stat").write_text("usage_usec 400000\n")
 
     assert (before.cores, before.available) == (0.5, 2 * MIB)
-    assert machine.look(1.0).cpu == 0.8
+    assert machine.sample(1.0).cpu == 0.8
 
 
 def test_this_machine_can_be_looked_at() -> None:
@@ -74,7 +74,7 @@ def test_this_machine_can_be_looked_at() -> None:
 
     assert 0 < times.busy < times.total
     assert available_memory() > MIB
-    assert MachineState(lambda: 0.0).look(0.0).cores >= 0.1
+    assert MachineState(lambda: 0.0).sample(0.0).cores >= 0.1
 
 
 def test_what_a_family_uses_is_counted_with_all_its_children() -> None:
@@ -84,11 +84,11 @@ def test_what_a_family_uses_is_counted_with_all_its_children() -> None:
         assert program.stdout is not None
         program.stdout.readline()
         try:
-            used = wait_until(lambda: used_below(program.pid))
+            used = wait_until(lambda: measure_descendants(program.pid))
             (child,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
         finally:
             program.kill()
         os.kill(int(child), 9)
 
     assert 64 * MIB <= used.memory < 128 * MIB
-    assert used_below(program.pid) is not None
+    assert measure_descendants(program.pid) is not None

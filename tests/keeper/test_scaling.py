@@ -16,9 +16,9 @@ import pytest
 
 from delegate.config.settings import Settings
 from delegate.keeper import scaling
-from delegate.keeper.children import OPEN, RunnerChild, hold_order
+from delegate.keeper.children import OPEN_COMMAND, RunnerChild, hold_command
 from delegate.keeper.plan import RETIRE_AFTER
-from delegate.keeper.scaling import SETTLING_MOST, Scaling, Size
+from delegate.keeper.scaling import SETTLING_MAX, RunnerCount, RunnerScaler
 
 PIPE = 65_536
 
@@ -37,27 +37,27 @@ def deaf() -> Iterator[RunnerChild]:
 def test_a_runner_that_does_not_read_does_not_stop_its_keeper_and_hears_the_latest_when_it_does(
     deaf: RunnerChild,
 ) -> None:
-    orders = [hold_order(f"{number:0100}") for number in range(PIPE // 100)]
+    orders = [hold_command(f"{number:0100}") for number in range(PIPE // 100)]
     for order in orders:
-        deaf.say(order)
+        deaf.send_command(order)
     assert deaf.process is not None
     pipe = os.open(f"/proc/{deaf.process.pid}/fd/0", os.O_RDONLY)
     heard = os.read(pipe, PIPE)
-    deaf.say(OPEN)
+    deaf.send_command(OPEN_COMMAND)
     latest = os.read(pipe, PIPE)
     os.close(pipe)
 
     assert heard == b"".join(orders)[: len(heard)]
     assert len(heard) < len(b"".join(orders))
-    assert (latest, deaf.is_open) == (OPEN, True)
+    assert (latest, deaf.is_open) == (OPEN_COMMAND, True)
 
 
 class Crowd:
     """The runners of a keeper, without processes: what they would say is put into their pipes."""
 
-    def __init__(self, home: Path, size: Size) -> None:
+    def __init__(self, home: Path, size: RunnerCount) -> None:
         settings = Settings(home=home, cpu_threshold=100, memory_reserve=10**12)
-        self.scaling = Scaling(settings, size, "http://127.0.0.1:1", selectors.DefaultSelector())
+        self.scaling = RunnerScaler(settings, size, "http://127.0.0.1:1", selectors.DefaultSelector())
         self.scaling.begin(0.0)
         self.scaling.tick(0.0)
 
@@ -71,7 +71,7 @@ class Crowd:
         (child,) = [child for child in self.scaling.children if child.slot == slot]
         child.reports, writing = os.pipe()
         os.write(writing, said + b"\n")
-        self.scaling.hear(child, now)
+        self.scaling.read_reports(child, now)
         os.close(child.reports)
         os.close(writing)
         child.reports = None
@@ -86,20 +86,20 @@ def leave(home: Path, slots: range, what: str) -> None:
 def test_slots_whose_runner_only_waited_are_left_to_whoever_gets_them(tmp_path: Path) -> None:
     leave(tmp_path, range(1, 41), "claim")
 
-    assert Crowd(tmp_path, Size(fixed=None, ceiling=1)).slots() == {1}
+    assert Crowd(tmp_path, RunnerCount(fixed=None, ceiling=1)).slots() == {1}
 
 
 @pytest.mark.parametrize("what", ["spool/att-1", "effects/push-1"])
 def test_slots_that_have_something_to_settle_get_a_runner_a_few_at_a_time(tmp_path: Path, what: str) -> None:
     leave(tmp_path, range(11, 15), what)
-    crowd = Crowd(tmp_path, Size(fixed=None, ceiling=1))
+    crowd = Crowd(tmp_path, RunnerCount(fixed=None, ceiling=1))
     first = crowd.slots()
     crowd.says(12, 1.0, trouble=True)
     after_trouble = crowd.slots()
     crowd.says(11, 2.0, idle=True)
     crowd.says(13, 3.0, idle=True)
 
-    assert (len(first), first) == (SETTLING_MOST, {11, 12})
+    assert (len(first), first) == (SETTLING_MAX, {11, 12})
     assert after_trouble == {11, 12, 13}
     assert crowd.slots() >= {12, 14}
     assert len(crowd.slots()) <= 3  # who has settled went home
@@ -107,7 +107,7 @@ def test_slots_that_have_something_to_settle_get_a_runner_a_few_at_a_time(tmp_pa
 
 def test_with_a_ceiling_of_none_what_was_left_is_settled_all_the_same(tmp_path: Path) -> None:
     leave(tmp_path, range(3, 4), "spool/att-1")
-    crowd = Crowd(tmp_path, Size(fixed=0, ceiling=0))
+    crowd = Crowd(tmp_path, RunnerCount(fixed=0, ceiling=0))
     before = crowd.slots()
     crowd.says(3, 1.0, idle=True)
 
@@ -115,7 +115,7 @@ def test_with_a_ceiling_of_none_what_was_left_is_settled_all_the_same(tmp_path: 
 
 
 def test_one_runner_in_trouble_is_replaced_and_goes_home_in_the_end(tmp_path: Path) -> None:
-    crowd = Crowd(tmp_path, Size(fixed=None, ceiling=9))
+    crowd = Crowd(tmp_path, RunnerCount(fixed=None, ceiling=9))
     base = crowd.slots()
     for slot in base:
         crowd.says(slot, 1.0, idle=True)
@@ -131,7 +131,7 @@ def test_one_runner_in_trouble_is_replaced_and_goes_home_in_the_end(tmp_path: Pa
 def test_news_that_nobody_understands_are_logged_and_change_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crowd = Crowd(tmp_path, Size(fixed=1, ceiling=1))
+    crowd = Crowd(tmp_path, RunnerCount(fixed=1, ceiling=1))
     crowd.says(1, 1.0, weather="fine")
     crowd.says_line(1, 2.0, b'{"busy": \xff')
 
@@ -153,7 +153,7 @@ def test_the_words_of_a_lack_follow_its_figures_and_keep_the_moment_when_it_bega
     tmp_path: Path, deaf: RunnerChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaling, "datetime", Ticking)
-    crowd = Crowd(tmp_path, Size(fixed=3, ceiling=None))
+    crowd = Crowd(tmp_path, RunnerCount(fixed=3, ceiling=None))
     held = crowd.scaling.children[2]
     held.process = deaf.process
     for slot in (1, 2, 3):
@@ -163,9 +163,9 @@ def test_the_words_of_a_lack_follow_its_figures_and_keep_the_moment_when_it_bega
     orders = []
     for slot, now in ((1, 21.0), (2, 25.0)):
         crowd.says(slot, now, busy=f"att-{slot}", agent="shell")
-        orders.append(str(held.order))
+        orders.append(str(held.last_command))
     crowd.scaling.tick(31.0)
-    orders.append(str(held.order))
+    orders.append(str(held.last_command))
 
     assert orders[0] == orders[1] != orders[2]
     assert orders[0].partition("UTC")[0] == orders[2].partition("UTC")[0]

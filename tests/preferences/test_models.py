@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.preferences.models import EFFORTS, Thinking, effort_problem, full_model_name, shown_model, thinking_of
+from delegate.preferences.models import (
+    EFFORTS,
+    Thinking,
+    effort_problem,
+    full_model_name,
+    short_model_name,
+    thinking_of,
+)
 
 
 @pytest.mark.parametrize("model", [None, "opus", "sonnet[1m]", "claude-opus-4-7", "claude-fable-5", "my-proxy-2"])
@@ -67,5 +74,5 @@ def test_what_cannot_be_had_is_said_beforehand(agent: str, model: str | None, ef
     ],
 )
 def test_what_is_shown_is_understood_again(full: str, short: str) -> None:
-    assert shown_model(full) == short
+    assert short_model_name(full) == short
     assert full_model_name(short) == full

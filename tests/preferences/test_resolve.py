@@ -8,22 +8,22 @@ from delegate.errors import PreferenceConflict
 from delegate.model import Choice, Field, Mode, Source
 from delegate.preferences.labels import parse_labels, parse_tags
 from delegate.preferences.repofile import RepoFile
-from delegate.preferences.resolve import MAY_RUN_COMMANDS, Preferences, Wish, fill, resolve
+from delegate.preferences.resolve import MAY_RUN_COMMANDS, PreferenceLayer, Preferences, apply_repository_file, resolve
 
 
-def wish(source: Source, **values: str) -> Wish:
-    return Wish(source=source, values={Field(name): value for name, value in values.items()})
+def wish(source: Source, **values: str) -> PreferenceLayer:
+    return PreferenceLayer(source=source, values={Field(name): value for name, value in values.items()})
 
 
-def asked(**values: str) -> Wish:
+def asked(**values: str) -> PreferenceLayer:
     return wish(Source.REQUEST, **values)
 
 
-def labelled(**values: str) -> Wish:
+def labelled(**values: str) -> PreferenceLayer:
     return wish(Source.LABEL, **values)
 
 
-def problems(*wishes: Wish) -> tuple[str, ...]:
+def problems(*wishes: PreferenceLayer) -> tuple[str, ...]:
     with pytest.raises(PreferenceConflict) as caught:
         resolve(wishes)
     return caught.value.problems
@@ -219,7 +219,9 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_problem_found_while_reading_is_never_forgotten() -> None:
-    assert problems(Wish(source=Source.LABEL, problems=("what is this",)), asked(agent="codex")) == ("what is this",)
+    assert problems(PreferenceLayer(source=Source.LABEL, problems=("what is this",)), asked(agent="codex")) == (
+        "what is this",
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,9 @@ def test_a_standing_effort_that_does_not_fit_is_set_aside_and_told() -> None:
 def test_the_file_fills_what_nobody_above_it_decided() -> None:
     before = resolve([asked(mode="pr", effort="low")])
 
-    after = fill(before.choices, RepoFile(agent="codex", model="gpt-5.5", effort="high", base="develop"))
+    after = apply_repository_file(
+        before.choices, RepoFile(agent="codex", model="gpt-5.5", effort="high", base="develop")
+    )
 
     assert (after.agent, after.model, after.effort, after.base) == ("codex", "gpt-5.5", "low", "develop")
     assert sources(after) == {
@@ -299,7 +303,7 @@ def test_the_file_fills_what_nobody_above_it_decided() -> None:
 def test_the_file_overrules_the_relay_and_the_project_but_no_label() -> None:
     before = resolve([wish(Source.RELAY, agent="codex"), wish(Source.PROJECT, base="main"), labelled(effort="low")])
 
-    after = fill(before.choices, RepoFile(agent="claude", base="develop", effort="max"))
+    after = apply_repository_file(before.choices, RepoFile(agent="claude", base="develop", effort="max"))
 
     assert (after.agent, after.base, after.effort) == ("claude", "develop", "low")
 
@@ -307,25 +311,25 @@ def test_the_file_overrules_the_relay_and_the_project_but_no_label() -> None:
 def test_a_model_that_was_asked_keeps_its_agent_whatever_the_file_says() -> None:
     before = resolve([labelled(model="claude-sonnet-4-5")])
 
-    assert fill(before.choices, RepoFile(agent="codex")).agent == "claude"
+    assert apply_repository_file(before.choices, RepoFile(agent="codex")).agent == "claude"
 
 
 def test_filling_twice_changes_nothing_more() -> None:
     file = RepoFile(agent="codex", effort="high")
-    once = fill(resolve([asked(mode="worktree")]).choices, file)
+    once = apply_repository_file(resolve([asked(mode="worktree")]).choices, file)
 
-    assert fill(once.choices, file) == once
+    assert apply_repository_file(once.choices, file) == once
 
 
 def test_an_empty_file_changes_nothing() -> None:
     before = resolve([asked(agent="codex", model="gpt-5.5"), labelled(effort="high")])
 
-    assert fill(before.choices, RepoFile()).choices == before.choices
+    assert apply_repository_file(before.choices, RepoFile()).choices == before.choices
 
 
 def test_what_is_wrong_in_the_file_is_a_problem_that_names_it() -> None:
     with pytest.raises(PreferenceConflict) as caught:
-        fill(resolve([]).choices, RepoFile(agent="codex", model="opus", effort="huge"))
+        apply_repository_file(resolve([]).choices, RepoFile(agent="codex", model="opus", effort="huge"))
 
     assert caught.value.problems == (
         ".delegate.toml: there is no effort huge; known are minimal, low, medium, high, xhigh, max",
@@ -335,7 +339,7 @@ def test_what_is_wrong_in_the_file_is_a_problem_that_names_it() -> None:
 
 def test_an_effort_that_was_asked_is_not_dropped_for_an_agent_that_the_file_brings() -> None:
     with pytest.raises(PreferenceConflict, match="effort max is not known to Codex"):
-        fill(resolve([asked(effort="max")]).choices, RepoFile(agent="codex"))
+        apply_repository_file(resolve([asked(effort="max")]).choices, RepoFile(agent="codex"))
 
 
 # From an issue to a decision.

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delegate.model import MAX_ATTEMPTS, AgentName, Limits, Task, TaskId
-from delegate.queue.rescue import after_loss
+from delegate.queue.rescue import task_after_loss
 from delegate.states import TASK_MOVES, Reason, TaskState
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -41,7 +41,7 @@ LOSSES: list[tuple[dict[str, object], TaskState, Reason | None]] = [
 def test_a_lost_attempt_leads_where_the_table_says(
     lost: dict[str, object], state: TaskState, reason: Reason | None
 ) -> None:
-    after = after_loss(replace(RUNNING, **lost), NOW)  # type: ignore[arg-type]
+    after = task_after_loss(replace(RUNNING, **lost), NOW)  # type: ignore[arg-type]
 
     assert (after.state, after.reason) == (state, reason)
     assert state in TASK_MOVES[TaskState.RUNNING]
@@ -50,5 +50,5 @@ def test_a_lost_attempt_leads_where_the_table_says(
 
 
 def test_the_words_of_a_cancel_survive_the_loss_of_its_runner() -> None:
-    assert after_loss(replace(RUNNING, cancel_requested_at=NOW, cancel_reason="enough"), NOW).message == "enough"
-    assert after_loss(replace(RUNNING, cancel_requested_at=NOW), NOW).message == "cancelled"
+    assert task_after_loss(replace(RUNNING, cancel_requested_at=NOW, cancel_reason="enough"), NOW).message == "enough"
+    assert task_after_loss(replace(RUNNING, cancel_requested_at=NOW), NOW).message == "cancelled"

@@ -7,7 +7,7 @@ import pytest
 from tests.both_databases.scene import runner
 
 from delegate.model import ANY_MACHINE, AgentName, Limits, Runner, Task, TaskId
-from delegate.queue.waiting import Surroundings, why
+from delegate.queue.waiting import QueueSnapshot, why
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.graph import Dependency
 
@@ -26,7 +26,7 @@ TASK = Task(
 ANNA, EVE, OTTO = runner("anna"), runner("eve"), runner("otto", machine="attic")
 NEW = runner("shelly", agents=["shell"])
 SHELL_ONLY = replace(NEW, registered_at=NOW - timedelta(minutes=1))
-AROUND = Surroundings(
+AROUND = QueueSnapshot(
     runners=[ANNA],
     busy=frozenset(),
     silent=frozenset(),

@@ -25,7 +25,7 @@ from delegate.config.settings import Settings
 from delegate.relay.requests import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
-from delegate.tokens import hash_of
+from delegate.tokens import hash_token
 
 TOKEN = "owner-token-of-the-tests"
 ADDRESS = "127.0.0.1"
@@ -294,4 +294,4 @@ async def relay_in_process(home: Path, **settings: Any) -> AsyncIterator[Relay]:
     prepare(Home(home), url="", now=datetime.now(UTC))
     async with open_database(path=Home(home).database, url="") as database:
         chosen = Settings(home=home, **settings)
-        yield Relay(settings=chosen, database=database, token_hash=hash_of(TOKEN), started_at=datetime.now(UTC))
+        yield Relay(settings=chosen, database=database, token_hash=hash_token(TOKEN), started_at=datetime.now(UTC))

@@ -13,9 +13,9 @@ from sqlalchemy import text
 from tests.relay.peers import WAIT, client, relay_in_process, runner_of, running_relay, task
 
 from delegate.intake import schedules
-from delegate.intake.firing import AT_ONCE
-from delegate.intake.from_wire import schedule_wish
-from delegate.relay.clock import AFTER_FAILURE, LOOK_EVERY, Clock
+from delegate.intake.firing import BATCH_SIZE
+from delegate.intake.from_wire import parse_schedule
+from delegate.relay.clock import RETRY_AFTER_FAILURE, TICK_EVERY, Clock
 from delegate.relay.requests import Relay
 from delegate.schedule.model import Schedule
 from delegate.wire.schedules import ScheduleRequest
@@ -26,7 +26,7 @@ SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 async def made(relay: Relay, at: datetime, **wanted: Any) -> Schedule:
     body = {**task(), "scheduleType": "one_time", "scheduledAt": at.isoformat(), **wanted}
-    wish = schedule_wish(ScheduleRequest.model_validate(body))
+    wish = parse_schedule(ScheduleRequest.model_validate(body))
     return (await schedules.create(relay.database, wish, relay.settings, relay.now())).schedule
 
 
@@ -36,19 +36,19 @@ async def states(relay: Relay) -> set[str]:
 
 
 async def state_of(relay: Relay, schedule: Schedule) -> str:
-    return (await schedules.in_full(relay.database, schedule.id, 1)).schedule.state.value
+    return (await schedules.read_full_schedule(relay.database, schedule.id, 1)).schedule.state.value
 
 
 async def test_a_crowd_that_is_due_is_started_in_one_look(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path) as relay:
         due = relay.now() + DAY
-        for _ in range(2 * AT_ONCE + 1):
+        for _ in range(2 * BATCH_SIZE + 1):
             await made(relay, due)
 
-        pause = await Clock(relay).look(due)
+        pause = await Clock(relay).tick(due)
 
         assert await states(relay) == {"completed"}
-        assert pause == LOOK_EVERY
+        assert pause == TICK_EVERY
 
 
 @pytest.mark.promise("P13")
@@ -61,12 +61,12 @@ async def test_without_room_on_the_disk_nothing_is_started_and_the_log_says_so_o
         await made(relay, due)
         clock = Clock(relay)
 
-        pauses = [await clock.look(due + number * SECOND) for number in range(3)]
+        pauses = [await clock.tick(due + number * SECOND) for number in range(3)]
         short = await states(relay)
         clock.relay = replace(relay, settings=replace(relay.settings, relay_min_free=0))
-        await clock.look(due + 3 * SECOND)
+        await clock.tick(due + 3 * SECOND)
 
-        assert pauses == [AFTER_FAILURE] * 3
+        assert pauses == [RETRY_AFTER_FAILURE] * 3
         assert (short, await states(relay)) == ({"active"}, {"completed"})
     told = [record.levelname for record in caplog.records if "on the disk" in record.msg]
     assert told == ["WARNING", "INFO"]
@@ -80,9 +80,9 @@ async def test_what_expires_while_it_waits_is_ended_by_the_clock(tmp_path: Path)
         await made(relay, now + SECOND, **body)
         clock = Clock(relay)
 
-        await clock.look(now)
+        await clock.tick(now)
         assert await states(relay) == {"active"}
-        await clock.look(now + DAY)
+        await clock.tick(now + DAY)
 
         assert await states(relay) == {"active", "expired"}
 
@@ -96,7 +96,7 @@ async def test_two_that_expire_one_after_the_other_keep_nobody_waiting(tmp_path:
         last = await made(relay, now + SECOND, afterSchedule=waiting.id, **expiring)
         due = await made(relay, now + DAY)
 
-        await Clock(relay).look(now + DAY)
+        await Clock(relay).tick(now + DAY)
 
         assert await state_of(relay, due) == "completed"
         assert await state_of(relay, waiting) == "expired"
@@ -112,11 +112,11 @@ async def test_a_schedule_that_nobody_can_read_keeps_no_other_from_its_time(
         await made(relay, now + SECOND, afterSchedule=before.id, expiresAt=(now + DAY).isoformat())
         await made(relay, now + DAY)
         await relay.database.write("damage", lambda c: c.execute(text("UPDATE schedule SET request = '{'")))
-        due = [await made(relay, now + DAY), await made(relay, now + DAY + 2 * AFTER_FAILURE)]
+        due = [await made(relay, now + DAY), await made(relay, now + DAY + 2 * RETRY_AFTER_FAILURE)]
         clock = Clock(relay)
 
-        for moment in (now + DAY, now + DAY + SECOND, now + DAY + 2 * AFTER_FAILURE, now):
-            await clock.look(moment)
+        for moment in (now + DAY, now + DAY + SECOND, now + DAY + 2 * RETRY_AFTER_FAILURE, now):
+            await clock.tick(moment)
 
         assert [await state_of(relay, one) for one in due] == ["completed", "completed"]
     failures = [vars(record)["chore"] for record in caplog.records if record.msg == "schedules not put in order"]

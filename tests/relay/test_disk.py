@@ -10,7 +10,7 @@ from tests.relay.peers import client, fact, problem_of, runner_of, running_relay
 
 from delegate.config.disk import free_bytes
 from delegate.config.settings import Settings
-from delegate.relay.disk import BALLAST, Disk, disk_of
+from delegate.relay.disk import BALLAST, RelayDisk, disk_of
 
 pytestmark = pytest.mark.anyio
 TOO_MUCH = 1 << 49
@@ -73,23 +73,23 @@ async def test_a_database_without_room_gets_that_of_the_ballast(tmp_path: Path) 
     ],
 )
 def test_what_is_refused_below_the_floor(tmp_path: Path, method: str, path: str, is_refused: bool) -> None:
-    disk = Disk(place=tmp_path, floor=TOO_MUCH)
+    disk = RelayDisk(directory=tmp_path, min_free=TOO_MUCH)
 
-    assert (disk.lacks_room(method, path) is not None) is is_refused
+    assert (disk.explain_refusal(method, path) is not None) is is_refused
 
 
 def test_output_is_refused_when_only_the_ends_have_room(tmp_path: Path) -> None:
-    disk = Disk(place=Path("/proc"), floor=8)  # a file system without room
+    disk = RelayDisk(directory=Path("/proc"), min_free=8)  # a file system without room
 
-    assert disk.lacks_room("POST", "/api/runners/attempts/att-1/record") is not None
-    assert disk.lacks_room("POST", "/api/runners/attempts/att-1/finish") is None
+    assert disk.explain_refusal("POST", "/api/runners/attempts/att-1/record") is not None
+    assert disk.explain_refusal("POST", "/api/runners/attempts/att-1/finish") is None
 
 
 def test_ballast_is_laid_where_there_is_room_and_takes_it(tmp_path: Path) -> None:
-    disk = Disk(place=tmp_path, floor=1024 * 1024)
+    disk = RelayDisk(directory=tmp_path, min_free=1024 * 1024)
 
-    disk.look()
-    disk.look()
+    disk.check_ballast()
+    disk.check_ballast()
 
     laid = disk.ballast.stat()
     assert (laid.st_size, laid.st_mode & 0o777) == (128 * 1024, 0o600)
@@ -102,9 +102,9 @@ def test_ballast_is_laid_where_there_is_room_and_takes_it(tmp_path: Path) -> Non
 def test_ballast_does_not_take_the_room_it_is_to_keep(tmp_path: Path) -> None:
     free = free_bytes(tmp_path)
     assert free is not None
-    disk = Disk(place=tmp_path, floor=free)
+    disk = RelayDisk(directory=tmp_path, min_free=free)
 
-    disk.look()
+    disk.check_ballast()
 
     assert not disk.ballast.exists()
 
@@ -112,16 +112,16 @@ def test_ballast_does_not_take_the_room_it_is_to_keep(tmp_path: Path) -> None:
 def test_a_database_elsewhere_has_no_floor_and_no_ballast_here(tmp_path: Path) -> None:
     disk = disk_of(Settings(home=tmp_path, relay_min_free=TOO_MUCH, database_url="postgresql://db.example/delegate"))
 
-    disk.look()
+    disk.check_ballast()
 
-    assert disk.lacks_floor() is None
+    assert disk.explain_shortage() is None
     assert not disk.ballast.exists()
 
 
 def test_a_floor_of_nothing_asks_for_nothing(tmp_path: Path) -> None:
     disk = disk_of(Settings(home=tmp_path, relay_min_free=0))
 
-    disk.look()
+    disk.check_ballast()
 
-    assert disk.lacks_room("POST", "/api/tasks") is None
+    assert disk.explain_refusal("POST", "/api/tasks") is None
     assert not disk.ballast.exists()

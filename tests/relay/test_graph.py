@@ -43,7 +43,7 @@ async def test_a_batch_runs_in_the_order_of_its_names(runner: Runner) -> None:
     third, _ = await take(runner)
 
     assert [one.task_id for one in (first, second, third)] == [build["taskId"], test["taskId"], clean["taskId"]]
-    told = given["forerunner"]
+    told = given["continuedTask"]
     assert (told["taskId"], told["status"], told["prompt"]) == (build["taskId"], "completed", "build")
     assert (told["checkpoint"]["outputTail"], given["resumeSession"]) == (["built"], "s-1")
 

@@ -33,7 +33,7 @@ from tests.relay.peers import (
 )
 
 from delegate.relay.api import tasks
-from delegate.relay.auth import owner as owner_only
+from delegate.relay.auth import require_owner as owner_only
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]

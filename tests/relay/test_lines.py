@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from delegate.errors import InvalidField
 from delegate.model import AttemptId, OutputChunk, Stream
-from delegate.relay.lines import LINE_MAX, Reading
+from delegate.relay.lines import LINE_MAX, LineReader
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 Printed = list[tuple[int, Stream, bytes]]
@@ -55,10 +55,10 @@ def expected(printed: Printed) -> dict[Stream, list[str]]:
 def test_readers_that_stop_anywhere_read_everything_once(printed: Printed, looks: list[int], present: int) -> None:
     chunks = chunks_of(printed)
     told: dict[Stream, list[str]] = {stream: [] for stream in Stream}
-    place = str(Reading())
+    place = str(LineReader())
     for number in range(2 * len(b"".join(data for _, _, data in printed)) + 4):
         is_over = number > 3  # the first looks see only what is there by then
-        reading = Reading.at(place)
+        reading = LineReader.from_cursor(place)
         seen = [chunk for chunk in (chunks if is_over else chunks[:present]) if chunk.id > reading.after]
         most = looks[number % len(looks)]
         for _, line in zip(range(most), reading.lines(seen, is_over=is_over), strict=False):
@@ -71,7 +71,7 @@ def test_readers_that_stop_anywhere_read_everything_once(printed: Printed, looks
 @given(pieces, st.integers(1, 4))
 def test_who_wants_the_last_lines_gets_the_same_ones(printed: Printed, most: int) -> None:
     chunks = chunks_of(printed)
-    reading, quick = Reading(), Reading(last=most)
+    reading, quick = LineReader(), LineReader(last=most)
 
     everything = list(reading.lines(chunks, is_over=True))
     end = list(quick.lines(chunks, is_over=True))
@@ -83,14 +83,14 @@ def test_who_wants_the_last_lines_gets_the_same_ones(printed: Printed, most: int
 def test_who_wants_the_last_lines_is_not_told_all_the_others() -> None:
     chunks = chunks_of([(1, Stream.STDOUT, b"ok\n" * 80_000)] * 3)
 
-    told = list(Reading(last=2).lines(chunks, is_over=False))
+    told = list(LineReader(last=2).lines(chunks, is_over=False))
 
     assert [line.text for line in told] == ["ok"] * 6
 
 
 def test_a_line_without_an_end_waits_for_it_until_there_is_none() -> None:
     first, second = chunks_of([(1, Stream.STDOUT, b"ha"), (1, Stream.STDOUT, b"lf")])
-    reading = Reading()
+    reading = LineReader()
 
     assert list(reading.lines([first], is_over=False)) == []
     assert [line.text for line in reading.lines([second], is_over=True)] == ["half"]
@@ -99,7 +99,7 @@ def test_a_line_without_an_end_waits_for_it_until_there_is_none() -> None:
 def test_a_line_that_never_ends_is_told_in_pieces() -> None:
     (chunk,) = chunks_of([(1, Stream.STDOUT, b"x" * (2 * LINE_MAX + 1))])
 
-    told = [len(line.text) for line in Reading().lines([chunk], is_over=False)]
+    told = [len(line.text) for line in LineReader().lines([chunk], is_over=False)]
 
     assert told == [LINE_MAX, LINE_MAX]
 
@@ -107,10 +107,10 @@ def test_a_line_that_never_ends_is_told_in_pieces() -> None:
 def test_what_was_not_kept_leaves_a_word() -> None:
     chunks = chunks_of([(1, Stream.STDOUT, b"a\n"), (1, Stream.STDOUT, b"b\n")], missing=500)
 
-    assert [line.text for line in Reading().lines(chunks, is_over=True)] == ["a", "[… 500 bytes left out …]", "b"]
+    assert [line.text for line in LineReader().lines(chunks, is_over=True)] == ["a", "[… 500 bytes left out …]", "b"]
 
 
 @pytest.mark.parametrize("place", ["", "now", "1.0", "1.0-1.0-1.0", "-1.0-2.0", "1.0-" + "9" * 30 + ".0", "１.0-1.0"])
 def test_a_place_that_was_never_told_is_refused(place: str) -> None:
     with pytest.raises(InvalidField, match="since"):
-        Reading.at(place)
+        LineReader.from_cursor(place)

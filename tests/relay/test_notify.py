@@ -5,14 +5,14 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from delegate.relay.notify import ALL_TASKS, Hub, holder_of
+from delegate.relay.notify import ALL_TASKS, Hub, holder_key
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_one_wake_up_wakes_the_one_that_waits_longest() -> None:
     hub = Hub()
-    with hub.waiting(["a"]) as first, hub.waiting(["a"]) as second:
+    with hub.add_waiter(["a"]) as first, hub.add_waiter(["a"]) as second:
         hub.wake("a")
         assert (first.woken.is_set(), second.woken.is_set()) == (True, False)
 
@@ -22,7 +22,7 @@ async def test_one_wake_up_wakes_the_one_that_waits_longest() -> None:
 
 async def test_a_wake_up_of_another_lane_wakes_nobody() -> None:
     hub = Hub()
-    with hub.waiting(["a"]) as waiter:
+    with hub.add_waiter(["a"]) as waiter:
         hub.wake("b")
 
         assert not waiter.woken.is_set()
@@ -30,21 +30,21 @@ async def test_a_wake_up_of_another_lane_wakes_nobody() -> None:
 
 async def test_whoever_leaves_with_a_wake_up_passes_it_on() -> None:
     hub = Hub()
-    with hub.waiting(["a", "b"]) as second:
-        with hub.waiting(["a"]):
+    with hub.add_waiter(["a", "b"]) as second:
+        with hub.add_waiter(["a"]):
             hub.wake("a")  # the one that waits longest
             hub.wake("a")
             assert second.lane == "a"
-            second.look()
+            second.consume_wakeup()
 
         assert second.lane == "a"
 
 
 async def test_whoever_has_looked_can_be_woken_again() -> None:
     hub = Hub()
-    with hub.waiting(["a", "b"]) as waiter:
+    with hub.add_waiter(["a", "b"]) as waiter:
         hub.wake("a")
-        looked_for = waiter.look()
+        looked_for = waiter.consume_wakeup()
         hub.wake("b")
 
         assert (looked_for, waiter.lane) == ("a", "b")
@@ -52,7 +52,7 @@ async def test_whoever_has_looked_can_be_woken_again() -> None:
 
 async def test_a_lane_named_twice_is_one_lane() -> None:
     hub = Hub()
-    with hub.waiting(["a", "a"]) as twice, hub.waiting(["a"]) as once:
+    with hub.add_waiter(["a", "a"]) as twice, hub.add_waiter(["a"]) as once:
         hub.wake("a")
         first = (twice.woken.is_set(), once.woken.is_set())
         hub.wake("a")
@@ -64,40 +64,40 @@ async def test_a_lane_named_twice_is_one_lane() -> None:
 
 async def test_a_ring_reaches_the_followers_of_the_task_and_of_all() -> None:
     hub = Hub()
-    with hub.listening("t1") as one, hub.listening("t2") as other, hub.listening(ALL_TASKS) as everything:
-        hub.ring("t1")
+    with hub.subscribe("t1") as one, hub.subscribe("t2") as other, hub.subscribe(ALL_TASKS) as everything:
+        hub.notify("t1")
 
-        assert await one.heard(5)
-        assert await everything.heard(5)
-        assert not other.rung.is_set()
+        assert await one.wait(5)
+        assert await everything.wait(5)
+        assert not other.notified.is_set()
 
 
 async def test_the_holder_of_a_task_hears_alerts_and_not_its_own_reports() -> None:
     hub = Hub()
-    with hub.listening(holder_of("t1")) as holder, hub.listening("t1") as follower:
-        hub.ring("t1")
-        assert not holder.rung.is_set()
+    with hub.subscribe(holder_key("t1")) as holder, hub.subscribe("t1") as follower:
+        hub.notify("t1")
+        assert not holder.notified.is_set()
 
-        hub.alert("t1")
-        assert await holder.heard(5)
-        assert await follower.heard(5)
+        hub.notify_with_holder("t1")
+        assert await holder.wait(5)
+        assert await follower.wait(5)
 
 
 async def test_a_ring_before_the_wait_is_not_lost() -> None:
     hub = Hub()
-    with hub.listening("t1") as bell:
-        hub.ring("t1")
+    with hub.subscribe("t1") as bell:
+        hub.notify("t1")
 
         with anyio.fail_after(5):
-            assert await bell.heard(60)
-        assert not bell.rung.is_set()
+            assert await bell.wait(60)
+        assert not bell.notified.is_set()
 
 
 async def test_closing_ends_every_wait() -> None:
     hub = Hub()
-    with hub.waiting(["a"]) as waiter, hub.listening("t1") as bell:
+    with hub.add_waiter(["a"]) as waiter, hub.subscribe("t1") as bell:
         hub.close()
 
         assert waiter.woken.is_set()
-        assert await bell.heard(5)
+        assert await bell.wait(5)
         assert hub.closing.is_set()

@@ -27,9 +27,9 @@ from tests.relay.peers import (
 )
 
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
-from delegate.relay.feeds import in_order
+from delegate.relay.feeds import merge_by_time
 from delegate.report import follow
-from delegate.report.follow import News
+from delegate.report.follow import TaskUpdates
 
 pytestmark = pytest.mark.anyio
 
@@ -249,7 +249,7 @@ def test_entries_are_merged_by_time_but_each_kind_keeps_its_own_order() -> None:
     events = [event(1, second=5), event(2, second=1), event(3, second=9)]
     chunks = [output(1, second=2), output(2, second=8)]
 
-    told = [(type(entry).__name__, entry.id) for entry in in_order(news(events, chunks))]
+    told = [(type(entry).__name__, entry.id) for entry in merge_by_time(news(events, chunks))]
 
     assert told == [("OutputChunk", 1), ("Event", 1), ("Event", 2), ("OutputChunk", 2), ("Event", 3)]
 
@@ -257,14 +257,14 @@ def test_entries_are_merged_by_time_but_each_kind_keeps_its_own_order() -> None:
 def test_events_do_not_run_ahead_of_output_that_was_not_read_yet() -> None:
     chunks = [output(number, second=number) for number in range(follow.CHUNKS_PER_READ)]
 
-    told = list(in_order(news([event(1, second=3), event(2, second=1_000)], chunks)))
+    told = list(merge_by_time(news([event(1, second=3), event(2, second=1_000)], chunks)))
 
     assert [entry.id for entry in told if isinstance(entry, Event)] == [1]
     assert told[-1] is chunks[-1]
 
 
-def news(events: list[Event], chunks: list[OutputChunk]) -> News:
-    return News(events=events, chunks=chunks, task=None)  # type: ignore[arg-type]  # the order needs no task
+def news(events: list[Event], chunks: list[OutputChunk]) -> TaskUpdates:
+    return TaskUpdates(events=events, chunks=chunks, task=None)  # type: ignore[arg-type]  # the order needs no task
 
 
 def event(number: int, *, second: int) -> Event:

@@ -18,11 +18,11 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.relay.app import make_app
 from delegate.relay.requests import Relay
-from delegate.runner.context import Equipment, equip
+from delegate.runner.context import RunnerContext, build_context
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
-from delegate.tokens import hash_of
+from delegate.tokens import hash_token
 from delegate.wire.runners import Assignment, ClaimRequest
 from delegate.wire.tasks import TaskDetail
 
@@ -42,21 +42,21 @@ class Stage:
     url: str
     client: httpx2.AsyncClient
     work: Path
-    handed_out: list[Equipment] = field(default_factory=list)
+    handed_out: list[RunnerContext] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
         return self.relay.settings
 
-    def equipment(self, slot: str = "1", **environ: str) -> Equipment:
+    def equipment(self, slot: str = "1", **environ: str) -> RunnerContext:
         """Everything a runner of this home works with."""
         directory = Home(self.settings.home).runners / slot
         surroundings = {"PATH": "/usr/bin:/bin", **environ}
-        made = equip(self.settings, surroundings, slot=Slot(directory), name=slot, url=self.url)
+        made = build_context(self.settings, surroundings, slot=Slot(directory), name=slot, url=self.url)
         self.handed_out.append(made)
         return made
 
-    async def leave(self, equipment: Equipment) -> None:
+    async def leave(self, equipment: RunnerContext) -> None:
         """The runner with this equipment is gone, so that another may have its slot."""
         self.handed_out.remove(equipment)
         await equipment.spares.discard()
@@ -75,14 +75,14 @@ class Stage:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["taskId"])
 
-    async def claim(self, equipment: Equipment) -> Assignment:
+    async def claim(self, equipment: RunnerContext) -> Assignment:
         request = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["shell", "claude"], wait=5)
         answer = await equipment.link.claim(request)
         equipment.slot.forget_claim()
         assert answer.assignment is not None
         return answer.assignment
 
-    async def take(self, prompt: str, **fields: Any) -> tuple[Equipment, Assignment]:
+    async def take(self, prompt: str, **fields: Any) -> tuple[RunnerContext, Assignment]:
         """A registered runner that has just been given this task."""
         await self.submit(prompt, **fields)
         equipment = self.equipment()
@@ -129,7 +129,9 @@ async def stage(tmp_path: Path, blank_database: Path) -> AsyncIterator[Stage]:
         listening.listen()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with open_database(path=home.database, url="") as database:
-            relay = Relay(settings=settings, database=database, token_hash=hash_of(token), started_at=datetime.now(UTC))
+            relay = Relay(
+                settings=settings, database=database, token_hash=hash_token(token), started_at=datetime.now(UTC)
+            )
             server = uvicorn.Server(uvicorn.Config(make_app(relay), log_config=None, lifespan="on"))
             headers = {"authorization": f"Bearer {token}"}
             async with (

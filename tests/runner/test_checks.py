@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from delegate.runner.checks import TAIL_MAX, CheckResult, Checks, CommandResult, Counts, counts, result_of, run_checks
+from delegate.runner.checks import (
+    TAIL_MAX,
+    CheckResult,
+    Checks,
+    CommandResult,
+    PassCounts,
+    parse_test_counts,
+    result_of,
+    run_checks,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +70,7 @@ def done(command: str = "check", output: str = "", exit_code: int | None = 0, se
         output=output.encode(),
         seconds=seconds,
         timed_out=exit_code is None,
-        is_broken_off=False,
+        is_interrupted=False,
     )
 
 
@@ -75,20 +84,20 @@ def checks(*results: CommandResult) -> Checks:
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        ("===== 17 passed in 1.20s =====", Counts(17, 17)),
-        ("17 passed, 2 skipped, 1 warning in 61.20s (0:01:01)", Counts(17, 17)),
-        ("= 2 failed, 14 passed, 1 xfailed, 1 error in 0.5s =", Counts(14, 17)),
-        (f"{GREEN}======= {GREEN}3 passed{OFF}{GREEN} in 0.01s{OFF}{GREEN} ======={OFF}", Counts(3, 3)),
-        (JEST, Counts(16, 17)),
-        (VITEST, Counts(16, 17)),
-        (GO_VERBOSE, Counts(1, 3)),
-        (GO_PLAIN, Counts(2, 3)),
-        (CARGO, Counts(6, 7)),
-        ("2 passed in 0.1s\r\n" + JEST.replace("\n", "\r\n"), Counts(18, 19)),
+        ("===== 17 passed in 1.20s =====", PassCounts(17, 17)),
+        ("17 passed, 2 skipped, 1 warning in 61.20s (0:01:01)", PassCounts(17, 17)),
+        ("= 2 failed, 14 passed, 1 xfailed, 1 error in 0.5s =", PassCounts(14, 17)),
+        (f"{GREEN}======= {GREEN}3 passed{OFF}{GREEN} in 0.01s{OFF}{GREEN} ======={OFF}", PassCounts(3, 3)),
+        (JEST, PassCounts(16, 17)),
+        (VITEST, PassCounts(16, 17)),
+        (GO_VERBOSE, PassCounts(1, 3)),
+        (GO_PLAIN, PassCounts(2, 3)),
+        (CARGO, PassCounts(6, 7)),
+        ("2 passed in 0.1s\r\n" + JEST.replace("\n", "\r\n"), PassCounts(18, 19)),
     ],
 )
-def test_counts_are_read_from_what_test_runners_print(output: str, expected: Counts) -> None:
-    assert counts(output.encode()) == expected
+def test_counts_are_read_from_what_test_runners_print(output: str, expected: PassCounts) -> None:
+    assert parse_test_counts(output.encode()) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,11 +105,11 @@ def test_counts_are_read_from_what_test_runners_print(output: str, expected: Cou
     ["", "All checks passed!", "no tests ran in 0.01s", "3 skipped in 0.01s", "ok", "I saw 5 passed by", "Tests: 4"],
 )
 def test_where_nothing_is_counted_there_are_no_counts(output: str) -> None:
-    assert counts(output.encode()) is None
+    assert parse_test_counts(output.encode()) is None
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_counts() -> None:
-    assert counts(b"\xff\xfe\x00\n" * 1000 + b"5 passed in 0.1s\n") == Counts(5, 5)
+    assert parse_test_counts(b"\xff\xfe\x00\n" * 1000 + b"5 passed in 0.1s\n") == PassCounts(5, 5)
 
 
 @pytest.mark.slow
@@ -110,7 +119,7 @@ def test_the_counts_of_the_real_pytest_are_read(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=yes", "."]
     ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, check=False)
 
-    assert counts(ended.stdout) == Counts(2, 3)
+    assert parse_test_counts(ended.stdout) == PassCounts(2, 3)
 
 
 # Results.
@@ -126,7 +135,7 @@ def test_a_check_is_told_in_one_line() -> None:
 def test_a_red_check_never_looks_green() -> None:
     result = result_of(done(output="17 passed in 1.2s\nFAIL Required test coverage of 90% not reached", exit_code=1))
 
-    assert (result.ok, result.passed, result.how) == (False, None, "exit code 1")
+    assert (result.ok, result.passed, result.summary) == (False, None, "exit code 1")
 
 
 def test_the_end_of_the_output_is_kept_without_colours() -> None:
@@ -151,7 +160,7 @@ def test_a_red_command_beside_green_tests_is_one_that_did_not_pass() -> None:
     mixed = checks(done("ruff check", exit_code=1), done("pytest", "17 passed in 1.2s"))
 
     assert (mixed.passed, mixed.total) == (17, 18)
-    assert mixed.red_line == "1 of 2 checks did not pass: `ruff check` (exit code 1)"
+    assert mixed.failure_summary == "1 of 2 checks did not pass: `ruff check` (exit code 1)"
 
 
 def test_a_repository_without_checks_is_green() -> None:
@@ -172,7 +181,7 @@ async def test_all_checks_run_and_each_is_told_when_it_ends() -> None:
         ran.append(command)
         return done(command, exit_code=1 if command == "a" else 0)
 
-    found = await run_checks(run_command, ["a", "b"], tell=told.append)
+    found = await run_checks(run_command, ["a", "b"], report=told.append)
 
     assert ran == ["a", "b"]
     assert found.results == tuple(told)

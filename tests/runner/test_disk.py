@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import pytest
 
-from delegate.config.disk import free_bytes, shortage, spoken
+from delegate.config.disk import describe_shortage, format_bytes, free_bytes
 from delegate.config.settings import Settings
-from delegate.runner.attempt.attempt import carry_out
-from delegate.runner.disk import Disk, DiskLow, disk_of, is_disk_full
-from delegate.runner.loop import Runner
+from delegate.runner.attempt.attempt import run_attempt
+from delegate.runner.disk import DiskLow, RunnerDisk, disk_of, is_disk_full
+from delegate.runner.loop import RunnerLoop
 from delegate.states import Reason
 from delegate.wire.runners import FinishRequest
 
@@ -45,11 +45,11 @@ def test_a_place_that_nobody_can_look_at_is_not_called_full(tmp_path: Path) -> N
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
 
-    assert shortage([loop], TOO_MUCH) is None
+    assert describe_shortage([loop], TOO_MUCH) is None
 
 
 def test_a_shortage_is_a_sentence_with_the_place_and_both_numbers(tmp_path: Path) -> None:
-    why = shortage([tmp_path], TOO_MUCH)
+    why = describe_shortage([tmp_path], TOO_MUCH)
 
     assert why is not None
     assert why.startswith("only ")
@@ -60,23 +60,23 @@ def test_a_shortage_is_a_sentence_with_the_place_and_both_numbers(tmp_path: Path
     ("size", "words"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (2 << 30, "2.0 GiB")]
 )
 def test_sizes_are_spoken_in_the_unit_that_fits(size: int, words: str) -> None:
-    assert spoken(size) == words
+    assert format_bytes(size) == words
 
 
 def test_to_go_on_takes_an_eighth_of_what_it_takes_to_begin(tmp_path: Path) -> None:
     free = free_bytes(tmp_path)
     assert free is not None
 
-    assert Disk(places=(tmp_path,), floor=2 * free).lacks_room() is not None
-    assert Disk(places=(tmp_path,), floor=2 * free).is_nearly_full() is None
-    assert Disk(places=(tmp_path,), floor=9 * free).is_nearly_full() is not None
-    assert Disk(places=(tmp_path,), floor=0).lacks_room() is None
+    assert RunnerDisk(paths=(tmp_path,), floor=2 * free).shortage_to_start() is not None
+    assert RunnerDisk(paths=(tmp_path,), floor=2 * free).shortage_to_continue() is None
+    assert RunnerDisk(paths=(tmp_path,), floor=9 * free).shortage_to_continue() is not None
+    assert RunnerDisk(paths=(tmp_path,), floor=0).shortage_to_start() is None
 
 
 def test_the_places_of_a_runner_are_those_it_writes_to(tmp_path: Path) -> None:
     disk = disk_of(Settings(home=tmp_path, runner_min_free=7))
 
-    assert disk == Disk(places=(tmp_path / "runners", tmp_path / "workspaces", tmp_path / "mirrors"), floor=7)
+    assert disk == RunnerDisk(paths=(tmp_path / "runners", tmp_path / "workspaces", tmp_path / "mirrors"), floor=7)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itsel
     task_id = await stage.submit("echo done")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             while problem not in ((await stage.detail(task_id)).task.why or ""):
                 pass
@@ -128,7 +128,7 @@ async def test_an_attempt_is_stopped_before_the_disk_is_full(stage: Stage) -> No
         ends = []
 
         async def work() -> None:
-            ends.append(await carry_out(replace(equipment, disk=cast("Any", room)), assignment))
+            ends.append(await run_attempt(replace(equipment, disk=cast("Any", room)), assignment))
 
         group.start_soon(work)
         await stage.news(assignment.task_id, "event: output")

@@ -8,7 +8,7 @@ import pytest
 from delegate.runner import lease as lease_module
 from delegate.runner.lease import Lease, sleep_counting_clock
 from delegate.runner.wakeup import Wakeup
-from delegate.wire.runners import Control, Message, Timings
+from delegate.wire.runners import Control, MessageView, Timings
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -22,13 +22,13 @@ async def test_a_lease_is_renewed_again_and_again(stage: Stage) -> None:
     lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         with anyio.fail_after(5):
-            while lease.answers < 3:
+            while lease.renewals < 3:
                 await attention.wait()
         group.cancel_scope.cancel()
 
-    assert lease.answers == 3
+    assert lease.renewals == 3
 
 
 @pytest.mark.promise("P4")
@@ -39,12 +39,12 @@ async def test_after_a_sleep_nothing_is_sent_before_a_renewal(stage: Stage, monk
     monkeypatch.setattr(lease_module, "sleep_counting_clock", lambda: sleep_counting_clock() + slept)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         with anyio.fail_after(5):
-            await lease.fresh()
+            await lease.ensure_fresh()
         group.cancel_scope.cancel()
 
-    assert lease.answers > 0
+    assert lease.renewals > 0
 
 
 @pytest.mark.promise("P4")
@@ -57,16 +57,16 @@ async def test_after_a_sleep_the_pause_that_follows_news_is_cut_short(
     lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "hello"})
         with anyio.fail_after(5):
             while not lease.take_messages():
                 await attention.wait()
             monkeypatch.setattr(lease_module, "sleep_counting_clock", lambda: sleep_counting_clock() + 200)
-            await lease.fresh()
+            await lease.ensure_fresh()
         group.cancel_scope.cancel()
 
-    assert lease.answers == 2
+    assert lease.renewals == 2
 
 
 async def test_a_cancel_is_heard_while_a_renewal_is_held(stage: Stage) -> None:
@@ -75,7 +75,7 @@ async def test_a_cancel_is_heard_while_a_renewal_is_held(stage: Stage) -> None:
     lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         await stage.client.post(f"/api/tasks/{assignment.task_id}/cancel", json={"reason": "enough"})
         with anyio.fail_after(5):
             while lease.cancel_reason is None:
@@ -88,10 +88,10 @@ async def test_a_cancel_is_heard_while_a_renewal_is_held(stage: Stage) -> None:
 async def test_a_message_is_handed_out_once(stage: Stage) -> None:
     equipment, assignment = await stage.take("exit 0")
     lease = Lease(equipment.link, assignment, Wakeup())
-    control = Control(next_seq=0, messages=[Message(id=4, text="hello")])
+    control = Control(next_seq=0, messages=[MessageView(id=4, text="hello")])
 
-    lease.heed(control)
-    lease.heed(control)
+    lease.apply_control(control)
+    lease.apply_control(control)
 
     assert [message.id for message in lease.take_messages()] == [4]
     assert lease.take_messages() == []

@@ -20,14 +20,14 @@ from anyio.abc import Process
 from delegate.config.paths import Home
 from delegate.model import AgentName, EventKind, Outcome, Stream
 from delegate.runner import loop
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Reading, Turn
+from delegate.runner.agents import Agent, AgentReading, AgentTurn, Ending, Fact, Invocation
 from delegate.runner.agents.base import NoProtocol
 from delegate.runner.agents.shell import Shell
-from delegate.runner.attempt import outcome as ends
-from delegate.runner.attempt.attempt import carry_out
-from delegate.runner.context import Equipment
-from delegate.runner.keeper_link import Orders
-from delegate.runner.loop import Runner
+from delegate.runner.attempt import outcomes
+from delegate.runner.attempt.attempt import run_attempt
+from delegate.runner.context import RunnerContext
+from delegate.runner.keeper_link import KeeperLink
+from delegate.runner.loop import RunnerLoop
 from delegate.runner.process.agent_process import Exit
 from delegate.runner.slot import Slot
 from delegate.runner.upload.relay import RelayLink
@@ -47,7 +47,7 @@ async def test_a_runner_drains_the_queue(stage: Stage) -> None:
     equipment = stage.equipment()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             ended = [(await stage.ended(task)).task.status for task in tasks]
         equipment.shutdown.drain()
@@ -63,7 +63,7 @@ async def test_a_draining_runner_finishes_what_it_has_and_claims_nothing(stage: 
     equipment = stage.equipment()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         await stage.news(first, "event: output")
         equipment.shutdown.drain()
         go.touch()
@@ -77,7 +77,7 @@ async def test_an_idle_runner_leaves_at_once_and_strands_no_task(stage: Stage) -
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(Runner(equipment).work)
+            group.start_soon(RunnerLoop(equipment).work)
             await has_asked(equipment.slot)
             equipment.shutdown.drain()
 
@@ -89,7 +89,7 @@ async def test_a_runner_waits_for_a_relay_that_is_not_there_until_it_is_asked_to
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(Runner(equipment).work)
+            group.start_soon(RunnerLoop(equipment).work)
             await anyio.wait_all_tasks_blocked()
             equipment.shutdown.drain()
 
@@ -112,10 +112,10 @@ class LimitedShell:
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         return Shell().invocation(turn, environ)
 
-    def reading(self, turn: Turn) -> Reading:
+    def reading(self, turn: AgentTurn) -> AgentReading:
         self.runs += 1
         outcome = replace(DONE, state=AttemptState.RELEASED, reason=Reason.USAGE_LIMIT, not_before=self.until)
         return LimitedReading(outcome=outcome if self.runs == 1 else DONE)
@@ -139,7 +139,7 @@ async def test_an_agent_at_its_limit_gets_nothing_until_that_is_over(stage: Stag
     first, second = await stage.submit("exit 0"), await stage.submit("exit 0")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             ended = [await stage.ended(first), await stage.ended(second)]
         equipment.shutdown.drain()
@@ -178,10 +178,10 @@ async def test_what_a_dead_runner_was_at_is_lost_and_its_output_is_not(stage: St
     assert detail.attempts[0].output_bytes == len("first\n")
 
 
-async def die_at_work(stage: Stage, equipment: Equipment, assignment: Assignment) -> None:
+async def die_at_work(stage: Stage, equipment: RunnerContext, assignment: Assignment) -> None:
     """The runner stops in the middle of everything, and says nothing to anybody."""
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, equipment, assignment)
+        group.start_soon(run_attempt, equipment, assignment)
         await stage.news(assignment.task_id, "event: output")
         group.cancel_scope.cancel()
     await stage.leave(equipment)
@@ -192,7 +192,7 @@ async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) 
     equipment, assignment = await stage.take("exit 0")
     spool = equipment.slot.spool(assignment.attempt_id)
     spool.mkdir()
-    ends.note(spool, ends.finish(assignment, DONE))
+    outcomes.save_end(spool, outcomes.finish(assignment, DONE))
     await stage.leave(equipment)
 
     await one_turn(stage, assignment.task_id)
@@ -209,14 +209,14 @@ async def test_spools_of_attempts_that_are_over_are_removed(stage: Stage) -> Non
 
     successor = await one_turn(stage)
 
-    assert successor.slot.spooled() == []
+    assert successor.slot.spooled_attempts() == []
 
 
-async def one_turn(stage: Stage, *task_ids: str) -> Equipment:
+async def one_turn(stage: Stage, *task_ids: str) -> RunnerContext:
     """The next process in the same slot, until these tasks have ended and it asks for more."""
     equipment = stage.equipment()
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             for task_id in task_ids:
                 await stage.ended(task_id)
@@ -377,17 +377,17 @@ async def test_a_runner_claims_when_its_keeper_lets_it_and_says_when_it_is_busy(
 async def test_a_runner_that_cannot_claim_says_so_and_is_idle_again_when_it_can(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "PAUSE", 0.01)
+    monkeypatch.setattr(loop, "RETRY_PAUSE", 0.01)
     reading, writing = os.pipe()
     made = stage.equipment()
-    equipment = replace(made, orders=Orders(writing))
-    equipment.orders.take(b'{"open": true}')
+    equipment = replace(made, keeper_link=KeeperLink(writing))
+    equipment.keeper_link.handle_command(b'{"open": true}')
     claim = Home(stage.settings.home).runners / "1" / "claim"
     claim.mkdir()
 
     with FileIO(reading) as reports, FileIO(writing, "w"):
         async with anyio.create_task_group() as group:
-            group.start_soon(Runner(equipment).work)
+            group.start_soon(RunnerLoop(equipment).work)
             with anyio.fail_after(5):
                 said = [await reported(reports), await reported(reports)]
                 claim.rmdir()
@@ -403,10 +403,10 @@ async def test_a_runner_that_cannot_claim_says_so_and_is_idle_again_when_it_can(
 async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: Stage) -> None:
     """Held and let go in the very moments in which tasks arrive: each of them runs, and runs once."""
     equipment = stage.equipment()
-    orders = equipment.orders
+    orders = equipment.keeper_link
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(20):
             tasks = []
             for number in range(12):
@@ -414,10 +414,10 @@ async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: S
                 tasks.append(await stage.submit(f"echo {number}"))
                 for _ in range(number % 4):
                     await anyio.lowlevel.checkpoint()
-                orders.take(b'{"hold": "the machine lacks CPU"}')
+                orders.handle_command(b'{"hold": "the machine lacks CPU"}')
                 for _ in range(20 * number):
                     await anyio.lowlevel.checkpoint()
-                orders.take(b'{"open": true}')
+                orders.handle_command(b'{"open": true}')
             ended = [await stage.ended(task) for task in tasks]
         equipment.shutdown.drain()
     stage.handed_out.remove(equipment)
@@ -428,11 +428,11 @@ async def test_a_runner_that_is_held_back_while_it_asks_strands_nothing(stage: S
 
 async def test_what_the_relay_answered_while_the_claim_was_broken_off_is_carried_out(stage: Stage) -> None:
     equipment = stage.equipment()
-    equipment.orders.take(b'{"hold": "the machine lacks CPU"}')
+    equipment.keeper_link.handle_command(b'{"hold": "the machine lacks CPU"}')
     task = await stage.submit("echo late")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             await has_asked(equipment.slot)
             await why_is(stage, task, "the machine lacks CPU")

@@ -14,16 +14,16 @@ from tests.fakes.github_repositories import Pull
 from tests.runner.workspaces.conftest import BRANCH, Scene, make_scene
 
 from delegate.model import EffectKind, EffectState, Outcome
-from delegate.runner.attempt import outcome as ends
-from delegate.runner.context import Equipment
+from delegate.runner.attempt import outcomes
+from delegate.runner.context import RunnerContext
 from delegate.runner.forges.base import PullRequest, PullState
 from delegate.runner.forges.body import END_MARKER, marker
-from delegate.runner.loop import Runner
-from delegate.runner.publishing.effects import UNDO_PAUSE, UNDO_PAUSE_MOST, UNDO_TIME, Entry, Undo
+from delegate.runner.loop import RunnerLoop
+from delegate.runner.publishing.effects import UNDO_PAUSE, UNDO_PAUSE_MAX, UNDO_TIME, EffectEntry, Undo
 from delegate.runner.tidying import UNWANTED, must_close, tidy_up
-from delegate.runner.workspaces.mirrors import fetched
+from delegate.runner.workspaces.mirrors import fetch_mirror
 from delegate.runner.workspaces.repositories import locate
-from delegate.runner.workspaces.worktrees import leave
+from delegate.runner.workspaces.worktrees import release_workspace
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment, EffectRequest
 
@@ -42,13 +42,13 @@ class Late:
     """A runner that has pushed its agent's own commit, and was lost before it could say so."""
 
     scene: Scene
-    equipment: Equipment
+    equipment: RunnerContext
     assignment: Assignment
     commit: str
 
     async def ends(self, state: AttemptState = AttemptState.FAILED, reason: Reason = Reason.AGENT_ERROR) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.finish(self.assignment, ends.finish(self.assignment, outcome))
+        await self.equipment.link.finish(self.assignment, outcomes.finish(self.assignment, outcome))
 
     @property
     def branches(self) -> dict[str, str]:
@@ -73,10 +73,10 @@ async def late(stage: Stage, tmp_path: Path) -> Late:
     scene.run("commit", "-qm", "by the agent itself", cwd=workspace.tree)
     commit = scene.run("rev-parse", "HEAD", cwd=workspace.tree)
     scene.run("push", "-q", str(scene.remote), f"HEAD:refs/heads/{BRANCH}", cwd=workspace.tree)
-    leave(workspace)
+    release_workspace(workspace)
     url = workspace.repository.url
     equipment.journal.note(
-        Entry(task_id=task_id, attempt_id="att-1", kind=EffectKind.PUSH, target=BRANCH, commit=commit, url=url)
+        EffectEntry(task_id=task_id, attempt_id="att-1", kind=EffectKind.PUSH, target=BRANCH, commit=commit, url=url)
     )
     return Late(scene=scene, equipment=equipment, assignment=assignment, commit=commit)
 
@@ -85,7 +85,7 @@ async def late(stage: Stage, tmp_path: Path) -> Late:
 async def test_a_branch_that_its_task_ended_without_is_deleted_and_its_work_kept(late: Late) -> None:
     # Another task has seen the branch meanwhile, so the mirror takes the work for pushed.
     git = await late.equipment.git.get()
-    await fetched(git, late.scene.home, await locate(git, late.assignment))
+    await fetch_mirror(git, late.scene.home, await locate(git, late.assignment))
     await late.ends()
 
     again = await tidy_up(late.equipment, NOW)
@@ -144,9 +144,9 @@ async def test_a_runner_works_on_beside_what_cannot_be_undone_also_after_a_resta
     assert [entry.failures for entry in equipment.journal.entries()] == [1]
 
 
-async def works_off(stage: Stage, equipment: Equipment, tasks: list[str]) -> None:
+async def works_off(stage: Stage, equipment: RunnerContext, tasks: list[str]) -> None:
     async with anyio.create_task_group() as group:
-        group.start_soon(Runner(equipment).work)
+        group.start_soon(RunnerLoop(equipment).work)
         with anyio.fail_after(5):
             for task in tasks:
                 await stage.ended(task)
@@ -168,7 +168,7 @@ async def test_after_one_failure_the_next_claim_comes_before_the_next_try(late: 
 
 async def test_work_whose_branch_cannot_be_deleted_now_is_kept_before_it_goes(late: Late) -> None:
     git = await late.equipment.git.get()
-    await fetched(git, late.scene.home, await locate(git, late.assignment))
+    await fetch_mirror(git, late.scene.home, await locate(git, late.assignment))
     (entry,) = late.equipment.journal.entries()
     late.equipment.journal.note(entry.model_copy(update={"not_before": NOW + UNDO_PAUSE}))
     await late.ends()
@@ -193,9 +193,9 @@ async def test_what_cannot_be_undone_for_days_is_left_and_named(late: Late, capl
 
     pauses = [later - earlier for earlier, later in pairwise(tries)]
     last = [record for record in caplog.records if record.message == "effect left for good"]
-    assert (pauses[0], pauses[-1]) == (UNDO_PAUSE, UNDO_PAUSE_MOST)
+    assert (pauses[0], pauses[-1]) == (UNDO_PAUSE, UNDO_PAUSE_MAX)
     assert pauses == sorted(pauses)
-    assert UNDO_TIME <= tries[-1] - NOW < UNDO_TIME + UNDO_PAUSE_MOST
+    assert UNDO_TIME <= tries[-1] - NOW < UNDO_TIME + UNDO_PAUSE_MAX
     assert late.equipment.journal.entries() == []
     assert [(one.levelname, one.task_id, one.branch, one.remote) for one in last] == [  # type: ignore[attr-defined]
         ("WARNING", entry.task_id, BRANCH, entry.url)
@@ -229,7 +229,7 @@ def pull(**given: object) -> PullRequest:
     ids=["late", "recorded", "merged", "closed", "another task's", "a person's, adopted", "a person's"],
 )
 def test_only_what_was_opened_for_the_task_and_is_not_its_own_is_closed(found: PullRequest, expected: bool) -> None:
-    entry = Entry(
+    entry = EffectEntry(
         task_id="task-1",
         attempt_id="att-1",
         kind=EffectKind.PULL_REQUEST,
@@ -246,7 +246,7 @@ class Opened:
     """A runner that may have opened a pull request, and does not know it."""
 
     github: GitHub
-    equipment: Equipment
+    equipment: RunnerContext
     assignment: Assignment
 
     def pull(self) -> Pull:
@@ -267,7 +267,7 @@ class Opened:
 
     async def ends(self, state: AttemptState, reason: Reason) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.finish(self.assignment, ends.finish(self.assignment, outcome))
+        await self.equipment.link.finish(self.assignment, outcomes.finish(self.assignment, outcome))
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ async def opened(stage: Stage, github: GitHub) -> Opened:
     commit = github.seed(SHOP, {"work.txt": "work\n"}, branch=BRANCH)
     made = Opened(github=github, equipment=equipment, assignment=assignment)
     equipment.journal.note(
-        Entry(
+        EffectEntry(
             task_id=assignment.task_id,
             attempt_id=assignment.attempt_id,
             kind=EffectKind.PULL_REQUEST,

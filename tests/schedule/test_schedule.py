@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from delegate.errors import InvalidSchedule
-from delegate.intake.deciding import COUNTED_MAX, decide, upcoming
+from delegate.intake.deciding import PASSED_TIMES_MAX, decide, upcoming_times
 from delegate.model import ScheduleId, TaskId
 from delegate.schedule.cron import check_cron, time_after, times_after
 from delegate.schedule.model import MissedRunPolicy, RunOutcome, Schedule, ScheduleState, Timing
@@ -155,8 +155,8 @@ def test_a_run_that_is_at_most_five_minutes_late_starts(late: timedelta, policy:
         # The last of them is only two minutes late: it still runs.
         (DAY + 2 * MINUTE, SKIP, RunOutcome.MISSED, 23, ScheduleState.ACTIVE, NOON + DAY),
         (DAY + 5 * MINUTE, SKIP, RunOutcome.MISSED, 23, ScheduleState.ACTIVE, NOON + DAY),
-        (YEARS, SKIP, RunOutcome.MISSED, COUNTED_MAX, ScheduleState.ACTIVE, NOON + YEARS),
-        (YEARS, CATCHUP, RunOutcome.STARTED, COUNTED_MAX, ScheduleState.ACTIVE, NOON + YEARS + HOUR),
+        (YEARS, SKIP, RunOutcome.MISSED, PASSED_TIMES_MAX, ScheduleState.ACTIVE, NOON + YEARS),
+        (YEARS, CATCHUP, RunOutcome.STARTED, PASSED_TIMES_MAX, ScheduleState.ACTIVE, NOON + YEARS + HOUR),
     ],
 )
 def test_a_run_that_is_later_goes_by_the_policy(
@@ -236,8 +236,8 @@ def test_a_run_that_could_not_start_is_none_of_the_wanted_ones() -> None:
 def test_the_coming_runs_are_as_many_as_are_left() -> None:
     hours = [NOON, NOON + HOUR, NOON + 2 * HOUR]
 
-    assert upcoming(due_at()) == hours
-    assert upcoming(replace(due_at(max_runs=5), runs=3)) == hours[:2]
-    assert upcoming(due_at(expires_at=NOON + HOUR)) == hours[:1]
-    assert upcoming(due_at(cron=None, at=NOON)) == [NOON]
-    assert upcoming(replace(due_at(), next_run_at=None)) == []
+    assert upcoming_times(due_at()) == hours
+    assert upcoming_times(replace(due_at(max_runs=5), runs=3)) == hours[:2]
+    assert upcoming_times(due_at(expires_at=NOON + HOUR)) == hours[:1]
+    assert upcoming_times(due_at(cron=None, at=NOON)) == [NOON]
+    assert upcoming_times(replace(due_at(), next_run_at=None)) == []

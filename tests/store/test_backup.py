@@ -16,7 +16,7 @@ from tests.both_databases.scene import Scene
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.errors import DamagedDatabase, Refused
-from delegate.store.backup import KEPT, backup, backups, newest_backup, restore
+from delegate.store.backup import KEEP_COUNT, backup, backups, newest_backup, restore
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 
@@ -78,14 +78,14 @@ def test_only_the_newest_automatic_backups_are_kept_and_named_ones_for_ever(sett
     home = Home(settings.home)
     named = backup(settings, home.backups / "precious.db")
     os.utime(named, (0, 0))
-    made = [backup(settings, None) for _ in range(KEPT + 2)]
+    made = [backup(settings, None) for _ in range(KEEP_COUNT + 2)]
     for age, path in enumerate(reversed(made)):
         if path.exists():
             os.utime(path, (1_000_000 - age, 1_000_000 - age))
 
     newest = backup(settings, None)
 
-    assert len(backups(home)) == KEPT + 1
+    assert len(backups(home)) == KEEP_COUNT + 1
     assert newest_backup(home) == newest
     assert backups(home)[-1] == named
     assert not made[0].exists()

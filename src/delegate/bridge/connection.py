@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from delegate.bridge.endpoint import Endpoint
 
-PIECE = 64 * 1024
+READ_SIZE = 64 * 1024
 
 
 class Connection:
@@ -33,7 +33,7 @@ class Connection:
             raise OSError(problem, os.strerror(problem))
 
     @property
-    def number(self) -> int:
+    def descriptor(self) -> int:
         return self.socket.fileno()
 
     @property
@@ -53,9 +53,9 @@ class Connection:
         if self._is_open:
             self._flush()
 
-    def work(self) -> bytes | None:
+    def advance(self) -> bytes | None:
         """What has come by now; None when the other side has closed."""
-        if not self._is_open and not self._opened():
+        if not self._is_open and not self._finish_connect():
             return b""
         self._flush()
         return self._receive()
@@ -63,7 +63,7 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
-    def _opened(self) -> bool:
+    def _finish_connect(self) -> bool:
         problem = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
             raise OSError(problem, os.strerror(problem))
@@ -79,6 +79,6 @@ class Connection:
 
     def _receive(self) -> bytes | None:
         try:
-            return self.socket.recv(PIECE) or None
+            return self.socket.recv(READ_SIZE) or None
         except BlockingIOError:
             return b""

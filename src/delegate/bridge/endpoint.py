@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REACH = "delegate.cli.reach"
-REACH_PATIENCE = 90.0  # seconds for it to start a relay; it gives up by itself before
-SAID_MAX = 64 * 1024
-LOOSE = 0o077  # nobody else may read the token
+REACH_MODULE = "delegate.cli.reach"
+REACH_TIMEOUT = 90.0  # seconds for it to start a relay; it gives up by itself before
+READ_MAX = 64 * 1024
+OTHERS_MASK = 0o077  # nobody else may read the token
 ADVICE = "run `delegate status` to see what is wrong"
 
 
@@ -50,7 +50,7 @@ class Endpoint:
         self.machine = str(found["machine"])
 
 
-def on_this_machine(port: int, token: str, machine: str) -> dict[str, Any]:
+def local_endpoint(port: int, token: str, machine: str) -> dict[str, Any]:
     """As the asked process tells it."""
     host = "127.0.0.1"
     where = {"address": host, "host": host, "authority": f"{host}:{port}", "port": port, "path": ""}
@@ -61,36 +61,36 @@ def home_of(environ: Mapping[str, str]) -> str:
     return os.path.abspath(os.path.expanduser(environ.get("DELEGATE_HOME") or "~/.delegate"))
 
 
-def may_be_elsewhere(environ: Mapping[str, str]) -> bool:
+def may_be_remote(environ: Mapping[str, str]) -> bool:
     """Whether the settings may name a relay; who knows them all must say."""
     if environ.get("DELEGATE_RELAY_URL"):
         return True
     try:
-        return b"relay_url" in _text(home_of(environ), "config.toml")
+        return b"relay_url" in _read_file(home_of(environ), "config.toml")
     except OSError:
         return False
 
 
-def look(environ: Mapping[str, str]) -> Endpoint | None:
+def find_local_endpoint(environ: Mapping[str, str]) -> Endpoint | None:
     """The relay of this home if it is up and everything about it is as it should be."""
     home = home_of(environ)
     try:
         if not _is_held(os.path.join(home, "keeper.lock")):
             return None
-        found = json.loads(_text(home, "relay.json"))
+        found = json.loads(_read_file(home, "relay.json"))
         with open(os.path.join(home, "token"), "rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & LOOSE:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & OTHERS_MASK:
                 return None
             token = file.read().strip().decode("ascii")
-        machine = _text(home, "machine").strip().decode()
-        return Endpoint(on_this_machine(int(found["port"]), token, machine))
+        machine = _read_file(home, "machine").strip().decode()
+        return Endpoint(local_endpoint(int(found["port"]), token, machine))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _text(home: str, name: str) -> bytes:
+def _read_file(home: str, name: str) -> bytes:
     with open(os.path.join(home, name), "rb") as file:
-        return file.read(SAID_MAX)
+        return file.read(READ_MAX)
 
 
 def _is_held(lock: str) -> bool:
@@ -105,56 +105,56 @@ def _is_held(lock: str) -> bool:
     return False
 
 
-class Way:
+class RelayLocator:
     """The way to the relay: known, being asked for, or unknown."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._is_local = not may_be_elsewhere(environ)
-        self._elsewhere: Endpoint | None = None
+        self._is_local = not may_be_remote(environ)
+        self._remote: Endpoint | None = None
         self._child = 0
-        self._began = 0.0
-        self._said = b""
+        self._started_at = 0.0
+        self._child_output = b""
         self.pipe = -1  # what the asked process says; -1 when none is asked
 
     def find(self, now: float, *, start: bool) -> Endpoint | None:
         """An endpoint to connect to; None: not yet, or not without starting a relay."""
-        endpoint = self.known()
+        endpoint = self.current()
         if endpoint is None and self.pipe < 0 and (start or not self._is_local):
-            self._ask(now)
+            self._start_child(now)
         return endpoint
 
-    def known(self) -> Endpoint | None:
-        return look(self._environ) if self._is_local else self._elsewhere
+    def current(self) -> Endpoint | None:
+        return find_local_endpoint(self._environ) if self._is_local else self._remote
 
-    def lost(self) -> None:
+    def forget(self) -> None:
         """The endpoint did not answer: what was said about it may be old."""
-        self._elsewhere = None
+        self._remote = None
 
-    def hear(self) -> bool:
+    def read_child(self) -> bool:
         """Read what the asked process says; True when it has said it all. Raises Unreachable with its words."""
-        piece = os.read(self.pipe, SAID_MAX)
-        self._said += piece
-        if piece and len(self._said) < SAID_MAX:
+        piece = os.read(self.pipe, READ_MAX)
+        self._child_output += piece
+        if piece and len(self._child_output) < READ_MAX:
             return False
-        self._end()
-        self._understand()
+        self._reap_child()
+        self._parse_child_output()
         return True
 
     def check(self, now: float) -> None:
-        if self.pipe >= 0 and now - self._began > REACH_PATIENCE:
+        if self.pipe >= 0 and now - self._started_at > REACH_TIMEOUT:
             os.kill(self._child, signal.SIGKILL)
-            self._end()
-            raise Unreachable("relay_unreachable", f"no relay after {REACH_PATIENCE:.0f} s", ADVICE)
+            self._reap_child()
+            raise Unreachable("relay_unreachable", f"no relay after {REACH_TIMEOUT:.0f} s", ADVICE)
 
-    def _ask(self, now: float) -> None:
+    def _start_child(self, now: float) -> None:
         self.pipe, writing = os.pipe()
-        self._began, self._said = now, b""
+        self._started_at, self._child_output = now, b""
         quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 2)]
         try:
             self._child = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-P", "-m", REACH],
+                [sys.executable, "-P", "-m", REACH_MODULE],
                 self._environ,
                 file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, writing, 1)],
                 setpgroup=0,  # a client that ends us and our group must not end a start that others wait for
@@ -163,19 +163,19 @@ class Way:
         finally:
             os.close(writing)
 
-    def _end(self) -> None:
+    def _reap_child(self) -> None:
         os.close(self.pipe)
         self.pipe = -1
         os.waitpid(self._child, 0)
 
-    def _understand(self) -> None:
+    def _parse_child_output(self) -> None:
         try:
-            said = json.loads(self._said)
-            problem = said.get("error")
-            endpoint = None if problem else Endpoint(said)
+            result = json.loads(self._child_output)
+            problem = result.get("error")
+            endpoint = None if problem else Endpoint(result)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Unreachable("relay_unreachable", "the relay could not be found", ADVICE) from None
         if endpoint is None:
             raise Unreachable(problem["code"], problem["message"], problem["hint"] or "")
         self._is_local = endpoint.is_local
-        self._elsewhere = None if endpoint.is_local else endpoint
+        self._remote = None if endpoint.is_local else endpoint

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 UNREACHABLE = -32000  # the relay cannot be asked; clients know this one as a closed connection
-CALL, NOTE, REPLY = "call", "note", "reply"
+CALL, NOTIFICATION, RESPONSE = "call", "note", "reply"
 INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
 PROGRESS = "notifications/progress"
 # A message that names its protocol in itself belongs to no session: the protocols since 2026.
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 REQUEST_KEY = "delegate/requestKey"
-NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{0,200}")'
 ID_AT_THE_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + ID + rb"\s*,")
 ID_AT_THE_END = re.compile(rb"[,{]\s*" + ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
@@ -36,7 +36,7 @@ class Refusal(Exception):
         return error_line(self.id, self.code, self.message)
 
 
-class Message:
+class ClientMessage:
     """A message of the client that the relay is to have."""
 
     __slots__ = ("body", "cancels", "id", "kind", "method", "name", "version")
@@ -45,7 +45,7 @@ class Message:
         params = value.get("params")
         given = params if isinstance(params, dict) else {}
         meta = given.get("_meta")
-        name = given.get(NAMED.get(value.get("method", ""), ""))
+        name = given.get(NAME_PARAMETERS.get(value.get("method", ""), ""))
         version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
         self.kind, self.body = kind, body
         self.id: str | int = value.get("id", "")
@@ -56,25 +56,25 @@ class Message:
         self.cancels: str | int | None = cancelled if is_id(cancelled) else None
 
 
-def _no_number(text: str) -> float:
+def _reject_constant(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
 
 
-DECODER = json.JSONDecoder(parse_constant=_no_number)
+DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-def read(line: bytes, new_key: Callable[[], str]) -> Message:
+def parse_line(line: bytes, new_key: Callable[[], str]) -> ClientMessage:
     """What a line of the client says; a call of a tool gets a key, so that sending it again does nothing twice."""
     try:
         value = DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise Refusal(PARSE_ERROR, f"this line is not JSON ({error}); send one JSON-RPC message a line") from None
-    kind = _kind(value)
+    kind = _classify(value)
     keyed = kind == CALL and value["method"] == "tools/call" and _add_key(value, new_key)
-    return Message(kind, value, dumped(value) if keyed else line)
+    return ClientMessage(kind, value, dump(value) if keyed else line)
 
 
-def _kind(value: Any) -> str:
+def _classify(value: Any) -> str:
     if isinstance(value, list):
         raise Refusal(INVALID_REQUEST, "batches are not taken; send one JSON-RPC message a line")
     if not isinstance(value, dict):
@@ -87,13 +87,13 @@ def _kind(value: Any) -> str:
     if "method" not in value:
         if known is None or not ("result" in value or "error" in value):
             raise Refusal(INVALID_REQUEST, "this is no request, no notification and no response", known)
-        return REPLY
+        return RESPONSE
     method = value["method"]
     if not isinstance(method, str) or not method:
         raise Refusal(INVALID_REQUEST, "a method is a name", known)
     if known is None and not method.startswith("notifications/"):
         raise Refusal(INVALID_REQUEST, f"{method[:80]} is a request, and a request needs an id")
-    return NOTE if known is None else CALL
+    return NOTIFICATION if known is None else CALL
 
 
 def is_id(value: object) -> bool:
@@ -111,21 +111,21 @@ def _add_key(value: dict[str, Any], new_key: Callable[[], str]) -> bool:
     return True
 
 
-def dumped(value: object) -> bytes:
+def dump(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half of a pair, which only an escape can say
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def id_of_ends(start: bytes, end: bytes) -> str | int | None:
+def find_id(start: bytes, end: bytes) -> str | int | None:
     """The id of a message of which only the first and the last bytes were kept; it stands at one of the two ends."""
     found = ID_AT_THE_START.match(start) or ID_AT_THE_END.search(end)
     known: str | int | None = json.loads(found[1].decode("utf-8", "replace")) if found else None
     return known
 
 
-def heard(text: bytes) -> dict[str, Any] | None:
+def parse_message(text: bytes) -> dict[str, Any] | None:
     """A message of the relay; None when it is none."""
     try:
         value = DECODER.decode(text.decode())
@@ -134,7 +134,7 @@ def heard(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
-def is_answer(value: dict[str, Any]) -> bool:
+def is_response(value: dict[str, Any]) -> bool:
     return "method" not in value and ("result" in value or "error" in value)
 
 
@@ -142,4 +142,4 @@ def error_line(id: str | int | None, code: int, message: str, data: dict[str, st
     error: dict[str, Any] = {"code": code, "message": message}
     if data:
         error["data"] = data
-    return dumped({"jsonrpc": "2.0", "id": id, "error": error})
+    return dump({"jsonrpc": "2.0", "id": id, "error": error})

@@ -9,16 +9,16 @@ import signal
 import time
 
 from delegate.bridge import rpc
-from delegate.bridge.client import LINE_MAX, PIECE, Input, Output, TooLong
-from delegate.bridge.courier import Courier
+from delegate.bridge.dispatcher import Dispatcher
+from delegate.bridge.stdio import LINE_MAX, READ_SIZE, Input, Output, OversizedLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-LAST_WORDS = 0.4  # seconds for calls to be answered after the client has closed its side
-GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+CLOSE_TIMEOUT = 0.4  # seconds for calls to be answered after the client has closed its side
+HANGUP_MASK = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def run(*, verbose: bool) -> int:
@@ -38,7 +38,7 @@ class Bridge:
     def __init__(self, environ: Mapping[str, str], *, verbose: bool) -> None:
         self._verbose = verbose
         self._input, self._output = Input(), Output(STDOUT)
-        self._courier = Courier(environ, self._output, self._log)
+        self._dispatcher = Dispatcher(environ, self._output, self._log)
         self._poll = select.poll()
         self._masks: dict[int, int] = {}
         self._wake = -1  # where signals are told
@@ -48,25 +48,25 @@ class Bridge:
         self._is_over = False
 
     def run(self) -> None:
-        self._wake = _hear_signals()
+        self._wake = _install_signals()
         while True:
             now = time.monotonic()
-            self._courier.advance(now, may_start=self._is_open)
-            done = not self._is_open and self._courier.owes_nothing and not self._output.waiting
+            self._dispatcher.advance(now, may_start=self._is_open)
+            done = not self._is_open and self._dispatcher.is_idle and not self._output.waiting
             if self._is_over or done or now >= self._end_at:
                 break
             self._watch()
             for descriptor, mask in self._poll.poll(self._timeout(now)):
                 self._react(descriptor, mask)
-        self._courier.bid_farewell()
+        self._dispatcher.delete_session()
 
     def _watch(self) -> None:
         """Tell `poll` what to wait for; a client that does not read makes the relay wait too."""
         is_full = self._output.is_full
-        wanted = {} if is_full else self._courier.masks()
+        wanted = {} if is_full else self._dispatcher.poll_masks()
         wanted |= {self._wake: select.POLLIN, STDOUT: self._output.mask}
         if self._is_open:
-            wanted[STDIN] = 0 if is_full or self._courier.is_full else select.POLLIN
+            wanted[STDIN] = 0 if is_full or self._dispatcher.is_full else select.POLLIN
         for number in self._masks.keys() - wanted.keys():
             self._poll.unregister(number)
         for number, mask in wanted.items():
@@ -76,7 +76,7 @@ class Bridge:
 
     def _timeout(self, now: float) -> float | None:
         """Milliseconds until something is due."""
-        soonest = min(self._end_at, self._courier.due)
+        soonest = min(self._end_at, self._dispatcher.due)
         return None if soonest == float("inf") else max(0.0, soonest - now) * 1000 + 1
 
     def _react(self, descriptor: int, mask: int) -> None:
@@ -87,27 +87,27 @@ class Bridge:
         elif descriptor == STDOUT:
             self._write(mask)
         else:
-            self._courier.react(descriptor)
+            self._dispatcher.react(descriptor)
 
     def _read(self) -> None:
         try:
-            data = os.read(STDIN, PIECE)
+            data = os.read(STDIN, READ_SIZE)
         except BlockingIOError:
             return
         if not data:
             self._is_open = False
-            self._end_at = time.monotonic() + LAST_WORDS
-        for line in self._input.feed(data) if data else self._input.last():
+            self._end_at = time.monotonic() + CLOSE_TIMEOUT
+        for line in self._input.feed(data) if data else self._input.flush():
             try:
-                self._take(line)
+                self._handle_line(line)
             except rpc.Refusal as refusal:
-                self._output.say(refusal.line)
+                self._output.enqueue(refusal.line)
 
-    def _take(self, line: bytes | TooLong) -> None:
-        if isinstance(line, TooLong):
-            said = f"this message is longer than {LINE_MAX:,} bytes; send a shorter one"
-            raise rpc.Refusal(rpc.INVALID_REQUEST, said, line.id)
-        self._courier.take(rpc.read(line, self._new_key))
+    def _handle_line(self, line: bytes | OversizedLine) -> None:
+        if isinstance(line, OversizedLine):
+            text = f"this message is longer than {LINE_MAX:,} bytes; send a shorter one"
+            raise rpc.Refusal(rpc.INVALID_REQUEST, text, line.id)
+        self._dispatcher.enqueue(rpc.parse_line(line, self._new_key))
 
     def _new_key(self) -> str:
         """Another one for every call of every bridge there ever was."""
@@ -116,7 +116,7 @@ class Bridge:
 
     def _write(self, mask: int) -> None:
         try:
-            if mask & GONE:
+            if mask & HANGUP_MASK:
                 raise BrokenPipeError("nobody reads")
             self._output.write()
         except OSError:
@@ -124,15 +124,15 @@ class Bridge:
 
     def _log(self, event: str, **fields: object) -> None:
         if self._verbose:
-            told = "".join(f" {name}={value!s}" for name, value in fields.items())
-            line = "".join(c if c.isprintable() else "?" for c in f"delegate mcp: {event}{told}")
+            details = "".join(f" {name}={value!s}" for name, value in fields.items())
+            line = "".join(c if c.isprintable() else "?" for c in f"delegate mcp: {event}{details}")
             try:
                 os.write(STDERR, f"{line}\n".encode())
             except OSError:
                 self._verbose = False
 
 
-def _hear_signals() -> int:
+def _install_signals() -> int:
     """A descriptor on which signals are told, so that they end a `poll`."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import ssl
 
-from delegate.bridge.connection import PIECE, Connection
+from delegate.bridge.connection import READ_SIZE, Connection
 from delegate.bridge.endpoint import Unreachable
 
 TYPE_CHECKING = False
@@ -25,20 +25,20 @@ class SecureConnection(Connection):
     def mask(self) -> int:
         return self._wants or super().mask
 
-    def _opened(self) -> bool:
+    def _finish_connect(self) -> bool:
         if not isinstance(self.socket, ssl.SSLSocket):
-            super()._opened()
+            super()._finish_connect()
             self._is_open = False
             context = ssl.create_default_context()
             self.socket = context.wrap_socket(self.socket, server_hostname=self._host, do_handshake_on_connect=False)
         try:
             self.socket.do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self._wants = _wanted(error)
+            self._wants = _poll_mask(error)
             return False
         except ssl.SSLCertVerificationError as error:
-            said = f"the certificate of {self._host} is not trusted ({error.verify_message})"
-            raise Unreachable("relay_unreachable", said, "SSL_CERT_FILE may name its authority") from error
+            message = f"the certificate of {self._host} is not trusted ({error.verify_message})"
+            raise Unreachable("relay_unreachable", message, "SSL_CERT_FILE may name its authority") from error
         self._wants = 0
         self._is_open = True
         return True
@@ -47,7 +47,7 @@ class SecureConnection(Connection):
         try:
             super()._flush()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self._wants = _wanted(error) | select.POLLIN
+            self._wants = _poll_mask(error) | select.POLLIN
         else:
             self._wants = 0
 
@@ -55,7 +55,7 @@ class SecureConnection(Connection):
         """All that TLS has undone: what stays inside it wakes no `poll`."""
         pieces = []
         try:
-            while piece := self.socket.recv(PIECE):
+            while piece := self.socket.recv(READ_SIZE):
                 pieces.append(piece)
         except ssl.SSLWantReadError:
             return b"".join(pieces)
@@ -64,5 +64,5 @@ class SecureConnection(Connection):
         return b"".join(pieces) or None
 
 
-def _wanted(error: ssl.SSLError) -> int:
+def _poll_mask(error: ssl.SSLError) -> int:
     return select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT

@@ -12,35 +12,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from delegate.cli.render import terminal
-from delegate.cli.render.output import Look, json_line
+from delegate.cli.render.output import OutputStyle, json_line
 from delegate.client.client import Client
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, Settled, settings_of, settled
-from delegate.errors import DelegateError, Refused, escaped
+from delegate.config.settings import ResolvedSetting, Settings, resolve_settings, settings_from
+from delegate.errors import DelegateError, Refused, escape
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from delegate.client.responses import TaskData
 
-COMPLETING = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
+COMPLETION_VARIABLE = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
 
 
 @dataclass(kw_only=True)
-class Door:
+class CommandContext:
     environ: Mapping[str, str]
     as_json: bool = False
     verbose: bool = False
-    said: set[str] = field(default_factory=set)
+    said_messages: set[str] = field(default_factory=set)
 
     @cached_property
-    def settled(self) -> list[Settled]:
-        return settled(self.environ)
+    def resolved_settings(self) -> list[ResolvedSetting]:
+        return resolve_settings(self.environ)
 
     @cached_property
     def settings(self) -> Settings:
-        return settings_of(self.settled)
+        return settings_from(self.resolved_settings)
 
     @property
     def home(self) -> Home:
@@ -62,10 +62,10 @@ class Door:
 
         start(settings, runners=None, environ=self.environ)
 
-    def look(self) -> Look:
+    def style(self) -> OutputStyle:
         colour = terminal.wants_colour(self.environ, sys.stdout)
         width, folds = terminal.width(self.environ), terminal.is_terminal(sys.stdout)
-        return Look(width=width, colour=colour, now=datetime.now(UTC), folds=folds)
+        return OutputStyle(width=width, colour=colour, now=datetime.now(UTC), wraps=folds)
 
     def print(self, lines: Iterable[str]) -> None:
         """Results, on standard output."""
@@ -78,7 +78,7 @@ class Door:
     def print_json_lines(self, values: Iterable[object]) -> None:
         """On a terminal nothing in them may drive it; for a program they stay as they are, which is the same JSON."""
         lines = map(json_line, values)
-        self.print(map(terminal.escaped_json, lines) if terminal.is_terminal(sys.stdout) else lines)
+        self.print(map(terminal.escape_json, lines) if terminal.is_terminal(sys.stdout) else lines)
 
     def print_task(self, task: TaskData) -> None:
         """What a command that made a task, or did something to it, is asked for: its id."""
@@ -87,7 +87,7 @@ class Door:
         else:
             self.print([task["taskId"]])
 
-    def add(self, lines: Iterable[str]) -> None:
+    def print_details(self, lines: Iterable[str]) -> None:
         """What people want to see beside a result, and programs do not; on standard error."""
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -99,21 +99,21 @@ class Door:
         """Everything that is no result, on standard error."""
         if sys.stderr is None:
             return
-        sys.stderr.write(f"delegate: {escaped(message)}\n" + (f"hint: {escaped(hint)}\n" if hint else ""))
+        sys.stderr.write(f"delegate: {escape(message)}\n" + (f"hint: {escape(hint)}\n" if hint else ""))
         sys.stderr.flush()
 
     def say_once(self, message: str) -> None:
-        if message not in self.said:
-            self.said.add(message)
+        if message not in self.said_messages:
+            self.said_messages.add(message)
             self.say(message)
 
-    def complain(self, error: DelegateError, *, as_json: bool) -> None:
+    def print_error(self, error: DelegateError, *, as_json: bool) -> None:
         if not as_json:
             self.say(terminal.one_line(error.message), terminal.one_line(error.hint))
         elif sys.stderr is not None:
             problem = {"error": error.code, "message": error.message, "hint": error.hint}
             line = json_line(problem)
-            sys.stderr.write(f"{terminal.escaped_json(line) if terminal.is_terminal(sys.stderr) else line}\n")
+            sys.stderr.write(f"{terminal.escape_json(line) if terminal.is_terminal(sys.stderr) else line}\n")
 
 
 class HintedUsage(click.UsageError):
@@ -124,26 +124,26 @@ class HintedUsage(click.UsageError):
         self.hint = hint
 
 
-def _remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
-    def remember(context: click.Context, _: click.Parameter, given: bool) -> None:
+def _set_flag(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def set_flag(click_context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
-            setattr(context.find_object(Door), name, True)
+            setattr(click_context.find_object(CommandContext), name, True)
 
-    return remember
+    return set_flag
 
 
 def shared_options(function: Function) -> Function:
     """--json and -v, which every command takes."""
     verbose = click.option(
-        "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember("verbose"), help="Show tracebacks."
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=_set_flag("verbose"), help="Show tracebacks."
     )
     as_json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_remember("as_json"), help="One JSON object a line."
+        "--json", is_flag=True, expose_value=False, callback=_set_flag("as_json"), help="One JSON object a line."
     )
     return as_json(verbose(function))
 
 
-def paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """For an option whose value the shell itself completes: a "file" or a "dir"."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

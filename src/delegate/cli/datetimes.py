@@ -6,14 +6,14 @@ import re
 from datetime import datetime, timedelta
 
 from delegate.errors import InvalidSchedule
-from delegate.schedule.zones import moment_of, moments_of, zone_named
+from delegate.schedule.zones import first_instant_of, instants_of, zone_named
 
 FROM_NOW = re.compile(r"\+(\d{1,9})([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-HOW = "write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h"
+DATETIME_HELP = "write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h"
 
 
-def parse_moment(field: str, text: str, zone: str, now: datetime) -> str:
+def parse_datetime(field: str, text: str, zone: str, now: datetime) -> str:
     """ISO 8601 with its offset, from ISO 8601 with or without one, or from a time that is counted from now."""
     if counted := FROM_NOW.fullmatch(text.strip()):
         try:
@@ -21,21 +21,21 @@ def parse_moment(field: str, text: str, zone: str, now: datetime) -> str:
         except OverflowError:
             raise InvalidSchedule(field=field, why=f"{text} from now is after the year 9999") from None
     try:
-        moment = datetime.fromisoformat(text.strip())
+        instant = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidSchedule(field=field, why=f"{text!r} is no moment; {HOW}") from None
+        raise InvalidSchedule(field=field, why=f"{text!r} is no moment; {DATETIME_HELP}") from None
     if len(text.strip()) <= len("2026-02-19"):
-        raise InvalidSchedule(field=field, why=f"{text!r} has no time of day; {HOW}")
-    if moment.tzinfo:
-        return moment.isoformat()
-    place = zone_named(zone)
-    return moment_of(moment, place).astimezone(place).isoformat()
+        raise InvalidSchedule(field=field, why=f"{text!r} has no time of day; {DATETIME_HELP}")
+    if instant.tzinfo:
+        return instant.isoformat()
+    zone_info = zone_named(zone)
+    return first_instant_of(instant, zone_info).astimezone(zone_info).isoformat()
 
 
-def skipped(text: str, zone: str) -> bool:
+def is_skipped_time(text: str, zone: str) -> bool:
     """Whether it is a time of day that the clocks of the zone do not show on that day."""
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
         return False
-    return time.tzinfo is None and not moments_of(time, zone_named(zone))
+    return time.tzinfo is None and not instants_of(time, zone_named(zone))

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from delegate.cli.context import Door
+from delegate.cli.context import CommandContext
 from delegate.cli.render import terminal
-from delegate.cli.render.output import note_of, open_questions
-from delegate.cli.render.screen import Screen
-from delegate.cli.render.timeline import QUIET, event_words
+from delegate.cli.render.output import open_questions, task_note
+from delegate.cli.render.screen import OutputSanitizer
+from delegate.cli.render.timeline import QUIET_KINDS, format_event
 from delegate.client.client import Client, StreamItem
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ FAILABLE = {"check", "setup"}  # commands whose end is shown when they did not p
 WAITS_AGAIN = {"released", "parked", "lost"}
 
 
-def follow(door: Door, client: Client, task: TaskData) -> TaskData:
+def follow(context: CommandContext, client: Client, task: TaskData) -> TaskData:
     """Show everything a task does until its end, and return it as it ended."""
-    show = follower(door, task)
-    told_why, is_waiting = "", True
+    show = create_follower(context, task)
+    shown_reason, is_waiting = "", True
     with show:
         for item in client.stream(task["taskId"], idle_after=ASK_WHY_AFTER):
             if item is None:
-                told_why = _say_why(door, client, task, told_why) if is_waiting else told_why
+                shown_reason = _say_reason(context, client, task, shown_reason) if is_waiting else shown_reason
             elif item.kind == "end":
                 ended: TaskData = item.data
                 return ended
@@ -54,7 +54,7 @@ def follow(door: Door, client: Client, task: TaskData) -> TaskData:
                 show.item(item)
                 if item.kind == "event" and item.data["kind"] == "question":
                     # What is shown may be long past: only the task knows whether it still waits.
-                    say_question(door, client.task(task["taskId"])["task"])
+                    say_question(context, client.task(task["taskId"])["task"])
     raise AssertionError("a stream ends with its task's end")
 
 
@@ -64,38 +64,38 @@ def waits_after(item: StreamItem, before: bool) -> bool:
     return kind in WAITS_AGAIN or (before and kind != "claimed")
 
 
-def show_events(door: Door, events: Sequence[EventData], tail: int | None) -> None:
+def show_events(context: CommandContext, events: Sequence[EventData], tail: int | None) -> None:
     """What an agent did so far, from its events."""
     shown = [event for event in events if is_shown(event)]
     for event in shown[-tail:] if tail else shown:
-        if door.as_json:
-            door.print_json(event)
+        if context.as_json:
+            context.print_json(event)
         else:
-            show_event(door, event)
+            show_event(context, event)
 
 
-def show_lines(door: Door, output: OutputData) -> None:
+def show_lines(context: CommandContext, output: OutputData) -> None:
     """Output as the relay has split it into lines."""
-    if door.as_json:
-        door.print_json_lines(output["lines"])
+    if context.as_json:
+        context.print_json_lines(output["lines"])
         return
     with ByteWriter() as writer:
         for line in output["lines"]:
             writer.write(line["stream"], f"{line['text']}\n".encode("utf-8", "replace"))
 
 
-def _say_why(door: Door, client: Client, task: TaskData, told: str) -> str:
+def _say_reason(context: CommandContext, client: Client, task: TaskData, shown_reason: str) -> str:
     why = client.task(task["taskId"])["task"]["why"] or ""
-    if why and why != told and not door.as_json:
+    if why and why != shown_reason and not context.as_json:
         words = terminal.one_line(why)
-        door.say(f"{task['taskId']} {words if words.startswith('waits ') else f'waits: {words}'}")
+        context.say(f"{task['taskId']} {words if words.startswith('waits ') else f'waits: {words}'}")
     return why
 
 
-def say_question(door: Door, task: TaskData) -> None:
+def say_question(context: CommandContext, task: TaskData) -> None:
     """How to answer, as long as nobody has."""
-    if open_questions(task) and not door.as_json:
-        door.say(f"{task['taskId']} waits for an answer", f"delegate answer {task['taskId']} TEXT")
+    if open_questions(task) and not context.as_json:
+        context.say(f"{task['taskId']} waits for an answer", f"delegate answer {task['taskId']} TEXT")
 
 
 def exit_code(task: TaskData) -> int:
@@ -112,15 +112,15 @@ def exit_code(task: TaskData) -> int:
     return code if code > 0 else 128 - code  # a signal, as shells tell it
 
 
-def say_end(door: Door, task: TaskData) -> None:
+def say_end(context: CommandContext, task: TaskData) -> None:
     """What a follower has not seen: a bad end, or a good one that left nothing to look at."""
     result = task["result"]
     if task["status"] != "completed":
-        door.say(f"{task['taskId']} {task['status']}: {note_of(task)}", task["advice"] or "")
+        context.say(f"{task['taskId']} {task['status']}: {task_note(task)}", task["advice"] or "")
     elif task["reason"] == "no_changes":
-        door.say(f"{task['taskId']} completed: nothing was changed")
+        context.say(f"{task['taskId']} completed: nothing was changed")
     if result is not None and result["isKept"]:
-        door.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` brings it back")
+        context.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` brings it back")
 
 
 class ByteWriter:
@@ -128,19 +128,21 @@ class ByteWriter:
 
     def __init__(self) -> None:
         self._streams: dict[str, TextIO | None] = {"stdout": sys.stdout, "stderr": sys.stderr}
-        self._screens = {name: Screen() for name, stream in self._streams.items() if terminal.is_terminal(stream)}
+        self._sanitizers = {
+            name: OutputSanitizer() for name, stream in self._streams.items() if terminal.is_terminal(stream)
+        }
 
     def __enter__(self) -> ByteWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self._screens:
-            self._write_text(name, self._screens[name].feed(b"", final=True) + RESET)
+        for name in self._sanitizers:
+            self._write_text(name, self._sanitizers[name].feed(b"", final=True) + RESET)
 
     def write(self, name: str, data: bytes) -> None:
         stream = self._streams[name]
-        if name in self._screens:
-            self._write_text(name, self._screens[name].feed(data))
+        if name in self._sanitizers:
+            self._write_text(name, self._sanitizers[name].feed(data))
         elif stream is not None:
             stream.flush()
             stream.buffer.write(data)
@@ -153,15 +155,15 @@ class ByteWriter:
             stream.flush()
 
 
-class Follower:
+class TaskFollower:
     """Shows one kind of task; as a context, leaves the terminal as it was."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
         self._writer = ByteWriter()
         self._offsets: dict[str, int] = {}
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> TaskFollower:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,8 +180,8 @@ class Follower:
         self._writer.write(piece["stream"], base64.b64decode(piece["output"]))
 
     def event(self, event: EventData) -> None:
-        if event["kind"] in NOTABLE or is_another_try(event):
-            self._door.say(event_words(event))
+        if event["kind"] in NOTABLE or is_retry(event):
+            self._context.say(format_event(event))
 
     def _note_gap(self, piece: dict[str, Any]) -> None:
         """Of much output the relay keeps the beginning and the end."""
@@ -187,10 +189,10 @@ class Follower:
         missing = piece["offset"] - self._offsets.get(piece["attemptId"], 0)
         self._offsets[piece["attemptId"]] = piece["offset"] + data
         if missing > 0:
-            self._door.say(f"{missing:,} bytes of output were left out here")
+            self._context.say(f"{missing:,} bytes of output were left out here")
 
 
-class AgentFollower(Follower):
+class AgentFollower(TaskFollower):
     """An agent's own output is its protocol; what it does is in its events, and its complaints on standard error."""
 
     def output(self, piece: dict[str, Any]) -> None:
@@ -198,14 +200,14 @@ class AgentFollower(Follower):
             self._writer.write("stderr", base64.b64decode(piece["output"]))
 
     def event(self, event: EventData) -> None:
-        show_event(self._door, event)
+        show_event(self._context, event)
 
 
-class JsonFollower(Follower):
+class JsonFollower(TaskFollower):
     """A character may begin in one piece of a stream and end in the next."""
 
-    def __init__(self, door: Door) -> None:
-        super().__init__(door)
+    def __init__(self, context: CommandContext) -> None:
+        super().__init__(context)
         self._decoders: dict[tuple[str, str], codecs.IncrementalDecoder] = {}
         self._last: dict[tuple[str, str], str] = {}  # when the last piece came
 
@@ -229,28 +231,28 @@ class JsonFollower(Follower):
         self._print(event)
 
     def _print(self, value: object) -> None:
-        self._door.print_json(value)
+        self._context.print_json(value)
         if sys.stdout is not None:
             sys.stdout.flush()
 
 
-def is_another_try(event: EventData) -> bool:
+def is_retry(event: EventData) -> bool:
     return event["kind"] == "claimed" and event["data"].get("attempt") != 1
 
 
 def is_shown(event: EventData) -> bool:
-    return bool(event_words(event)) and (event["kind"] not in QUIET or is_another_try(event))
+    return bool(format_event(event)) and (event["kind"] not in QUIET_KINDS or is_retry(event))
 
 
-def show_event(door: Door, event: EventData) -> None:
+def show_event(context: CommandContext, event: EventData) -> None:
     if not is_shown(event):
         return
-    words = event_words(event)
+    words = format_event(event)
     if event["kind"] == "message":
         words = message_text(str(event["data"].get("text", "")))
     failed = event["data"].get("output") if event["kind"] in FAILABLE else None
     lines = message_text(failed).splitlines() if isinstance(failed, str) else []
-    door.print([words, *(f"    {line}".rstrip() for line in lines)])
+    context.print([words, *(f"    {line}".rstrip() for line in lines)])
     if sys.stdout is not None:
         sys.stdout.flush()
 
@@ -260,6 +262,6 @@ def message_text(text: str) -> str:
     return "\n".join(terminal.one_line(line) if line.strip() else "" for line in text.strip().splitlines())
 
 
-def follower(door: Door, task: TaskData) -> Follower:
-    kinds: dict[str, Callable[[Door], Follower]] = {"shell": Follower}
-    return JsonFollower(door) if door.as_json else kinds.get(task["agent"], AgentFollower)(door)
+def create_follower(context: CommandContext, task: TaskData) -> TaskFollower:
+    kinds: dict[str, Callable[[CommandContext], TaskFollower]] = {"shell": TaskFollower}
+    return JsonFollower(context) if context.as_json else kinds.get(task["agent"], AgentFollower)(context)

@@ -12,7 +12,7 @@ from importlib import import_module
 import click
 
 from delegate import __version__
-from delegate.cli.context import COMPLETING, Door, HintedUsage, examples, shared_options
+from delegate.cli.context import COMPLETION_VARIABLE, CommandContext, HintedUsage, examples, shared_options
 from delegate.config.home_files import DISK_FULL_ERRORS
 from delegate.errors import DelegateError, DiskFull, Reported
 
@@ -85,15 +85,15 @@ def cli(ctx: click.Context) -> None:
 
 def _commands_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """The commands that may follow those on the line."""
-    context = ctx.find_root()
+    click_context = ctx.find_root()
     for word in ctx.params.get("words") or ():
-        command = context.command
-        found = command.get_command(context, word) if isinstance(command, click.Group) else None
+        command = click_context.command
+        found = command.get_command(click_context, word) if isinstance(command, click.Group) else None
         if found is None:
             return []
-        context = click.Context(found, info_name=word, parent=context)
-    command = context.command
-    known = command.list_commands(context) if isinstance(command, click.Group) else []
+        click_context = click.Context(found, info_name=word, parent=click_context)
+    command = click_context.command
+    known = command.list_commands(click_context) if isinstance(command, click.Group) else []
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -103,33 +103,33 @@ def _commands_after(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show what there is, or how one command is used."""
-    context = ctx.find_root()
+    click_context = ctx.find_root()
     for word in words:
-        if not isinstance(context.command, click.Group):
-            path = context.command_path
-            told = f"{path.removeprefix('delegate ')} {word}"
-            raise HintedUsage(f"no such command {told!r}", f"`{path} --help` shows how it is used")
-        name, found, _ = context.command.resolve_command(context, [word])
+        if not isinstance(click_context.command, click.Group):
+            path = click_context.command_path
+            missing = f"{path.removeprefix('delegate ')} {word}"
+            raise HintedUsage(f"no such command {missing!r}", f"`{path} --help` shows how it is used")
+        name, found, _ = click_context.command.resolve_command(click_context, [word])
         if found is not None:
-            context = click.Context(found, info_name=name, parent=context)
-    _show_help(context)
+            click_context = click.Context(found, info_name=name, parent=click_context)
+    _show_help(click_context)
 
 
-def _show_help(context: click.Context) -> None:
-    door = context.ensure_object(Door)
-    if door.as_json:
-        door.print_json({"command": context.command_path, "help": context.get_help()})
+def _show_help(click_context: click.Context) -> None:
+    context = click_context.ensure_object(CommandContext)
+    if context.as_json:
+        context.print_json({"command": click_context.command_path, "help": click_context.get_help()})
     else:
-        click.echo(context.get_help())
+        click.echo(click_context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
-    door = Door(environ=os.environ)
+    context = CommandContext(environ=os.environ)
     try:
-        code = _answer_shell(door) if COMPLETING in door.environ else _run(door, given)
+        code = _run_completion(context) if COMPLETION_VARIABLE in context.environ else _run(context, given)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -138,50 +138,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _discard_output()
         full = DiskFull(why=f"standard output cannot be written ({error.strerror})")
-        door.complain(full, as_json=door.as_json)
+        context.print_error(full, as_json=context.as_json)
         code = full.exit_code
     gc.freeze()  # the last look for garbage at exit takes a tenth of the time of `delegate status`
     return code
 
 
-def _answer_shell(door: Door) -> int:
+def _run_completion(context: CommandContext) -> int:
     from delegate.cli.commands.completion import complete  # noqa: PLC0415  only when a shell completes a line
 
-    return complete(cli, door)
+    return complete(cli, context)
 
 
-def _run(door: Door, given: list[str]) -> int:
+def _run(context: CommandContext, given: list[str]) -> int:
     as_json = "--json" in given
     try:
-        with cli.make_context("delegate", given, obj=door) as context:
-            result = cli.invoke(context)
+        with cli.make_context("delegate", given, obj=context) as click_context:
+            result = cli.invoke(click_context)
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.UsageError as error:
-        return _show_usage(door, error, as_json=as_json)
+        return _show_usage(context, error, as_json=as_json)
     except DelegateError as error:
-        if door.verbose:
+        if context.verbose:
             _show_traceback()
-        door.complain(error, as_json=door.as_json)
+        context.print_error(error, as_json=context.as_json)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        door.say("interrupted")
+        context.say("interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:  # the top of the program: shown with -v
         if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS:
             raise  # not ours: whoever reads what is printed has gone, or has no room for it
-        if door.verbose:
+        if context.verbose:
             _show_traceback()
-        door.complain(_defect(error), as_json=as_json)
+        context.print_error(_defect(error), as_json=as_json)
         return EXIT_DEFECT
 
 
-def _show_usage(door: Door, error: click.UsageError, *, as_json: bool) -> int:
+def _show_usage(context: CommandContext, error: click.UsageError, *, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group of commands alone: this is its help
         click.echo(error.message)
         return 0
-    door.complain(_usage(error), as_json=as_json)
+    context.print_error(_usage(error), as_json=as_json)
     return EXIT_USAGE
 
 

@@ -9,7 +9,7 @@ PAGE_MAX = 100
 Row = TypeVar("Row")
 
 
-def newest(page: Callable[[int, str | None], tuple[list[Row], str | None]], limit: int) -> tuple[list[Row], bool]:
+def fetch_newest(page: Callable[[int, str | None], tuple[list[Row], str | None]], limit: int) -> tuple[list[Row], bool]:
     """As many as are wanted, and whether there are more; `page` takes a number and a cursor, and gives the next one."""
     found: list[Row] = []
     cursor: str | None = None

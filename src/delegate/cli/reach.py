@@ -9,40 +9,40 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.bridge.endpoint import on_this_machine
+from delegate.bridge.endpoint import local_endpoint
 from delegate.client.client import remote_target
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
-from delegate.config.values import without_login
+from delegate.config.values import mask_login
 from delegate.errors import DelegateError, RelayUnreachable
 from delegate.keeper.start import start
 
-CONNECT_PATIENCE = 15.0  # seconds
+CONNECT_TIMEOUT = 15.0  # seconds
 
 
 def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
     """The relay of these settings; the local one is started if it does not run."""
     machine = home_files.machine_id(Home(settings.home))
     if not settings.is_local:
-        return {**_elsewhere(settings), "local": False, "machine": machine}
+        return {**_remote(settings), "local": False, "machine": machine}
     start(settings, runners=None, environ=environ)
     address = home_files.live_address(Home(settings.home))
     if address is None:
         raise RelayUnreachable(url=settings.home, why="it ended right after its start", advice="try again")
-    return on_this_machine(address.port, home_files.token_for(settings, host=None), machine)
+    return local_endpoint(address.port, home_files.token_for(settings, host=None), machine)
 
 
-def _elsewhere(settings: Settings) -> dict[str, Any]:
+def _remote(settings: Settings) -> dict[str, Any]:
     """With the address that answered: a name may have several, and looking one up may take long."""
     target, path, token = remote_target(settings)
     try:
-        with socket.create_connection((target.host, target.port), CONNECT_PATIENCE) as trial:
+        with socket.create_connection((target.host, target.port), CONNECT_TIMEOUT) as trial:
             address = trial.getpeername()[0]
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise RelayUnreachable(
-            url=without_login(settings.relay_url), why=why, advice="check DELEGATE_RELAY_URL"
+            url=mask_login(settings.relay_url), why=why, advice="check DELEGATE_RELAY_URL"
         ) from error
     where = {"address": address, "host": target.host, "authority": target.authority, "port": target.port}
     return {**where, "path": path, "secure": target.secure, "token": token}

@@ -9,33 +9,33 @@ from delegate.errors import InvalidField
 
 PROMPT_MAX = 250_000  # as model.PROMPT_MAX, which is slow to load; a test compares them
 BYTES_PER_CHARACTER = 4
-WANTED = {"answer": "say what the agent is to know"}  # of a field that is empty
+EMPTY_HINTS = {"answer": "say what the agent is to know"}  # of a field that is empty
 
 
-def read_prompt(words: tuple[str, ...], prompt_file: str | None) -> str:
-    if words and prompt_file:
+def read_prompt(arguments: tuple[str, ...], prompt_file: str | None) -> str:
+    if arguments and prompt_file:
         raise InvalidField(field="prompt", why="give it as words or as --prompt-file, not both")
     if prompt_file:
-        return checked_words("prompt", _read_text_file(Path(prompt_file)))
-    return read_words("prompt", words)
+        return check_text("prompt", _read_text_file(Path(prompt_file)))
+    return read_text("prompt", arguments)
 
 
-def read_words(field: str, words: tuple[str, ...]) -> str:
+def read_text(field: str, arguments: tuple[str, ...]) -> str:
     """Several words make one text; a single - is all of standard input."""
-    if words != ("-",):
-        return checked_words(field, " ".join(words))
-    return checked_words(field, _decoded(field, _typed(field)))
+    if arguments != ("-",):
+        return check_text(field, " ".join(arguments))
+    return check_text(field, _decode(field, _read_stdin(field)))
 
 
 def read_value(field: str) -> str:
     """All of standard input as the value of a setting, without the end of its last line."""
-    text = _decoded(field, _typed(field)).removesuffix("\r")
+    text = _decode(field, _read_stdin(field)).removesuffix("\r")
     if not text:
         raise InvalidField(field=field, why="is empty: standard input had nothing in it")
     return text
 
 
-def _typed(field: str) -> bytes:
+def _read_stdin(field: str) -> bytes:
     if sys.stdin is None:
         raise InvalidField(field=field, why="- reads standard input, which is closed")
     return sys.stdin.buffer.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1)
@@ -44,12 +44,12 @@ def _typed(field: str) -> bytes:
 def _read_text_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return _decoded("prompt", file.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1))
+            return _decode("prompt", file.read(PROMPT_MAX * BYTES_PER_CHARACTER + 1))
     except OSError as error:
         raise InvalidField(field="promptFile", why=f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _decoded(field: str, data: bytes) -> str:
+def _decode(field: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig").rstrip("\n")
     except UnicodeDecodeError as error:
@@ -59,11 +59,11 @@ def _decoded(field: str, data: bytes) -> str:
         raise InvalidField(field=field, why="is not UTF-8 text") from error
 
 
-def checked_words(field: str, text: str) -> str:
+def check_text(field: str, text: str) -> str:
     if len(text) > PROMPT_MAX:
         raise InvalidField(field=field, why=f"has more than {PROMPT_MAX:,} characters; put the rest into a file")
     if not text.strip():
-        raise InvalidField(field=field, why=f"is empty; {WANTED.get(field, 'say what is to be done')}")
+        raise InvalidField(field=field, why=f"is empty; {EMPTY_HINTS.get(field, 'say what is to be done')}")
     check_encoding(field, text)
     return text
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from delegate import __version__
-from delegate.client.http import Exchange, Target, request_bytes
-from delegate.client.http_response import Event, Events, NotHttp, reason
+from delegate.client.http import HttpExchange, Target, request_bytes
+from delegate.client.http_response import EventStreamParser, NotHttp, ServerSentEvent, describe_error
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.config.values import without_login
+from delegate.config.values import mask_login
 from delegate.errors import (
     DelegateError,
     NoSuchSchedule,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     )
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-PATIENCE = 15.0  # seconds a call goes on trying while the relay restarts
+RETRY_TIMEOUT = 15.0  # seconds a call goes on trying while the relay restarts
 NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
-ANSWER_TIMEOUT = 30.0  # seconds of silence that end one try
-ANSWER_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
-STREAM_SILENCE = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
-BACKOFF_FIRST, BACKOFF_MOST = 0.05, 1.0
-Answer = TypeVar("Answer")
+RESPONSE_TIMEOUT = 30.0  # seconds of silence that end one try
+RESPONSE_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
+STREAM_IDLE_TIMEOUT = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
+BACKOFF_MIN, BACKOFF_MAX = 0.05, 1.0
+ReturnValue = TypeVar("ReturnValue")
 
 
 STREAM_MESSAGE_MAX = 8 * 1024 * 1024  # bytes of one event
@@ -67,15 +67,15 @@ class StreamItem:
     data: Any  # EventData, the piece of output, or TaskData: as the kind says
 
 
-def parsed(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> Any:
     try:
         return json.loads(data)
     except ValueError:
         raise NotHttp("its answer is not JSON") from None
 
 
-def understood(event: Event) -> StreamItem:
-    return StreamItem(id=event.id, kind=event.kind, data=parsed(event.data.decode("utf-8", "replace")))
+def parse_stream_item(event: ServerSentEvent) -> StreamItem:
+    return StreamItem(id=event.id, kind=event.kind, data=parse_json(event.data.decode("utf-8", "replace")))
 
 
 class Busy(Exception):
@@ -86,16 +86,16 @@ class Busy(Exception):
         self.problem = problem
 
 
-def nobody_starts(settings: Settings) -> None:
+def require_running_relay(settings: Settings) -> None:
     """What a client does about a missing relay that it must not start."""
-    if home_files.mended_address(Home(settings.home), home_files.MENDING_PATIENCE) is not None:
+    if home_files.wait_for_address(Home(settings.home), home_files.ADDRESS_REPAIR_TIMEOUT) is not None:
         return
     raise RelayUnreachable(
         url=settings.home, why="none is running for this DELEGATE_HOME", advice="`delegate up` starts it"
     )
 
 
-def silent(_: str) -> None:
+def ignore_notice(_: str) -> None:
     """Tells nobody."""
 
 
@@ -106,37 +106,37 @@ class Client:
         self,
         settings: Settings,
         *,
-        start: Callable[[Settings], None] = nobody_starts,
-        notice: Callable[[str], None] = silent,
+        start: Callable[[Settings], None] = require_running_relay,
+        notice: Callable[[str], None] = ignore_notice,
     ) -> None:
         self._settings = settings
         self._home = Home(settings.home)
         self._start = start
         self._notice = notice
-        self.url = without_login(settings.relay_url)
+        self.url = mask_login(settings.relay_url)
 
     def submit(self, request: Mapping[str, object]) -> TaskData:
-        answer: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
-        return answer
+        response: TaskData = self._call("POST", "/api/tasks", {**request, "requestKey": new_request_key()})
+        return response
 
     def submit_together(self, requests: Sequence[Mapping[str, object]]) -> list[TaskData]:
         """All of them or none; they may depend on each other by their names."""
         entries = [{**request, "requestKey": new_request_key()} for request in requests]
-        answer: BatchData = self._call("POST", "/api/tasks/batch", {"tasks": entries})
-        return answer["tasks"]
+        response: BatchData = self._call("POST", "/api/tasks/batch", {"tasks": entries})
+        return response["tasks"]
 
     def tasks(self, *, limit: int, cursor: str | None = None) -> TaskPage:
         query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
-        answer: TaskPage = self._call("GET", f"/api/tasks?{query}")
-        return answer
+        response: TaskPage = self._call("GET", f"/api/tasks?{query}")
+        return response
 
     def task(self, task_id: str) -> TaskDetail:
-        answer: TaskDetail = self._call("GET", _task_path(task_id))
-        return answer
+        response: TaskDetail = self._call("GET", _task_path(task_id))
+        return response
 
     def graph(self, task_id: str) -> GraphData:
-        answer: GraphData = self._call("GET", _task_path(task_id, "/graph"))
-        return answer
+        response: GraphData = self._call("GET", _task_path(task_id, "/graph"))
+        return response
 
     def answer(self, task_id: str, text: str) -> TaskData:
         body = {"text": text, "requestKey": new_request_key()}
@@ -144,80 +144,80 @@ class Client:
         return answer
 
     def cancel(self, task_id: str, reason: str) -> TaskData:
-        answer: TaskData = self._call("POST", _task_path(task_id, "/cancel"), {"reason": reason})
-        return answer
+        response: TaskData = self._call("POST", _task_path(task_id, "/cancel"), {"reason": reason})
+        return response
 
     def retry(self, task_id: str) -> TaskData:
-        answer: TaskData = self._call("POST", _task_path(task_id, "/retry"), {"requestKey": new_request_key()})
-        return answer
+        response: TaskData = self._call("POST", _task_path(task_id, "/retry"), {"requestKey": new_request_key()})
+        return response
 
     def resume(self, task_id: str, context: str | None) -> TaskData:
         added = {} if context is None else {"context": context}
         body = {**added, "requestKey": new_request_key()}
-        answer: TaskData = self._call("POST", _task_path(task_id, "/resume"), body)
-        return answer
+        response: TaskData = self._call("POST", _task_path(task_id, "/resume"), body)
+        return response
 
     def change(self, task_id: str) -> ChangeData:
-        answer: ChangeData = self._call("GET", _task_path(task_id, "/diff"))
-        return answer
+        response: ChangeData = self._call("GET", _task_path(task_id, "/diff"))
+        return response
 
     def prompt(self, task_id: str) -> PromptData:
-        answer: PromptData = self._call("GET", _task_path(task_id, "/prompt"))
-        return answer
+        response: PromptData = self._call("GET", _task_path(task_id, "/prompt"))
+        return response
 
     def output(self, task_id: str, tail: int | None) -> OutputData:
         query = f"?tail={tail}" if tail else ""
-        answer: OutputData = self._call("GET", _task_path(task_id, f"/output{query}"))
-        return answer
+        response: OutputData = self._call("GET", _task_path(task_id, f"/output{query}"))
+        return response
 
     def raw_output(self, task_id: str) -> Iterator[bytes]:
         """The exact bytes of the last attempt, piece by piece."""
-        with self._open(_task_path(task_id, "/output/raw?stream=all")) as answer:
+        with self._open(_task_path(task_id, "/output/raw?stream=all")) as response:
             try:
-                while piece := answer.read():
+                while piece := response.read():
                     yield piece
             except (OSError, NotHttp) as error:
                 raise self._unreachable(error) from error
 
     def schedule(self, request: Mapping[str, object]) -> ScheduleDetail:
         body = {**request, "requestKey": new_request_key()}
-        answer: ScheduleDetail = self._call("POST", "/api/schedules", body)
-        return answer
+        response: ScheduleDetail = self._call("POST", "/api/schedules", body)
+        return response
 
     def pipeline(self, steps: Sequence[Mapping[str, object]]) -> PipelineData:
         body = {"steps": steps, "requestKey": new_request_key()}
-        answer: PipelineData = self._call("POST", "/api/pipelines", body)
-        return answer
+        response: PipelineData = self._call("POST", "/api/pipelines", body)
+        return response
 
     def schedules(self, *, limit: int, status: str | None = None, cursor: str | None = None) -> SchedulePage:
         wanted = {"limit": limit, "status": status, "cursor": cursor}
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
-        answer: SchedulePage = self._call("GET", f"/api/schedules?{query}")
-        return answer
+        response: SchedulePage = self._call("GET", f"/api/schedules?{query}")
+        return response
 
     def schedule_in_full(self, schedule_id: str, history_limit: int) -> ScheduleDetail:
         path = _schedule_path(schedule_id, f"?historyLimit={history_limit}")
-        answer: ScheduleDetail = self._call("GET", path)
-        return answer
+        response: ScheduleDetail = self._call("GET", path)
+        return response
 
     def pause_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
-        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/pause"), {"reason": reason})
-        return answer
+        response: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/pause"), {"reason": reason})
+        return response
 
     def resume_schedule(self, schedule_id: str, reason: str) -> ScheduleData:
-        answer: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/resume"), {"reason": reason})
-        return answer
+        response: ScheduleData = self._call("POST", _schedule_path(schedule_id, "/resume"), {"reason": reason})
+        return response
 
     def cancel_schedule(self, schedule_id: str, reason: str, *, cancel_tasks: bool) -> CancelledSchedule:
         body = {"reason": reason, "cancelTasks": cancel_tasks}
-        answer: CancelledSchedule = self._call("POST", _schedule_path(schedule_id, "/cancel"), body)
-        return answer
+        response: CancelledSchedule = self._call("POST", _schedule_path(schedule_id, "/cancel"), body)
+        return response
 
     def relay(self) -> RelayData:
-        answer: RelayData = self._call("GET", "/api/relay")
-        return answer
+        response: RelayData = self._call("GET", "/api/relay")
+        return response
 
-    def stream(self, task_id: str, *, idle_after: float = STREAM_SILENCE) -> Iterator[StreamItem | None]:
+    def stream(self, task_id: str, *, idle_after: float = STREAM_IDLE_TIMEOUT) -> Iterator[StreamItem | None]:
         """Everything a task does from its beginning to its end, across relay restarts.
 
         Yields None whenever nothing came for `idle_after` seconds.
@@ -236,18 +236,18 @@ class Client:
                 raise self._unreachable(error) from error
             except OSError as error:
                 failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > PATIENCE:
+                if time.monotonic() - failing_since > RETRY_TIMEOUT:
                     raise self._unreachable(error) from error
-            time.sleep(BACKOFF_FIRST)
+            time.sleep(BACKOFF_MIN)
 
     def _stream_once(self, task_id: str, last_id: str, idle_after: float) -> Iterator[StreamItem | None]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
-        with self._open(_task_path(task_id, "/stream"), headers) as answer:
-            answer.set_timeout(idle_after)
-            events, quiet = Events(STREAM_MESSAGE_MAX), 0.0
-            while quiet < STREAM_SILENCE:
+        with self._open(_task_path(task_id, "/stream"), headers) as response:
+            response.set_timeout(idle_after)
+            events, quiet = EventStreamParser(STREAM_MESSAGE_MAX), 0.0
+            while quiet < STREAM_IDLE_TIMEOUT:
                 try:
-                    piece = answer.read()
+                    piece = response.read()
                 except TimeoutError:
                     quiet += idle_after
                     yield None
@@ -255,21 +255,21 @@ class Client:
                 if not piece:
                     return
                 quiet = 0.0
-                yield from map(understood, events.feed(piece))
+                yield from map(parse_stream_item, events.feed(piece))
 
     def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # Any: each route's own
         def once() -> Any:
-            with self._send(method, path, body) as answer:
-                return parsed(answer.read_all(ANSWER_MAX))
+            with self._send(method, path, body) as response:
+                return parse_json(response.read_all(RESPONSE_MAX))
 
-        return self._persist(once)
+        return self._call_with_retries(once)
 
-    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> Exchange:
-        return self._persist(lambda: self._send("GET", path, headers=headers))
+    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> HttpExchange:
+        return self._call_with_retries(lambda: self._send("GET", path, headers=headers))
 
-    def _persist(self, once: Callable[[], Answer]) -> Answer:
+    def _call_with_retries(self, once: Callable[[], ReturnValue]) -> ReturnValue:
         """Try until a relay answers: it may just be restarting."""
-        began, pause, told = time.monotonic(), BACKOFF_FIRST, False
+        began, pause, is_notified = time.monotonic(), BACKOFF_MIN, False
         while True:
             try:
                 return once()
@@ -280,13 +280,13 @@ class Client:
             except Busy as busy:
                 failure = busy.problem
             waited = time.monotonic() - began
-            if waited > PATIENCE:
+            if waited > RETRY_TIMEOUT:
                 raise failure
-            if waited > NOTICE_AFTER and not told:
-                told = True
-                self._notice(f"{failure.message}; trying for {PATIENCE:.0f} s")
+            if waited > NOTICE_AFTER and not is_notified:
+                is_notified = True
+                self._notice(f"{failure.message}; trying for {RETRY_TIMEOUT:.0f} s")
             time.sleep(pause)
-            pause = min(pause * 2, BACKOFF_MOST)
+            pause = min(pause * 2, BACKOFF_MAX)
 
     def _send(
         self,
@@ -294,7 +294,7 @@ class Client:
         path: str,
         body: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Exchange:
+    ) -> HttpExchange:
         """One try; an answer that is no success is raised as what it says."""
         target, prefix, token = self._locate()
         fields = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
@@ -302,10 +302,10 @@ class Client:
         if body is not None:
             fields["Content-Type"] = "application/json"
             payload = json.dumps(body).encode()
-        answer = Exchange(target, request_bytes(target, method, prefix + path, fields, payload), ANSWER_TIMEOUT)
-        if answer.status >= 300:
-            raise self._problem(answer)
-        return answer
+        response = HttpExchange(target, request_bytes(target, method, prefix + path, fields, payload), RESPONSE_TIMEOUT)
+        if response.status >= 300:
+            raise self._problem(response)
+        return response
 
     def _locate(self) -> tuple[Target, str, str]:
         """Where the relay is, the path it lives under, and the token for it."""
@@ -322,20 +322,20 @@ class Client:
         self.url = address.url
         return Target(host="127.0.0.1", port=address.port), "", home_files.token_for(self._settings, host=None)
 
-    def _problem(self, answer: Exchange) -> Exception:
-        with answer:
-            body = answer.read_all(ANSWER_MAX)
+    def _problem(self, response: HttpExchange) -> Exception:
+        with response:
+            body = response.read_all(RESPONSE_MAX)
         try:
             found = json.loads(body)
             code, message = str(found["type"]), str(found["detail"])
             hint = str(found.get("hint") or "")
         except (ValueError, KeyError, TypeError, AttributeError):
-            return NotHttp(f"it answered {answer.status}, not as a relay does")
-        problem = Reported(code=code, message=message, hint=hint, exit_code=exit_code_of(code, answer.status))
-        return Busy(problem) if answer.status == 503 else problem
+            return NotHttp(f"it answered {response.status}, not as a relay does")
+        problem = Reported(code=code, message=message, hint=hint, exit_code=exit_code_of(code, response.status))
+        return Busy(problem) if response.status == 503 else problem
 
     def _unreachable(self, error: Exception) -> DelegateError:
-        why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else describe_error(error)
         local = f"look into {self._home.logs / 'relay.log'}"
         advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
         return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delegate.client.http_response import Answer, NotHttp
+from delegate.client.http_response import NotHttp, Response
 
-PIECE = 64 * 1024
+READ_SIZE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,30 +31,30 @@ def request_bytes(target: Target, method: str, path: str, headers: Mapping[str, 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-class Exchange:
+class HttpExchange:
     """A request that was sent, and its answer. A `read` that times out may be tried again: nothing is lost."""
 
     def __init__(self, target: Target, request: bytes, timeout: float) -> None:
-        self._socket = _connected(target, timeout)
-        self._answer = Answer()
-        self._came = b""  # of the body, together with the head
+        self._socket = _connect(target, timeout)
+        self._response = Response()
+        self._early_body = b""  # of the body, together with the head
         try:
             self._socket.sendall(request)
-            while not self._answer.status:
-                self._came = self._receive()
+            while not self._response.status:
+                self._early_body = self._receive()
         except BaseException:
             self._socket.close()
             raise
 
     @property
     def status(self) -> int:
-        return self._answer.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._answer.headers
+        return self._response.headers
 
-    def __enter__(self) -> Exchange:
+    def __enter__(self) -> HttpExchange:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,8 +68,8 @@ class Exchange:
 
     def read(self) -> bytes:
         """The next piece of the body; empty at its end."""
-        piece, self._came = self._came, b""
-        while not piece and not self._answer.is_complete:
+        piece, self._early_body = self._early_body, b""
+        while not piece and not self._response.is_complete:
             piece = self._receive()
         return piece
 
@@ -83,15 +83,15 @@ class Exchange:
         return b"".join(pieces)
 
     def _receive(self) -> bytes:
-        data = self._socket.recv(PIECE)
+        data = self._socket.recv(READ_SIZE)
         if data:
-            return self._answer.feed(data)
-        self._answer.end()
+            return self._response.feed(data)
+        self._response.end()
         return b""
 
 
-def _connected(target: Target, timeout: float) -> socket.socket:
-    plain = _plain(target, timeout)
+def _connect(target: Target, timeout: float) -> socket.socket:
+    plain = _connect_plain(target, timeout)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not target.secure:
         return plain
@@ -104,7 +104,7 @@ def _connected(target: Target, timeout: float) -> socket.socket:
         raise
 
 
-def _plain(target: Target, timeout: float) -> socket.socket:
+def _connect_plain(target: Target, timeout: float) -> socket.socket:
     if target.host != "127.0.0.1":
         return socket.create_connection((target.host, target.port), timeout)
     local = socket.socket()  # looking a name up loads the tables of international names first

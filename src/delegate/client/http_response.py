@@ -14,14 +14,14 @@ class NotHttp(Exception):
     """What answered does not speak HTTP/1.1 as a relay does."""
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Why an exchange failed, in words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
 
 
-class Answer:
+class Response:
     """The head and body of one answer. `feed` gives the bytes of the body in what came."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Answer:
         return self.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     @property
-    def leaves_open(self) -> bool:
+    def keeps_connection_open(self) -> bool:
         """Whether the connection can carry another request."""
         return self.is_complete and self._left == 0 and self.headers.get("connection", "").lower() != "close"
 
@@ -51,7 +51,7 @@ class Answer:
         self._buffer += data
         if not self.status and not self._read_head():
             return b""
-        return self._chunks() if self._chunked else self._plain()
+        return self._read_chunks() if self._chunked else self._read_plain_body()
 
     def end(self) -> None:
         """The connection was closed."""
@@ -67,13 +67,13 @@ class Answer:
             self._room -= end + 4
             status = _status(first)
             if status >= 200:
-                self._understand(status, rest)
+                self._parse_head(status, rest)
                 return True
         if len(self._buffer) > self._room:
             raise NotHttp("its answer has no end of headers")
         return False
 
-    def _understand(self, status: int, lines: list[str]) -> None:
+    def _parse_head(self, status: int, lines: list[str]) -> None:
         self.status = status
         self.headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
         self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
@@ -86,7 +86,7 @@ class Answer:
             self._left = _number(length, 10, "its answer has no readable length")
         self.is_complete = self._left == 0 and not self._chunked
 
-    def _plain(self) -> bytes:
+    def _read_plain_body(self) -> bytes:
         if self._left is None:
             body, self._buffer = self._buffer, b""
             return body
@@ -95,7 +95,7 @@ class Answer:
         self.is_complete = self._left == 0
         return body
 
-    def _chunks(self) -> bytes:
+    def _read_chunks(self) -> bytes:
         bodies = []
         while not self.is_complete and self._buffer:
             if self._left:
@@ -137,24 +137,24 @@ def _status(line: str) -> int:
     return _number(rest[:3], 10, "it does not speak HTTP")
 
 
-def _number(digits: str, base: int, complaint: str) -> int:
+def _number(digits: str, base: int, message: str) -> int:
     """`int` alone would take a sign, and a chunk of less than nothing never ends."""
     if not digits.isascii() or not digits.isalnum():
-        raise NotHttp(complaint)
+        raise NotHttp(message)
     try:
         return int(digits, base)
     except ValueError:
-        raise NotHttp(complaint) from None
+        raise NotHttp(message) from None
 
 
-class Event:
+class ServerSentEvent:
     __slots__ = ("data", "id", "kind")
 
     def __init__(self, id: str, kind: str, data: bytes) -> None:
         self.id, self.kind, self.data = id, kind, data
 
 
-class Events:
+class EventStreamParser:
     """Server-sent events: those that have data, and the last id, from which the relay may go on."""
 
     __slots__ = ("_data", "_id", "_kind", "_message_max", "_rest", "_size", "last_id")
@@ -167,11 +167,11 @@ class Events:
         self._kind = self._id = ""
         self.last_id = ""  # of an event that came whole: one that broke off has to come again
 
-    def feed(self, piece: bytes) -> list[Event]:
+    def feed(self, piece: bytes) -> list[ServerSentEvent]:
         *lines, rest = piece.split(b"\n")
         found = []
         for line in lines:
-            event = self._line(bytes(self._rest + line).rstrip(b"\r"))
+            event = self._feed_line(bytes(self._rest + line).rstrip(b"\r"))
             self._rest.clear()
             if event is not None:
                 found.append(event)
@@ -180,9 +180,9 @@ class Events:
             raise NotHttp(f"its stream has a message of more than {self._message_max:,} bytes")
         return found
 
-    def _line(self, line: bytes) -> Event | None:
+    def _feed_line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
-            return self._whole()
+            return self._finish_event()
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -194,8 +194,8 @@ class Events:
             self._id = value.decode("latin-1")  # as it is sent back in a header
         return None
 
-    def _whole(self) -> Event | None:
+    def _finish_event(self) -> ServerSentEvent | None:
         self.last_id = self._id
         data, kind = b"\n".join(self._data), self._kind or "message"
         self._data, self._size, self._kind = [], 0, ""
-        return Event(self._id, kind, data) if data else None
+        return ServerSentEvent(self._id, kind, data) if data else None

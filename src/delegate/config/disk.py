@@ -11,9 +11,9 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 def free_bytes(path: Path) -> int | None:
     """What this user may still write on the disk of a path, which need not exist yet; None when nobody can tell."""
-    for place in (path, *path.parents):
+    for candidate in (path, *path.parents):
         try:
-            found = os.statvfs(place)
+            found = os.statvfs(candidate)
         except FileNotFoundError:
             continue
         except OSError:
@@ -22,16 +22,16 @@ def free_bytes(path: Path) -> int | None:
     return None
 
 
-def shortage(places: Iterable[Path], floor: int) -> str | None:
+def describe_shortage(paths: Iterable[Path], floor: int) -> str | None:
     """Which of these places has less room than the floor, as a sentence; None when all have enough."""
-    for place in places:
-        free = free_bytes(place)
+    for path in paths:
+        free = free_bytes(path)
         if free is not None and free < floor:
-            return f"only {spoken(free)} are free on the disk of {place}, and {spoken(floor)} are needed"
+            return f"only {format_bytes(free)} are free on the disk of {path}, and {format_bytes(floor)} are needed"
     return None
 
 
-def spoken(size: float) -> str:
+def format_bytes(size: float) -> str:
     for unit in UNITS[:-1]:
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == UNITS[0] else f"{size:.1f} {unit}"

@@ -14,56 +14,56 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from delegate.config.values import Source, parse_commands
+from delegate.config.values import SettingSpec, parse_commands
 from delegate.errors import BadSettingsFile
 
 SIZE_MAX = 64 * 1024  # bytes; every setting with a page of comment takes less
-HOME_WHY = "the file lies in the home and cannot name it; that is for DELEGATE_HOME"
+HOME_NOT_ALLOWED = "the file lies in the home and cannot name it; that is for DELEGATE_HOME"
 ADVICE = "mend or remove the file; docs/configuration.md shows what may stand in it"
 
 
-def values_of(path: Path, text: str, sources: Mapping[str, Source]) -> dict[str, Any]:
+def parse_values(path: Path, text: str, specs: Mapping[str, SettingSpec]) -> dict[str, Any]:
     """What this text decides. Raises BadSettingsFile at the first mistake."""
     values: dict[str, Any] = {}
-    for key, value in _parsed(path, text).items():
+    for key, value in _parse_toml(path, text).items():
         try:
-            written = text_of(key, value, sources)
-            if written:  # as with variables: empty is not set
-                values[key] = sources[key].parse(written)
+            text_value = value_text(key, value, specs)
+            if text_value:  # as with variables: empty is not set
+                values[key] = specs[key].parse(text_value)
         except ValueError as error:
             place = f", line {line_of(key, text)}: {key}"
-            raise BadSettingsFile(path=path, place=place, why=str(error), advice=about(key, sources)) from error
+            raise BadSettingsFile(path=path, place=place, why=str(error), advice=setting_hint(key, specs)) from error
     return values
 
 
-def text_of(key: str, value: object, sources: Mapping[str, Source]) -> str:
+def value_text(key: str, value: object, specs: Mapping[str, SettingSpec]) -> str:
     """A value of the file as a variable would have it; ValueError when it is none for this setting."""
-    if key not in sources:
+    if key not in specs:
         raise ValueError("there is no such setting")
     if key == "home":
-        raise ValueError(HOME_WHY)
-    source = sources[key]
-    if isinstance(value, list) and source.parse is parse_commands:
+        raise ValueError(HOME_NOT_ALLOWED)
+    spec = specs[key]
+    if isinstance(value, list) and spec.parse is parse_commands:
         return ", ".join(str(command) for command in value)
     if isinstance(value, str):
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not source.takes_numbers:
-        raise ValueError(f"must be {source.range}" + ("" if source.takes_numbers else ", in quotes"))
+    if not is_number or not spec.takes_numbers:
+        raise ValueError(f"must be {spec.range}" + ("" if spec.takes_numbers else ", in quotes"))
     return str(value)
 
 
-def about(key: str, sources: Mapping[str, Source]) -> str:
+def setting_hint(key: str, specs: Mapping[str, SettingSpec]) -> str:
     """A hint for whoever got it wrong."""
-    if key in sources:
-        return f"{key}: {sources[key].help}"
-    near = nearest(key, sources)
+    if key in specs:
+        return f"{key}: {specs[key].help}"
+    near = closest_setting(key, specs)
     return f"did you mean {near}?" if near else "`delegate config show` lists all settings"
 
 
-def nearest(key: str, sources: Mapping[str, Source]) -> str | None:
+def closest_setting(key: str, specs: Mapping[str, SettingSpec]) -> str | None:
     """The setting that was meant, by its own name or by that of a variable."""
-    known = {name.casefold(): key for key, source in sources.items() for name in (key, *source.variables)}
+    known = {name.casefold(): key for key, spec in specs.items() for name in (key, *spec.variables)}
     found = get_close_matches(key.casefold(), known, n=1)
     return known[found[0]] if found else None
 
@@ -76,30 +76,30 @@ def read_text(path: Path) -> tuple[str, bool]:
     except FileNotFoundError:
         return "", True
     except OSError as error:
-        raise _unreadable(path, (error.strerror or str(error)).lower()) from error
+        raise _file_error(path, (error.strerror or str(error)).lower()) from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise _unreadable(path, "is not a file")
+            raise _file_error(path, "is not a file")
         data = os.read(descriptor, SIZE_MAX + 1)
     finally:
         os.close(descriptor)
     if len(data) > SIZE_MAX:
-        raise _unreadable(path, f"is larger than {SIZE_MAX // 1024} KiB")
+        raise _file_error(path, f"is larger than {SIZE_MAX // 1024} KiB")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(path, "is not UTF-8", data[: error.start].count(b"\n") + 1) from error
+        raise _file_error(path, "is not UTF-8", data[: error.start].count(b"\n") + 1) from error
     return text, not stat.S_IMODE(found.st_mode) & 0o077
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:
-        raise _unreadable(path, f"is not TOML: {error}") from error
+        raise _file_error(path, f"is not TOML: {error}") from error
     except RecursionError as error:
-        raise _unreadable(path, "is nested too deeply") from error
+        raise _file_error(path, "is nested too deeply") from error
 
 
 def line_of(key: str, text: str) -> int:
@@ -109,6 +109,6 @@ def line_of(key: str, text: str) -> int:
     return next((number for number, line in lines if re.match(written, line)), 1)
 
 
-def _unreadable(path: Path, why: str, line: int | None = None) -> BadSettingsFile:
+def _file_error(path: Path, why: str, line: int | None = None) -> BadSettingsFile:
     place = "" if line is None else f", line {line}"
     return BadSettingsFile(path=path, place=place, why=why, advice=ADVICE)

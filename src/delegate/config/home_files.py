@@ -24,7 +24,7 @@ from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWrit
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
-MENDING_PATIENCE = 8.0  # seconds; a keeper looks at its address every five
+ADDRESS_REPAIR_TIMEOUT = 8.0  # seconds; a keeper looks at its address every five
 TOKEN_BYTES = 32
 LOOPBACK = values.LOOPBACK
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
@@ -58,7 +58,7 @@ def new_address(port: int, pid: int) -> Address:
     )
 
 
-def not_writable(path: Path, error: OSError) -> DelegateError:
+def explain_write_error(path: Path, error: OSError) -> DelegateError:
     """What a failed write under the home means to a person."""
     why = (error.strerror or str(error)).lower()
     if error.errno in DISK_FULL_ERRORS:
@@ -74,39 +74,39 @@ def make_directory(path: Path) -> None:
                 directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise not_writable(path, error) from error
+        raise explain_write_error(path, error) from error
 
 
 def write_private(path: Path, text: str) -> None:
     """Replace the file as a whole: a reader sees the old text or the new, never half of it."""
     try:
-        with _scratch(path, text) as scratch:
+        with _temporary_file(path, text) as scratch:
             scratch.replace(path)
     except OSError as error:
-        raise not_writable(path, error) from error
+        raise explain_write_error(path, error) from error
 
 
-def keep_once(path: Path, make: Callable[[], str]) -> str:
+def read_or_create(path: Path, make: Callable[[], str]) -> str:
     """The text of a file that is written once in its life, whoever comes first."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
         make_directory(path.parent)
     except OSError as error:
-        raise not_writable(path, error) from error
+        raise explain_write_error(path, error) from error
     try:
-        with _scratch(path, make() + "\n") as scratch:
+        with _temporary_file(path, make() + "\n") as scratch:
             # A link appears with its whole content and never replaces another's.
             os.link(scratch, path)
     except FileExistsError:
         pass
     except OSError as error:
-        raise not_writable(path, error) from error
+        raise explain_write_error(path, error) from error
     return path.read_text().strip()
 
 
 @contextmanager
-def _scratch(path: Path, text: str) -> Iterator[Path]:
+def _temporary_file(path: Path, text: str) -> Iterator[Path]:
     """A flushed file beside the path, gone afterwards under this name."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -122,7 +122,7 @@ def _scratch(path: Path, text: str) -> Iterator[Path]:
 
 def machine_id(home: Home) -> str:
     """The name by which tasks are bound to this machine; stays when the host is renamed."""
-    return keep_once(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
+    return read_or_create(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
 
 
 def _host_name() -> str:
@@ -132,7 +132,7 @@ def _host_name() -> str:
 
 def make_token(home: Home) -> str:
     """The admin token of the local relay, made when the relay is started for the first time."""
-    keep_once(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
+    read_or_create(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
     return read_token(home)
 
 
@@ -146,7 +146,7 @@ def read_token(home: Home) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise not_writable(home.token, error) from error
+        raise explain_write_error(home.token, error) from error
 
 
 def token_for(settings: Settings, host: str | None) -> str:
@@ -155,11 +155,11 @@ def token_for(settings: Settings, host: str | None) -> str:
     DELEGATE_TOKEN, or `token` in config.toml, goes with a relay that is named by its address. The token in the home is
     sent nowhere else than to this machine.
     """
-    own = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
+    home_token = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
     if host is None:
-        return own
+        return home_token
     is_named = host not in LOOPBACK or host == urlsplit(settings.relay_url).hostname
-    return settings.token or own if is_named else own or settings.token
+    return settings.token or home_token if is_named else home_token or settings.token
 
 
 def read_address(home: Home) -> Address | None:
@@ -186,11 +186,11 @@ def live_address(home: Home) -> Address | None:
     return read_address(home) if is_held(home.keeper_lock) else None
 
 
-def mended_address(home: Home, patience: float) -> Address | None:
+def wait_for_address(home: Home, timeout: float) -> Address | None:
     """The same, but while the keeper lives it is given time to write an address that was lost or damaged."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while (address := live_address(home)) is None and time.monotonic() < deadline:
-        keeper = holder(home.keeper_lock)
+        keeper = lock_holder(home.keeper_lock)
         if keeper is None or not keeper.is_alive:
             return None
         time.sleep(LOCK_POLL)
@@ -211,7 +211,7 @@ def is_held(lock: Path) -> bool:
     return False
 
 
-def hold(lock: Path, patience: float) -> int | None:
+def acquire_lock(lock: Path, timeout: float) -> int | None:
     """Take a lock for the life of the returned descriptor; None when somebody else keeps it all that time.
 
     Callers need a little patience even for a free lock, because `is_held` takes it for an instant.
@@ -220,8 +220,8 @@ def hold(lock: Path, patience: float) -> int | None:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     except OSError as error:
-        raise not_writable(lock, error) from error
-    deadline = time.monotonic() + patience
+        raise explain_write_error(lock, error) from error
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,21 +234,21 @@ def hold(lock: Path, patience: float) -> int | None:
             return descriptor
 
 
-def own(place: Home, patience: float) -> int:
+def lock_home(home: Home, timeout: float) -> int:
     """Become the only one who runs a relay on this home, or touches its database, while the descriptor is open."""
-    lock = hold(place.keeper_lock, patience)
+    lock = acquire_lock(home.keeper_lock, timeout)
     if lock is None:
-        other = holder(place.keeper_lock)
-        raise AlreadyRunning(home=place.root, pid=other.pid if other else "unknown")
+        other = lock_holder(home.keeper_lock)
+        raise AlreadyRunning(home=home.root, pid=other.pid if other else "unknown")
     try:
-        sign(lock)
+        write_lock_holder(lock)
     except OSError as error:
         os.close(lock)
-        raise not_writable(place.keeper_lock, error) from error
+        raise explain_write_error(home.keeper_lock, error) from error
     return lock
 
 
-def is_in_place(descriptor: int, path: Path) -> bool:
+def is_same_file(descriptor: int, path: Path) -> bool:
     """Whether the path still leads to the open file; if not, somebody else may have made the home anew."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -257,7 +257,7 @@ def is_in_place(descriptor: int, path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LockHolder:
     """The process that wrote itself into a lock it holds."""
 
     pid: int
@@ -269,7 +269,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class SurvivingProcess:
     """A process that a keeper could not end."""
 
     pid: int
@@ -277,36 +277,39 @@ class Left:
     why: str
 
 
-def sign(descriptor: int, left: Sequence[Left] = ()) -> None:
+def write_lock_holder(descriptor: int, survivors: Sequence[SurvivingProcess] = ()) -> None:
     """Write this process, and at its end what it leaves, into a lock that it holds."""
     os.ftruncate(descriptor, 0)
-    signature = {"pid": os.getpid(), "started": process_start(os.getpid()), "left": [asdict(one) for one in left]}
+    signature = {"pid": os.getpid(), "started": process_start(os.getpid()), "left": [asdict(one) for one in survivors]}
     os.pwrite(descriptor, json.dumps(signature).encode(), 0)
 
 
-def left_by(place: Home, keeper: Holder) -> list[Left]:
+def surviving_processes(home: Home, keeper: LockHolder) -> list[SurvivingProcess]:
     """What a keeper that has ended could not end; nothing once the next one has signed."""
     try:
-        found = json.loads(place.keeper_lock.read_text())
+        found = json.loads(home.keeper_lock.read_text())
         if (found["pid"], found["started"]) != (keeper.pid, keeper.started):
             return []
-        return [Left(pid=int(one["pid"]), command=str(one["command"]), why=str(one["why"])) for one in found["left"]]
+        return [
+            SurvivingProcess(pid=int(one["pid"]), command=str(one["command"]), why=str(one["why"]))
+            for one in found["left"]
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
-def is_kept(place: Home, keeper: Holder) -> bool:
+def is_keeper_active(home: Home, keeper: LockHolder) -> bool:
     """Whether anything of a keeper is left: its process, or the lock in the hands of its relay."""
-    return is_held(place.keeper_lock) or keeper.is_alive
+    return is_held(home.keeper_lock) or keeper.is_alive
 
 
-def holder(lock: Path) -> Holder | None:
+def lock_holder(lock: Path) -> LockHolder | None:
     """Who holds the lock; None when nobody does."""
     if not is_held(lock):
         return None
     try:
         found = json.loads(lock.read_text())
-        return Holder(pid=int(found["pid"]), started=str(found["started"]))
+        return LockHolder(pid=int(found["pid"]), started=str(found["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -18,8 +18,9 @@ from delegate.config.values import (
     MINUTE_MS,
     OUTPUT_RANGE,
     TIMEOUT_RANGE_MS,
-    Source,
-    bounded,
+    SettingSpec,
+    mask_login,
+    number_parser,
     parse_agent,
     parse_commands,
     parse_database_url,
@@ -28,16 +29,17 @@ from delegate.config.values import (
     parse_relay_url,
     parse_runners,
     parse_seconds,
-    without_login,
 )
 from delegate.errors import BadData, BadSetting, LoosePermissions
 
-OF_CLIENTS = frozenset({"home", "relay_url", "token"})  # every command reads them anew; the others are for processes
-ADDRESSES = frozenset({"relay_url", "database_url"})
+CLIENT_SETTINGS = frozenset(
+    {"home", "relay_url", "token"}
+)  # every command reads them anew; the others are for processes
+URL_SETTINGS = frozenset({"relay_url", "database_url"})
 
 
 def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: str) -> Any:
-    return field(default=default, metadata={"source": Source(variables, parse, help)})
+    return field(default=default, metadata={"source": SettingSpec(variables, parse, help)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +59,14 @@ class Settings:
         30 * MINUTE_MS,
         "DELEGATE_TASK_TIMEOUT",
         "TASK_TIMEOUT",
-        parse=bounded(parse_duration_ms, *TIMEOUT_RANGE_MS),
+        parse=number_parser(parse_duration_ms, *TIMEOUT_RANGE_MS),
         help="how long an attempt may take, unless its task says otherwise",
     )
     max_output_buffer: int = setting(
         10 * MIB,
         "DELEGATE_MAX_OUTPUT_BUFFER",
         "MAX_OUTPUT_BUFFER",
-        parse=bounded(int, *OUTPUT_RANGE),
+        parse=number_parser(int, *OUTPUT_RANGE),
         help="bytes kept of an attempt's output: the first eighth and the last seven",
     )
     default_agent: str = setting(
@@ -77,26 +79,26 @@ class Settings:
         80,
         "DELEGATE_CPU_THRESHOLD",
         "CPU_THRESHOLD",
-        parse=bounded(int, 1, 100),
+        parse=number_parser(int, 1, 100),
         help="percent of the machine's CPU above which the pool starts nothing more",
     )
     memory_reserve: int = setting(
         1024 * MIB,
         "DELEGATE_MEMORY_RESERVE",
         "MEMORY_RESERVE",
-        parse=bounded(int, 0, 1 << 50),
+        parse=number_parser(int, 0, 1 << 50),
         help="bytes of memory that the pool leaves to everything else on the machine",
     )
     agent_memory: int = setting(
         1024 * MIB,
         "DELEGATE_AGENT_MEMORY",
-        parse=bounded(int, MIB, 1 << 50),
+        parse=number_parser(int, MIB, 1 << 50),
         help="bytes of memory an agent is expected to need, until the pool has seen what they do need",
     )
     task_memory_max: int | None = setting(
         None,
         "DELEGATE_TASK_MEMORY_MAX",
-        parse=bounded(int, 16 * MIB, 1 << 50),
+        parse=number_parser(int, 16 * MIB, 1 << 50),
         help="bytes of memory a task may take, where the system has cgroup v2; more ends it",
     )
     max_runners: int | None = setting(
@@ -107,7 +109,10 @@ class Settings:
     )
     log_level: str = setting("info", "DELEGATE_LOG_LEVEL", "LOG_LEVEL", parse=parse_level, help="how much is logged")
     daily_budget_usd: float | None = setting(
-        None, "DELEGATE_DAILY_BUDGET_USD", parse=bounded(float, 0, 1e6), help="all paid agents together, per UTC day"
+        None,
+        "DELEGATE_DAILY_BUDGET_USD",
+        parse=number_parser(float, 0, 1e6),
+        help="all paid agents together, per UTC day",
     )
     heartbeat: timedelta = setting(
         timedelta(seconds=30), "DELEGATE_HEARTBEAT", parse=parse_seconds, help="how often a runner renews its lease"
@@ -155,33 +160,33 @@ class Settings:
         help="between two saves of a worktree while an agent works in it",
     )
     retention_days: int = setting(
-        90, "DELEGATE_RETENTION_DAYS", parse=bounded(int, 1, 36_500), help="ended tasks are kept this long"
+        90, "DELEGATE_RETENTION_DAYS", parse=number_parser(int, 1, 36_500), help="ended tasks are kept this long"
     )
     retention_bytes: int = setting(
         5_000 * MIB,
         "DELEGATE_RETENTION_BYTES",
-        parse=bounded(int, MIB, 1 << 50),
+        parse=number_parser(int, MIB, 1 << 50),
         help="output kept in all; the oldest ended tasks lose theirs first",
     )
     salvage_days: int = setting(
-        14, "DELEGATE_SALVAGE_DAYS", parse=bounded(int, 1, 36_500), help="unpushed work is kept this long"
+        14, "DELEGATE_SALVAGE_DAYS", parse=number_parser(int, 1, 36_500), help="unpushed work is kept this long"
     )
     salvage_bytes: int = setting(
         10 * 1024 * MIB,
         "DELEGATE_SALVAGE_BYTES",
-        parse=bounded(int, MIB, 1 << 50),
+        parse=number_parser(int, MIB, 1 << 50),
         help="unpushed work kept in all; the oldest goes first, nothing goes on its first day",
     )
     runner_min_free: int = setting(
         2 * 1024 * MIB,
         "DELEGATE_RUNNER_MIN_FREE",
-        parse=bounded(int, 0, 1 << 50),
+        parse=number_parser(int, 0, 1 << 50),
         help="bytes that must be free on a runner's disk before it takes a task; with an eighth of it left, it stops",
     )
     relay_min_free: int = setting(
         500 * MIB,
         "DELEGATE_RELAY_MIN_FREE",
-        parse=bounded(int, 0, 1 << 50),
+        parse=number_parser(int, 0, 1 << 50),
         help="bytes that must be free on the relay's disk before it takes a task",
     )
     backup_every: timedelta = setting(
@@ -193,16 +198,16 @@ class Settings:
         return not self.relay_url
 
 
-def sources() -> dict[str, Source]:
+def setting_specs() -> dict[str, SettingSpec]:
     return {entry.name: entry.metadata["source"] for entry in fields(Settings)}
 
 
-def source_of(name: str) -> Source:
-    return sources()[name]
+def setting_spec(name: str) -> SettingSpec:
+    return setting_specs()[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ResolvedSetting:
     """One setting as it counts, and who says so."""
 
     name: str
@@ -213,24 +218,24 @@ class Settled:
 
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this process; an empty variable counts as not set."""
-    return settings_of(settled(environ))
+    return settings_from(resolve_settings(environ))
 
 
-def settings_of(found: Sequence[Settled]) -> Settings:
+def settings_from(found: Sequence[ResolvedSetting]) -> Settings:
     return Settings(**{one.name: one.value for one in found})
 
 
-def readable(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
+def load_partially(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
     """What can be read of the settings, and all that cannot, which counts as not set."""
     home, written, problems = home_of(environ), dict[str, Any](), list[BadData]()
     try:
-        written = _written(Home(home).config)
+        written = _read_file(Home(home).config)
     except BadData as problem:
         problems.append(problem)
     values: dict[str, Any] = {}
     for entry in fields(Settings):
         try:
-            values[entry.name] = _settled(entry, environ, written).value
+            values[entry.name] = _resolve_setting(entry, environ, written).value
         except BadSetting as problem:
             problems.append(problem)
     settings = Settings(**values | {"home": home})
@@ -242,11 +247,11 @@ def readable(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
     return settings, problems
 
 
-def settled(environ: Mapping[str, str]) -> list[Settled]:
+def resolve_settings(environ: Mapping[str, str]) -> list[ResolvedSetting]:
     """All of them. The file is checked as a whole, also where a variable wins over it."""
     home = home_of(environ)
-    written = _written(Home(home).config)
-    found = [_settled(entry, environ, written) for entry in fields(Settings)]
+    written = _read_file(Home(home).config)
+    found = [_resolve_setting(entry, environ, written) for entry in fields(Settings)]
     values = {one.name: one.value for one in found} | {"home": home}
     _check(Settings(**values))
     return [replace(one, value=values[one.name]) for one in found]
@@ -258,33 +263,33 @@ def home_of(environ: Mapping[str, str]) -> Path:
     return Path(os.path.abspath(named.expanduser()))
 
 
-def _settled(entry: Field[Any], environ: Mapping[str, str], written: Mapping[str, Any]) -> Settled:
-    source: Source = entry.metadata["source"]
+def _resolve_setting(entry: Field[Any], environ: Mapping[str, str], written: Mapping[str, Any]) -> ResolvedSetting:
+    source: SettingSpec = entry.metadata["source"]
     is_in_file = entry.name in written
     for variable in source.variables:
         if environ.get(variable):
-            value = _parsed(entry.name, variable, environ[variable])
-            return Settled(name=entry.name, value=value, variable=variable, is_in_file=is_in_file)
-    return Settled(name=entry.name, value=written.get(entry.name, entry.default), is_in_file=is_in_file)
+            value = _parse_variable(entry.name, variable, environ[variable])
+            return ResolvedSetting(name=entry.name, value=value, variable=variable, is_in_file=is_in_file)
+    return ResolvedSetting(name=entry.name, value=written.get(entry.name, entry.default), is_in_file=is_in_file)
 
 
-def _parsed(key: str, variable: str, text: str) -> Any:
-    source = source_of(key)
+def _parse_variable(key: str, variable: str, text: str) -> Any:
+    source = setting_spec(key)
     try:
         return source.parse(text)
     except ValueError as error:
         advice = f"{variable}: {source.help}"
-        raise BadSetting(name=variable, value=masked(key, text), why=str(error), advice=advice) from error
+        raise BadSetting(name=variable, value=mask_secret(key, text), why=str(error), advice=advice) from error
 
 
-def _written(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     """What the file decides."""
     if not os.path.exists(path):  # noqa: PTH110  where the home cannot be entered, others say so
         return {}
-    from delegate.config.file import read_text, values_of  # noqa: PLC0415  most homes have none, and TOML takes time
+    from delegate.config.file import parse_values, read_text  # noqa: PLC0415  most homes have none, and TOML takes time
 
     text, is_private = read_text(path)
-    values = values_of(path, text, sources())
+    values = parse_values(path, text, setting_specs())
     if not is_private and any(is_secret(key, str(value)) for key, value in values.items()):
         raise LoosePermissions(path=path, mode="600")
     return values
@@ -292,25 +297,25 @@ def _written(path: Path) -> dict[str, Any]:
 
 def check_file(path: Path, text: str) -> None:
     """Raises BadSetting when the file could not stand there with this text."""
-    from delegate.config.file import values_of  # noqa: PLC0415  needed when somebody writes the file
+    from delegate.config.file import parse_values  # noqa: PLC0415  needed when somebody writes the file
 
-    _check(Settings(**values_of(path, text, sources())))
+    _check(Settings(**parse_values(path, text, setting_specs())))
 
 
 def is_secret(key: str, value: str) -> bool:
     """Whether other users must not read it."""
-    return bool(value) and (key == "token" or without_login(value) != value)
+    return bool(value) and (key == "token" or mask_login(value) != value)
 
 
-def masked(key: str, value: str) -> str:
+def mask_secret(key: str, value: str) -> str:
     if key == "token" and value:
         return "…"
-    if key in ADDRESSES and "@" in value and "//" not in value:
+    if key in URL_SETTINGS and "@" in value and "//" not in value:
         return "…@" + value.rpartition("@")[2]
-    return without_login(value)
+    return mask_login(value)
 
 
-def plain(key: str, value: Any) -> int | float | str | list[str] | None:  # Any: as in Settings
+def to_json_value(key: str, value: Any) -> int | float | str | list[str] | None:  # Any: as in Settings
     """As JSON has it, without what must stay secret."""
     match value:
         case timedelta():
@@ -321,12 +326,12 @@ def plain(key: str, value: Any) -> int | float | str | list[str] | None:  # Any:
         case None | int() | float():
             return value
         case _:
-            return masked(key, str(value))
+            return mask_secret(key, str(value))
 
 
-def shown_settings(settings: Settings) -> dict[str, object]:
+def public_settings(settings: Settings) -> dict[str, object]:
     """Those of a running process."""
-    return {key: plain(key, getattr(settings, key)) for key in sources() if key not in OF_CLIENTS}
+    return {key: to_json_value(key, getattr(settings, key)) for key in setting_specs() if key not in CLIENT_SETTINGS}
 
 
 def _check(settings: Settings) -> None:

@@ -26,7 +26,7 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingSpec:
     """How a setting is read: its variables (the first one set wins), its parser, and a line of help."""
 
     variables: tuple[str, ...]
@@ -36,15 +36,15 @@ class Source:
     @property
     def range(self) -> str:
         """What it may be, in words that follow "must be"."""
-        return self.parse.range if isinstance(self.parse, Bounded) else RANGES[self.parse]
+        return self.parse.range if isinstance(self.parse, NumberParser) else RANGES[self.parse]
 
     @property
     def takes_numbers(self) -> bool:
-        return isinstance(self.parse, Bounded) or self.parse in {parse_seconds, parse_runners}
+        return isinstance(self.parse, NumberParser) or self.parse in {parse_seconds, parse_runners}
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class NumberParser:
     """A number within a range."""
 
     parse: Callable[[str], float]
@@ -75,8 +75,8 @@ def parse_duration_ms(text: str) -> int:
     return int(number) * UNITS_MS[unit]
 
 
-def bounded(parse: Callable[[str], float], low: float, high: float) -> Callable[[str], Any]:
-    return Bounded(parse, low, high)
+def number_parser(parse: Callable[[str], float], low: float, high: float) -> Callable[[str], Any]:
+    return NumberParser(parse, low, high)
 
 
 def parse_seconds(text: str) -> timedelta:
@@ -89,13 +89,13 @@ def parse_seconds(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def without_login(text: str) -> str:
+def mask_login(text: str) -> str:
     """An address may hold a password, a message may not."""
     return SECRET_FIELD.sub(r"\1…", LOGIN.sub("//…@", text))
 
 
 def parse_relay_url(text: str) -> str:
-    if "@" in text or without_login(text) != text:
+    if "@" in text or mask_login(text) != text:
         raise ValueError("must have no login in it: the token of that relay belongs in DELEGATE_TOKEN")
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts) or not text.isascii():

@@ -9,16 +9,24 @@ from graphlib import CycleError, TopologicalSorter
 
 from delegate.config.settings import Settings
 from delegate.errors import CycleDetected, InvalidField
-from delegate.intake.dependencies import joined
-from delegate.intake.naming import naming
-from delegate.intake.submit import Request, Submitted, accepted, born, log_birth, preferred, submitted_before
+from delegate.intake.dependencies import resolve_dependencies
+from delegate.intake.field_names import prefix_fields
+from delegate.intake.submit import (
+    Request,
+    SubmittedTask,
+    build_task,
+    find_submitted,
+    insert_new_task,
+    log_submitted,
+    resolve_preferences,
+)
 from delegate.model import Task, TaskId
 from delegate.store.database import Connection, Database
-from delegate.store.graph import hold_dependencies
+from delegate.store.graph import lock_dependencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BatchItem:
     """One task of a batch; others of the batch may depend on it, or continue it, by its name."""
 
     request: Request
@@ -26,90 +34,95 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class TaskDraft:
     """A task as it was accepted; names of the batch stand where the ids of its dependencies will."""
 
-    entry: Entry
+    entry: BatchItem
     task: Task
     notes: tuple[str, ...]
 
 
 async def submit_batch(
-    database: Database, entries: Sequence[Entry], settings: Settings, now: datetime
-) -> list[Submitted]:
+    database: Database, entries: Sequence[BatchItem], settings: Settings, now: datetime
+) -> list[SubmittedTask]:
     """Write all of them in one commit; returned as they were given. A request key is good for its own entry."""
-    order = birth_order(entries)
+    order = insertion_order(entries)
     _check_keys(entries)
-    drafts = [_draft(place, entry, settings, now) for place, entry in enumerate(entries)]
+    drafts = [_build_draft(index, entry, settings, now) for index, entry in enumerate(entries)]
 
-    def write(connection: Connection) -> list[Submitted]:
-        hold_dependencies(connection, _outside(drafts))  # all at once: one by one there would be no order of the locks
-        made: dict[int, Submitted] = {}
+    def write(connection: Connection) -> list[SubmittedTask]:
+        lock_dependencies(
+            connection, _external_dependencies(drafts)
+        )  # all at once: one by one there would be no order of the locks
+        made: dict[int, SubmittedTask] = {}
         ids: dict[str, TaskId] = {}
-        for place in order:
-            with naming(f"tasks.{place}"):
-                made[place] = _submitted(connection, drafts[place], ids)
-            if (name := drafts[place].entry.name) is not None:
-                ids[name] = made[place].task.id
-        return [made[place] for place in range(len(drafts))]
+        for index in order:
+            with prefix_fields(f"tasks.{index}"):
+                made[index] = _submit_draft(connection, drafts[index], ids)
+            if (name := drafts[index].entry.name) is not None:
+                ids[name] = made[index].task.id
+        return [made[index] for index in range(len(drafts))]
 
     submitted = await database.write("submit.batch", write)
     for one in submitted:
-        log_birth(one)
+        log_submitted(one)
     return submitted
 
 
-def birth_order(entries: Sequence[Entry]) -> list[int]:
+def insertion_order(entries: Sequence[BatchItem]) -> list[int]:
     """Pure: their places, each after all that it waits for."""
-    places: dict[str, int] = {}
-    for place, entry in enumerate(entries):
+    indexes: dict[str, int] = {}
+    for index, entry in enumerate(entries):
         if entry.name is None:
             continue
-        if entry.name in places:
-            why = f"is the name of tasks.{places[entry.name]}, too; give each a name of its own"
-            raise InvalidField(field=f"tasks.{place}.name", why=why)
-        places[entry.name] = place
-    graph = {place: [places[name] for name in _names(entry) if name in places] for place, entry in enumerate(entries)}
+        if entry.name in indexes:
+            why = f"is the name of tasks.{indexes[entry.name]}, too; give each a name of its own"
+            raise InvalidField(field=f"tasks.{index}.name", why=why)
+        indexes[entry.name] = index
+    graph = {
+        index: [indexes[name] for name in _dependency_names(entry) if name in indexes]
+        for index, entry in enumerate(entries)
+    }
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        cycle = " → ".join(entries[place].name or str(place) for place in reversed(error.args[1]))
+        cycle = " → ".join(entries[index].name or str(index) for index in reversed(error.args[1]))
         raise CycleDetected(field="tasks", cycle=cycle) from None
 
 
-def _check_keys(entries: Sequence[Entry]) -> None:
-    places: dict[str, int] = {}
-    for place, entry in enumerate(entries):
+def _check_keys(entries: Sequence[BatchItem]) -> None:
+    indexes: dict[str, int] = {}
+    for index, entry in enumerate(entries):
         key = entry.request.request_key
         if key is None:
             continue
-        if key in places:
-            why = f"is the key of tasks.{places[key]}, too; give each a key of its own"
-            raise InvalidField(field=f"tasks.{place}.requestKey", why=why)
-        places[key] = place
+        if key in indexes:
+            why = f"is the key of tasks.{indexes[key]}, too; give each a key of its own"
+            raise InvalidField(field=f"tasks.{index}.requestKey", why=why)
+        indexes[key] = index
 
 
-def _outside(drafts: Sequence[Draft]) -> list[TaskId]:
+def _external_dependencies(drafts: Sequence[TaskDraft]) -> list[TaskId]:
     """Pure: whatever is waited for that is not of the batch."""
     inside = {draft.entry.name for draft in drafts}
     wanted = dict.fromkeys(name for draft in drafts for name in draft.task.depends_on)
     return [name for name in wanted if name not in inside]
 
 
-def _names(entry: Entry) -> list[str]:
+def _dependency_names(entry: BatchItem) -> list[str]:
     return [*entry.request.depends_on, *([entry.request.continue_from] if entry.request.continue_from else [])]
 
 
-def _draft(place: int, entry: Entry, settings: Settings, now: datetime) -> Draft:
-    with naming(f"tasks.{place}"):
-        preferences = preferred(entry.request, settings)
-        task = accepted(entry.request, preferences, settings, now)
-        return Draft(entry=entry, task=task, notes=preferences.notes)
+def _build_draft(index: int, entry: BatchItem, settings: Settings, now: datetime) -> TaskDraft:
+    with prefix_fields(f"tasks.{index}"):
+        preferences = resolve_preferences(entry.request, settings)
+        task = build_task(entry.request, preferences, settings, now)
+        return TaskDraft(entry=entry, task=task, notes=preferences.notes)
 
 
-def _submitted(connection: Connection, draft: Draft, ids: dict[str, TaskId]) -> Submitted:
+def _submit_draft(connection: Connection, draft: TaskDraft, ids: dict[str, TaskId]) -> SubmittedTask:
     key = draft.entry.request.request_key
-    earlier = submitted_before(connection, key)
+    earlier = find_submitted(connection, key)
     if earlier is not None:
         return earlier
     origin = draft.task.continue_from
@@ -118,4 +131,4 @@ def _submitted(connection: Connection, draft: Draft, ids: dict[str, TaskId]) -> 
         depends_on=tuple(dict.fromkeys(ids.get(name, name) for name in draft.task.depends_on)),
         continue_from=None if origin is None else ids.get(origin, origin),
     )
-    return born(connection, joined(connection, named), trigger_key=key, notes=draft.notes)
+    return insert_new_task(connection, resolve_dependencies(connection, named), trigger_key=key, notes=draft.notes)

@@ -10,12 +10,12 @@ from delegate.errors import InvalidSchedule, Refused
 from delegate.schedule.cron import time_after, times_after
 from delegate.schedule.model import MISSED_AFTER, MissedRunPolicy, RunOutcome, Schedule, ScheduleState
 
-COUNTED_MAX = 1_000  # times passed over; who comes back after years should not count every minute of them
-UPCOMING = 3
+PASSED_TIMES_MAX = 1_000  # times passed over; who comes back after years should not count every minute of them
+UPCOMING_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class RunDecision:
     """What comes of one time that is due, and how the schedule stands afterwards."""
 
     outcome: RunOutcome
@@ -24,98 +24,98 @@ class Decision:
     message: str | None = None
 
 
-def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> Decision:
+def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> RunDecision:
     """Pure: what comes of the time that is due, when it is this late and the run before has ended or not."""
     timing, occurrence = schedule.timing, schedule.next_run_at
     assert occurrence is not None
     if timing.expires_at is not None and now >= timing.expires_at:
-        return _expired(schedule, now)
+        return _decide_expired(schedule, now)
     if now - occurrence > MISSED_AFTER and timing.missed_run_policy is not MissedRunPolicy.CATCHUP:
-        return _missed(schedule, now)
-    missed = passed_over(schedule, until=now)
+        return _decide_missed(schedule, now)
+    missed = count_passed_times(schedule, until=now)
     if is_run_open:
         message = f"the run before, {schedule.last_task_id}, had not ended"
-        after = moved_on(schedule, since=now, now=now)
-        return Decision(outcome=RunOutcome.OVERLAPPED, after=after, missed=missed, message=message)
+        after = advance_schedule(schedule, since=now, now=now)
+        return RunDecision(outcome=RunOutcome.OVERLAPPED, after=after, missed=missed, message=message)
     started = replace(schedule, runs=schedule.runs + 1, last_run_at=now)
-    return Decision(outcome=RunOutcome.STARTED, after=moved_on(started, since=now, now=now), missed=missed)
+    return RunDecision(outcome=RunOutcome.STARTED, after=advance_schedule(started, since=now, now=now), missed=missed)
 
 
-def _expired(schedule: Schedule, now: datetime) -> Decision:
+def _decide_expired(schedule: Schedule, now: datetime) -> RunDecision:
     message = f"the relay came to it after the schedule had expired, at {schedule.timing.expires_at:%Y-%m-%d %H:%M} UTC"
-    missed = passed_over(schedule, until=now)
-    after = ended(schedule, ScheduleState.EXPIRED, None, now)
-    return Decision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=message)
+    missed = count_passed_times(schedule, until=now)
+    after = end_schedule(schedule, ScheduleState.EXPIRED, None, now)
+    return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=message)
 
 
-def _missed(schedule: Schedule, now: datetime) -> Decision:
+def _decide_missed(schedule: Schedule, now: datetime) -> RunDecision:
     late = f"{schedule.next_run_at:%Y-%m-%d %H:%M} UTC was missed: it could not start before {now:%Y-%m-%d %H:%M}"
     too_late = now - MISSED_AFTER - timedelta.resolution  # what comes after that may still run
-    missed = passed_over(schedule, until=too_late)
+    missed = count_passed_times(schedule, until=too_late)
     if schedule.timing.missed_run_policy is MissedRunPolicy.FAIL:
-        after = ended(schedule, ScheduleState.FAILED, f"{late}; by its policy a missed run stops it", now)
-        missed = passed_over(schedule, until=now)
+        after = end_schedule(schedule, ScheduleState.FAILED, f"{late}; by its policy a missed run stops it", now)
+        missed = count_passed_times(schedule, until=now)
     elif schedule.timing.cron is None:
-        after = ended(schedule, ScheduleState.EXPIRED, f"{late}; by its policy a missed run is skipped", now)
+        after = end_schedule(schedule, ScheduleState.EXPIRED, f"{late}; by its policy a missed run is skipped", now)
     else:
-        after = moved_on(schedule, since=too_late, now=now)
-    return Decision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=late)
+        after = advance_schedule(schedule, since=too_late, now=now)
+    return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=late)
 
 
-def refused(schedule: Schedule, decision: Decision, error: Refused, now: datetime) -> Decision:
+def decide_refused(schedule: Schedule, decision: RunDecision, error: Refused, now: datetime) -> RunDecision:
     """Pure: no task could be made any more; the next time may do better, if there is one."""
     if schedule.timing.cron is None:
-        after = ended(schedule, ScheduleState.FAILED, f"no task could be made of it: {error.message}", now)
+        after = end_schedule(schedule, ScheduleState.FAILED, f"no task could be made of it: {error.message}", now)
     else:
-        after = moved_on(schedule, since=now, now=now)
+        after = advance_schedule(schedule, since=now, now=now)
     return replace(decision, outcome=RunOutcome.REFUSED, after=after, message=error.message)
 
 
-def undecidable(schedule: Schedule, error: InvalidSchedule, now: datetime) -> Decision:
+def decide_invalid(schedule: Schedule, error: InvalidSchedule, now: datetime) -> RunDecision:
     """Pure: its times cannot be worked out any more, say because its zone is gone: it would be due for ever."""
-    after = ended(schedule, ScheduleState.FAILED, f"its times cannot be worked out: {error.message}", now)
-    return Decision(outcome=RunOutcome.REFUSED, after=after, message=error.message)
+    after = end_schedule(schedule, ScheduleState.FAILED, f"its times cannot be worked out: {error.message}", now)
+    return RunDecision(outcome=RunOutcome.REFUSED, after=after, message=error.message)
 
 
-def moved_on(schedule: Schedule, *, since: datetime, now: datetime) -> Schedule:
+def advance_schedule(schedule: Schedule, *, since: datetime, now: datetime) -> Schedule:
     """Pure: with its next time after `since`, or ended when there is none."""
     timing = schedule.timing
     if timing.cron is None or (timing.max_runs is not None and schedule.runs >= timing.max_runs):
-        return ended(schedule, ScheduleState.COMPLETED, None, now)
-    return expecting(schedule, time_after(timing.cron, timing.timezone, since), now)
+        return end_schedule(schedule, ScheduleState.COMPLETED, None, now)
+    return set_next_run(schedule, time_after(timing.cron, timing.timezone, since), now)
 
 
-def expecting(schedule: Schedule, next_run_at: datetime | None, now: datetime) -> Schedule:
+def set_next_run(schedule: Schedule, next_run_at: datetime | None, now: datetime) -> Schedule:
     """Pure: with this next time, if it comes before the schedule expires."""
     if next_run_at is None:
-        return ended(schedule, ScheduleState.COMPLETED, "its time does not come again", now)
+        return end_schedule(schedule, ScheduleState.COMPLETED, "its time does not come again", now)
     if schedule.timing.expires_at is not None and next_run_at >= schedule.timing.expires_at:
-        return ended(schedule, ScheduleState.EXPIRED, None, now)
+        return end_schedule(schedule, ScheduleState.EXPIRED, None, now)
     return replace(schedule, next_run_at=next_run_at, reckoned_at=now)
 
 
-def ended(schedule: Schedule, state: ScheduleState, message: str | None, now: datetime) -> Schedule:
+def end_schedule(schedule: Schedule, state: ScheduleState, message: str | None, now: datetime) -> Schedule:
     return replace(schedule, state=state, message=message, next_run_at=None, reckoned_at=now, ended_at=now)
 
 
-def passed_over(schedule: Schedule, *, until: datetime) -> int:
+def count_passed_times(schedule: Schedule, *, until: datetime) -> int:
     """How many more of its times have gone by with the one that is due; the counting stops somewhere."""
     timing, occurrence = schedule.timing, schedule.next_run_at
     if timing.cron is None or occurrence is None:
         return 0
     end = until if timing.expires_at is None else min(until, timing.expires_at - timedelta.resolution)
     further = takewhile(lambda time: time <= end, times_after(timing.cron, timing.timezone, occurrence))
-    return sum(1 for _ in islice(further, COUNTED_MAX))
+    return sum(1 for _ in islice(further, PASSED_TIMES_MAX))
 
 
-def upcoming(schedule: Schedule) -> list[datetime]:
+def upcoming_times(schedule: Schedule) -> list[datetime]:
     """Its next times, as far as they are known."""
     timing, first = schedule.timing, schedule.next_run_at
     if first is None or schedule.state is not ScheduleState.ACTIVE:
         return []
     if timing.cron is None:
         return [first]
-    left = UPCOMING if timing.max_runs is None else min(UPCOMING, timing.max_runs - schedule.runs)
+    left = UPCOMING_MAX if timing.max_runs is None else min(UPCOMING_MAX, timing.max_runs - schedule.runs)
     try:
         times = [first, *islice(times_after(timing.cron, timing.timezone, first), left - 1)]
     except InvalidSchedule:  # who looks at it is not the one to be told

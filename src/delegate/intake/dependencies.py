@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from delegate.errors import DependencyFailed, InvalidField, TooDeep, UnknownDependency
 from delegate.model import DEPENDENCIES_MAX, DEPENDENTS_MAX, DEPTH_MAX, Task, TaskId
-from delegate.queue.ending import is_ready, spoiler
+from delegate.queue.ending import first_failed_dependency, is_ready
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection
-from delegate.store.graph import Dependency, count_dependents, hold_dependencies
+from delegate.store.graph import Dependency, count_dependents, lock_dependencies
 
 
-def in_all(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[TaskId, ...]:
+def all_dependencies(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[TaskId, ...]:
     """Pure: every task to wait for, each once."""
     wanted = tuple(dict.fromkeys([*depends_on, *([continue_from] if continue_from else [])]))
     if len(wanted) > DEPENDENCIES_MAX:
@@ -23,28 +23,28 @@ def in_all(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[
     return wanted
 
 
-def joined(connection: Connection, new: Task) -> Task:
+def resolve_dependencies(connection: Connection, new: Task) -> Task:
     """The task as those it waits for let it be born, queued or blocked, or the reason why it cannot be.
 
     None of them can end before the transaction does: each end releases whoever is written down as waiting then.
     """
     if not new.depends_on:
         return new
-    found = hold_dependencies(connection, new.depends_on)
+    found = lock_dependencies(connection, new.depends_on)
     for task_id in new.depends_on:
         if task_id not in found:
             raise UnknownDependency(field=_field(new, task_id), task_id=task_id)
     known = list(found.values())
-    if (bad := spoiler(new, known)) is not None:
+    if (bad := first_failed_dependency(new, known)) is not None:
         raise DependencyFailed(field=_field(new, bad.id), task_id=bad.id, state=bad.state)
     depth = 1 + max(one.depth for one in known)
     if depth > DEPTH_MAX:
         raise TooDeep(field="dependsOn", depth=depth, limit=DEPTH_MAX)
-    _check_crowds(connection, new, known)
+    _check_dependent_counts(connection, new, known)
     return replace(new, depth=depth, state=TaskState.QUEUED if is_ready(known) else TaskState.BLOCKED)
 
 
-def _check_crowds(connection: Connection, new: Task, known: Sequence[Dependency]) -> None:
+def _check_dependent_counts(connection: Connection, new: Task, known: Sequence[Dependency]) -> None:
     """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
     live = [one.id for one in known if one.state not in FINAL_TASK_STATES]
     for task_id, waiting in count_dependents(connection, live).items():

@@ -12,67 +12,75 @@ import anyio
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidSchedule, Refused, ScheduleEnded, Unavailable
-from delegate.intake.deciding import Decision, decide, ended, expecting, moved_on, refused, undecidable
-from delegate.intake.dependencies import joined
+from delegate.intake.deciding import (
+    RunDecision,
+    advance_schedule,
+    decide,
+    decide_invalid,
+    decide_refused,
+    end_schedule,
+    set_next_run,
+)
+from delegate.intake.dependencies import resolve_dependencies
 from delegate.intake.from_wire import request_of_template
-from delegate.intake.submit import Request, accepted, born, preferred
+from delegate.intake.submit import Request, build_task, insert_new_task, resolve_preferences
 from delegate.model import ScheduleId, Task, TaskId
-from delegate.queue.schedule_runs import Follower, due_after, fail_followers, log_followers
+from delegate.queue.schedule_runs import FollowerSchedule, due_after, fail_followers, log_followers
 from delegate.schedule.cron import times_after
 from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
     drop_misses_ahead,
-    first_in_line,
     get_schedule,
     has_run,
     insert_run,
     lock_due,
-    lock_lapsed,
+    lock_expired,
+    lock_reckoned_after,
     move_schedule,
-    reckoned_after,
+    next_due,
     runs_ahead,
 )
 from delegate.store.tasks import get_task
 
 log = logging.getLogger(__name__)
-AT_ONCE = 100  # so that one crowd is committed together, and a longer one in turns
+BATCH_SIZE = 100  # so that one crowd is committed together, and a longer one in turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fired:
+class FiredRun:
     schedule: Schedule
     run: ScheduleRun
     task: Task | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ScheduleTransition:
     """A schedule that was written, and those that moved because it has ended."""
 
     schedule: Schedule
-    followers: Sequence[Follower] = ()
+    followers: Sequence[FollowerSchedule] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    fired: tuple[Fired, ...]
-    passed: frozenset[ScheduleId]  # due, but another relay is at them, or they could not be dealt with
-    is_crowd: bool  # there may be more that are due
+class FiringRound:
+    fired: tuple[FiredRun, ...]
+    skipped: frozenset[ScheduleId]  # due, but another relay is at them, or they could not be dealt with
+    may_have_more: bool  # there may be more that are due
     next_at: datetime | None  # the first that is not due yet, if one is known
     has_failed: bool  # some could not be written: the database is busy, or its disk full
 
 
 async def fire_due(
-    database: Database, settings: Settings, now: datetime, passed: frozenset[ScheduleId] = frozenset()
-) -> Round:
+    database: Database, settings: Settings, now: datetime, skipped: frozenset[ScheduleId] = frozenset()
+) -> FiringRound:
     """Deal with the first schedules whose time has come, besides those that were passed in the rounds before."""
-    heads = await database.read(partial(first_in_line, limit=AT_ONCE + len(passed)))
-    line = [(schedule_id, time) for schedule_id, time in heads if schedule_id not in passed][:AT_ONCE]
+    heads = await database.read(partial(next_due, limit=BATCH_SIZE + len(skipped)))
+    line = [(schedule_id, time) for schedule_id, time in heads if schedule_id not in skipped][:BATCH_SIZE]
     due = [schedule_id for schedule_id, time in line if time <= now]
-    fired: list[Fired] = []
-    followers: list[Follower] = []
+    fired: list[FiredRun] = []
+    followers: list[FollowerSchedule] = []
     failed: list[ScheduleId] = []
 
     async def fire_one(schedule_id: ScheduleId) -> None:
@@ -95,10 +103,10 @@ async def fire_due(
     for one in fired:
         _log_run(one)
     log_followers(followers)
-    return Round(
+    return FiringRound(
         fired=tuple(fired),
-        passed=passed | set(due) - {one.schedule.id for one in fired},
-        is_crowd=len(due) == AT_ONCE,
+        skipped=skipped | set(due) - {one.schedule.id for one in fired},
+        may_have_more=len(due) == BATCH_SIZE,
         next_at=next((time for _, time in line if time > now), None),
         has_failed=bool(failed),
     )
@@ -106,37 +114,37 @@ async def fire_due(
 
 def fire(
     connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime
-) -> tuple[Fired | None, list[Follower]]:
+) -> tuple[FiredRun | None, list[FollowerSchedule]]:
     """What came of the time that is due, None if that has been dealt with, and the schedules that moved with it."""
     schedule = lock_due(connection, schedule_id, now)
     if schedule is None or schedule.next_run_at is None:
         return None, []  # another relay has dealt with it
     if has_run(connection, schedule.id, schedule.next_run_at):
-        return None, settle(connection, _past(schedule, now), was=schedule.state, now=now)
+        return None, settle(connection, _skip_due_time(schedule, now), was=schedule.state, now=now)
     try:
         decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
     except InvalidSchedule as error:
-        decision = undecidable(schedule, error, now)
+        decision = decide_invalid(schedule, error, now)
     task = None
     if decision.outcome is RunOutcome.STARTED:
         try:
-            task = made(connection, schedule, settings, now)
+            task = create_run_task(connection, schedule, settings, now)
         except Refused as error:
-            decision = refused(schedule, decision, error, now)
-    return _written(connection, schedule, decision, task, now)
+            decision = decide_refused(schedule, decision, error, now)
+    return _record_run(connection, schedule, decision, task, now)
 
 
-def _past(schedule: Schedule, now: datetime) -> Schedule:
+def _skip_due_time(schedule: Schedule, now: datetime) -> Schedule:
     """With its next time, the one that is due being dealt with already."""
     try:
-        return moved_on(schedule, since=now, now=now)
+        return advance_schedule(schedule, since=now, now=now)
     except InvalidSchedule as error:
-        return undecidable(schedule, error, now).after
+        return decide_invalid(schedule, error, now).after
 
 
-def _written(
-    connection: Connection, schedule: Schedule, decision: Decision, task: Task | None, now: datetime
-) -> tuple[Fired, list[Follower]]:
+def _record_run(
+    connection: Connection, schedule: Schedule, decision: RunDecision, task: Task | None, now: datetime
+) -> tuple[FiredRun, list[FollowerSchedule]]:
     assert schedule.next_run_at is not None
     run = ScheduleRun(
         schedule_id=schedule.id,
@@ -152,21 +160,21 @@ def _written(
     after = replace(decision.after, last_task_id=task_id, last_outcome=decision.outcome)
     insert_run(connection, run)
     followers = settle(connection, after, was=schedule.state, now=now)
-    return Fired(schedule=after, run=run, task=task), followers
+    return FiredRun(schedule=after, run=run, task=task), followers
 
 
-def settle_missed(connection: Connection, schedule: Schedule, now: datetime) -> Settled | None:
+def settle_missed(connection: Connection, schedule: Schedule, now: datetime) -> ScheduleTransition | None:
     """What becomes of one that is too late to run, for whoever made it active; None: it waits, or will start."""
     if schedule.state is not ScheduleState.ACTIVE or schedule.next_run_at is None or schedule.next_run_at > now:
         return None
     decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
     if decision.outcome is not RunOutcome.MISSED:
         return None
-    fired, followers = _written(connection, schedule, decision, None, now)
-    return Settled(schedule=fired.schedule, followers=followers)
+    fired, followers = _record_run(connection, schedule, decision, None, now)
+    return ScheduleTransition(schedule=fired.schedule, followers=followers)
 
 
-def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> list[Follower]:
+def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> list[FollowerSchedule]:
     """Write how a schedule stands. When it has ended and nothing of it runs, nobody needs to wait for it: returns those
     that did."""
     if not move_schedule(connection, schedule, was=was):
@@ -181,15 +189,17 @@ def is_open(connection: Connection, task_id: TaskId | None) -> bool:
     return task is not None and task.state not in FINAL_TASK_STATES
 
 
-def made(connection: Connection, schedule: Schedule, settings: Settings, now: datetime) -> Task:
+def create_run_task(connection: Connection, schedule: Schedule, settings: Settings, now: datetime) -> Task:
     """The task of a run, checked as if it were asked for just now."""
-    request = continuing(connection, schedule, request_of_template(schedule.request))
-    preferences = preferred(request, settings)
-    task = replace(accepted(request, preferences, settings, now), schedule_id=schedule.id)
-    return born(connection, joined(connection, task), trigger_key=None, notes=preferences.notes).task
+    request = link_to_previous_run(connection, schedule, request_of_template(schedule.request))
+    preferences = resolve_preferences(request, settings)
+    task = replace(build_task(request, preferences, settings, now), schedule_id=schedule.id)
+    return insert_new_task(
+        connection, resolve_dependencies(connection, task), trigger_key=None, notes=preferences.notes
+    ).task
 
 
-def continuing(connection: Connection, schedule: Schedule, request: Request) -> Request:
+def link_to_previous_run(connection: Connection, schedule: Schedule, request: Request) -> Request:
     """With the task before it: the steps of a pipeline go on from each other, other runs wait for what runs before."""
     before = None if schedule.timing.after is None else get_schedule(connection, schedule.timing.after)
     if before is None or before.last_task_id is None:
@@ -210,54 +220,54 @@ def waits_for_runs(schedule: Schedule) -> bool:
 async def expire(database: Database, now: datetime) -> None:
     """End those that have expired without a time of theirs to notice it: they waited for another, or were paused."""
 
-    def write(connection: Connection) -> list[Settled]:
-        lapsed = lock_lapsed(connection, now, limit=AT_ONCE)
-        return _settle_each(connection, lapsed, lambda one: ended(one, ScheduleState.EXPIRED, None, now), now)
+    def write(connection: Connection) -> list[ScheduleTransition]:
+        lapsed = lock_expired(connection, now, limit=BATCH_SIZE)
+        return _settle_each(connection, lapsed, lambda one: end_schedule(one, ScheduleState.EXPIRED, None, now), now)
 
     while over := await database.write("schedule.expire", write):
         for one in over:
-            log_move(one)
+            log_transition(one)
 
 
-async def reckon_back(database: Database, now: datetime) -> None:
+async def recompute_next_runs(database: Database, now: datetime) -> None:
     """The clock shows an earlier time than before: what was reckoned in a future that has not come is reckoned anew."""
 
-    def write(connection: Connection) -> list[Settled]:
-        ahead = reckoned_after(connection, now, limit=AT_ONCE)
-        return _settle_each(connection, ahead, lambda one: _reckoned_anew(connection, one, now), now)
+    def write(connection: Connection) -> list[ScheduleTransition]:
+        ahead = lock_reckoned_after(connection, now, limit=BATCH_SIZE)
+        return _settle_each(connection, ahead, lambda one: _recompute_next_run(connection, one, now), now)
 
-    while settled := await database.write("schedule.reckon", write):
-        log.warning("clock went back, schedules reckoned anew", extra={"count": len(settled)})
-        for one in settled:
+    while transitions := await database.write("schedule.reckon", write):
+        log.warning("clock went back, schedules reckoned anew", extra={"count": len(transitions)})
+        for one in transitions:
             log_followers(one.followers)
 
 
 def _settle_each(
     connection: Connection,
-    held: Sequence[Schedule],
+    locked: Sequence[Schedule],
     become: Callable[[Schedule], Schedule],
     now: datetime,
-) -> list[Settled]:
-    settled: list[Settled] = []
-    for one in held:
+) -> list[ScheduleTransition]:
+    transitions: list[ScheduleTransition] = []
+    for one in locked:
         schedule = get_schedule(connection, one.id)  # again: it may follow one of these, and have ended with it
         if schedule is None or schedule.state in FINAL_SCHEDULE_STATES:
             continue
         after = become(schedule)
         followers = settle(connection, after, was=schedule.state, now=now)
-        settled.append(Settled(schedule=after, followers=followers))
-    return settled
+        transitions.append(ScheduleTransition(schedule=after, followers=followers))
+    return transitions
 
 
-def _reckoned_anew(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
+def _recompute_next_run(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
     if schedule.next_run_at is None or schedule.next_run_at <= now:
         return replace(schedule, reckoned_at=now)
     if schedule.timing.cron is not None:
         drop_misses_ahead(connection, schedule.id, now)
         try:
-            return expecting(schedule, next_free_time(connection, schedule, now), now)
+            return set_next_run(schedule, next_free_time(connection, schedule, now), now)
         except InvalidSchedule as error:
-            return undecidable(schedule, error, now).after
+            return decide_invalid(schedule, error, now).after
     if schedule.timing.after is not None:  # its time was counted from an end that now lies ahead
         due = due_after(schedule.timing.at, schedule.timing.delay, ended_at=now)
         return replace(schedule, next_run_at=min(schedule.next_run_at, due), reckoned_at=now)
@@ -272,13 +282,13 @@ def next_free_time(connection: Connection, schedule: Schedule, now: datetime) ->
     return next((time for time in times if time not in taken), None)
 
 
-def log_move(settled: Settled) -> None:
-    schedule = settled.schedule
+def log_transition(transition: ScheduleTransition) -> None:
+    schedule = transition.schedule
     log.info("schedule moved", extra={"schedule_id": schedule.id, "state": schedule.state})
-    log_followers(settled.followers)
+    log_followers(transition.followers)
 
 
-def _log_run(fired: Fired) -> None:
+def _log_run(fired: FiredRun) -> None:
     run = fired.run
     log.info(
         "schedule fired",

@@ -18,15 +18,15 @@ TEMPLATE_FIELDS = set(SubmitRequest.model_fields) - {"request_key"}  # that name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleWish:
+class NewSchedule:
     timing: Timing
     template: dict[str, object]  # what its tasks are made from, as it was asked for
     request_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineWish:
-    steps: tuple[ScheduleWish, ...]  # each but the first comes after the one before it
+class NewPipeline:
+    steps: tuple[NewSchedule, ...]  # each but the first comes after the one before it
     request_key: str | None = None
 
 
@@ -70,7 +70,7 @@ def template_of(body: SubmitRequest) -> dict[str, object]:
     return body.model_dump(mode="json", by_alias=True, exclude_unset=True, include=TEMPLATE_FIELDS)
 
 
-def schedule_wish(body: ScheduleRequest) -> ScheduleWish:
+def parse_schedule(body: ScheduleRequest) -> NewSchedule:
     _check_kind(body)
     timing = Timing(
         cron=None if body.cron_expression is None else " ".join(body.cron_expression.split()),
@@ -81,7 +81,7 @@ def schedule_wish(body: ScheduleRequest) -> ScheduleWish:
         expires_at=body.expires_at,
         after=None if body.after_schedule is None else ScheduleId(body.after_schedule),
     )
-    return ScheduleWish(timing=timing, template=template_of(body), request_key=body.request_key)
+    return NewSchedule(timing=timing, template=template_of(body), request_key=body.request_key)
 
 
 def _check_kind(body: ScheduleRequest) -> None:
@@ -99,12 +99,12 @@ def _check_kind(body: ScheduleRequest) -> None:
         raise InvalidSchedule(field="maxRuns", why="is for cron; a one_time schedule runs once")
 
 
-def pipeline_wish(body: PipelineRequest) -> PipelineWish:
-    steps = tuple(_step_wish(number, step) for number, step in enumerate(body.steps))
-    return PipelineWish(steps=steps, request_key=body.request_key)
+def parse_pipeline(body: PipelineRequest) -> NewPipeline:
+    steps = tuple(_parse_step(number, step) for number, step in enumerate(body.steps))
+    return NewPipeline(steps=steps, request_key=body.request_key)
 
 
-def _step_wish(number: int, step: PipelineStep) -> ScheduleWish:
+def _parse_step(number: int, step: PipelineStep) -> NewSchedule:
     if number > 0 and step.continue_from is not None:
         raise InvalidField(field=f"steps.{number}.continueFrom", why="is the step before it; leave it out")
     if number == 0 and step.delay:
@@ -113,4 +113,4 @@ def _step_wish(number: int, step: PipelineStep) -> ScheduleWish:
         raise InvalidField(field=f"steps.{number}.requestKey", why="belongs to the pipeline, not to a step of it")
     # A step whose time came while the relay was away is done when it is back.
     timing = Timing(delay=timedelta(milliseconds=step.delay), missed_run_policy=MissedRunPolicy.CATCHUP)
-    return ScheduleWish(timing=timing, template=template_of(step))
+    return NewSchedule(timing=timing, template=template_of(step))

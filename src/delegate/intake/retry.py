@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from delegate.errors import DependencyFailed, IllegalMove, KeyUsed, NoSuchTask
-from delegate.intake.dependencies import joined
-from delegate.intake.submit import Submitted, born, log_birth
+from delegate.intake.dependencies import resolve_dependencies
+from delegate.intake.submit import SubmittedTask, insert_new_task, log_submitted
 from delegate.model import EventKind, Mode, Task, TaskId, Usage, new_task_id
-from delegate.queue.sessions import without_lent_session
+from delegate.queue.sessions import without_shared_session
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import attempts_of_task
 from delegate.store.database import Connection, Database
@@ -18,60 +18,60 @@ from delegate.store.events import last_event_of_kind
 from delegate.store.runners import get_runner
 from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
 
-Making = Callable[[Connection], Task]
+TaskMaker = Callable[[Connection], Task]
 
 
-async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> Submitted:
+async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> SubmittedTask:
     """A new task with the wishes of an ended one. One that did not end well goes on from what it left behind."""
 
     def make(connection: Connection) -> Task:
-        old = _ended(connection, task_id, verb="retried")
+        old = _get_ended_task(connection, task_id, verb="retried")
         if old.state is TaskState.COMPLETED:
-            return anew(old, now)
+            return copy_as_new(old, now)
         if old.mode is not Mode.IN_PLACE:
-            _check_alone(connection, old, verb="retried")
-        return _rejoined(connection, continued(old, now), old)
+            _check_no_open_retry(connection, old, verb="retried")
+        return _resolve_retry_dependencies(connection, copy_as_continuation(old, now), old)
 
     return await _write_once(database, "retry", task_id, request_key, make)
 
 
 async def resume(
     database: Database, task_id: TaskId, context: str | None, *, request_key: str | None, now: datetime
-) -> Submitted:
+) -> SubmittedTask:
     """A new task that goes on where an ended one stopped, on the machine that has its session and its work."""
 
     def make(connection: Connection) -> Task:
-        old = _ended(connection, task_id, verb="resumed")
-        _check_alone(connection, old, verb="resumed")
+        old = _get_ended_task(connection, task_id, verb="resumed")
+        _check_no_open_retry(connection, old, verb="resumed")
         machine = _machine_of(connection, old)
-        task = replace(continued(old, now), context=context, machine=machine)
-        return _rejoined(connection, task, old)
+        task = replace(copy_as_continuation(old, now), context=context, machine=machine)
+        return _resolve_retry_dependencies(connection, task, old)
 
     return await _write_once(database, "resume", task_id, request_key, make)
 
 
 async def _write_once(
-    database: Database, verb: str, task_id: TaskId, request_key: str | None, make: Making
-) -> Submitted:
-    def write(connection: Connection) -> Submitted:
+    database: Database, verb: str, task_id: TaskId, request_key: str | None, make: TaskMaker
+) -> SubmittedTask:
+    def write(connection: Connection) -> SubmittedTask:
         earlier = task_of_trigger(connection, request_key) if request_key else None
         if earlier is None:
-            return born(connection, make(connection), trigger_key=request_key, verb=verb)
+            return insert_new_task(connection, make(connection), trigger_key=request_key, verb=verb)
         if (earlier.retry_of, _verb_of(connection, earlier)) != (task_id, verb):
             raise KeyUsed(key=request_key)
-        return Submitted(task=earlier, is_new=False)
+        return SubmittedTask(task=earlier, is_new=False)
 
     submitted = await database.write(verb, write)
-    log_birth(submitted)
+    log_submitted(submitted)
     return submitted
 
 
 def _verb_of(connection: Connection, task: Task) -> object:
-    birth = last_event_of_kind(connection, task.id, EventKind.SUBMITTED)
-    return None if birth is None else birth.data.get("verb")
+    submission = last_event_of_kind(connection, task.id, EventKind.SUBMITTED)
+    return None if submission is None else submission.data.get("verb")
 
 
-def _ended(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
+def _get_ended_task(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
@@ -81,7 +81,7 @@ def _ended(connection: Connection, task_id: TaskId, *, verb: str) -> Task:
     return task
 
 
-def _check_alone(connection: Connection, old: Task, *, verb: str) -> None:
+def _check_no_open_retry(connection: Connection, old: Task, *, verb: str) -> None:
     """Two at once would work in one workspace and push to one branch."""
     lock_task(connection, old.lineage)  # so that of two who ask at once, one finds the other's task
     live = [member for member, state in chain_of(connection, old.lineage) if state not in FINAL_TASK_STATES]
@@ -90,20 +90,20 @@ def _check_alone(connection: Connection, old: Task, *, verb: str) -> None:
         raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
 
 
-def _rejoined(connection: Connection, task: Task, old: Task) -> Task:
+def _resolve_retry_dependencies(connection: Connection, task: Task, old: Task) -> Task:
     """One that has run had all that it waited for; one that has not waits again, for the retries of what failed."""
     if old.fence > 0:
-        return without_lent_session(connection, task) if task.session_id else task
-    latest = {task_id: _latest(connection, task_id) for task_id in task.depends_on}
+        return without_shared_session(connection, task) if task.session_id else task
+    latest = {task_id: _latest_retry(connection, task_id) for task_id in task.depends_on}
     depends_on = tuple(dict.fromkeys(latest.values()))
     continue_from = None if task.continue_from is None else latest[task.continue_from]
     try:
-        return joined(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
+        return resolve_dependencies(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
     except DependencyFailed as refused:
         raise DependencyFailed(**{**refused.data, "advice": "first, then this one again"}) from None
 
 
-def _latest(connection: Connection, task_id: TaskId) -> TaskId:
+def _latest_retry(connection: Connection, task_id: TaskId) -> TaskId:
     """The task itself, or the last retry of one that did not end well."""
     task = get_task(connection, task_id)
     if task is None or task.state not in (TaskState.FAILED, TaskState.CANCELLED):
@@ -117,7 +117,7 @@ def _machine_of(connection: Connection, old: Task) -> str:
     return old.machine if runner is None else runner.machine
 
 
-def continued(old: Task, now: datetime) -> Task:
+def copy_as_continuation(old: Task, now: datetime) -> Task:
     """Pure: the next of a chain, which shares a workspace, a branch and an agent's session."""
     return replace(
         old,
@@ -143,7 +143,7 @@ def continued(old: Task, now: datetime) -> Task:
     )
 
 
-def anew(old: Task, now: datetime) -> Task:
+def copy_as_new(old: Task, now: datetime) -> Task:
     """Pure: the same wishes, and nothing else."""
-    task = continued(old, now)
+    task = copy_as_continuation(old, now)
     return replace(task, lineage=task.id, session_id=None)

@@ -9,14 +9,22 @@ from datetime import datetime
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedule, ScheduleEnded
-from delegate.intake.deciding import ended, expecting
-from delegate.intake.dependencies import joined
-from delegate.intake.firing import Settled, is_open, log_move, next_free_time, settle, settle_missed, waits_for_runs
-from delegate.intake.from_wire import PipelineWish, ScheduleWish, request_of_template
-from delegate.intake.naming import naming
-from delegate.intake.submit import accepted, preferred
+from delegate.intake.deciding import end_schedule, set_next_run
+from delegate.intake.dependencies import resolve_dependencies
+from delegate.intake.field_names import prefix_fields
+from delegate.intake.firing import (
+    ScheduleTransition,
+    is_open,
+    log_transition,
+    next_free_time,
+    settle,
+    settle_missed,
+    waits_for_runs,
+)
+from delegate.intake.from_wire import NewPipeline, NewSchedule, request_of_template
+from delegate.intake.submit import build_task, resolve_preferences
 from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, ScheduleId, Task, TaskId, new_schedule_id
-from delegate.queue.schedule_runs import Follower, due_after
+from delegate.queue.schedule_runs import FollowerSchedule, due_after
 from delegate.schedule.cron import check_cron, time_after
 from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.schedule.zones import zone_named
@@ -37,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
+class CreatedSchedule:
     schedule: Schedule
     is_new: bool
 
@@ -49,7 +57,7 @@ class CreatedPipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class ScheduleCancellation:
     schedule: Schedule
     open_task: TaskId | None  # of its last run
 
@@ -61,47 +69,49 @@ class FullSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class FollowerDueTime:
     """When a schedule that comes after another is due: at a time, later (neither), or never."""
 
     at: datetime | None = None
-    never: str | None = None
+    never_reason: str | None = None
 
 
-async def create(database: Database, wish: ScheduleWish, settings: Settings, now: datetime) -> Created:
+async def create(database: Database, definition: NewSchedule, settings: Settings, now: datetime) -> CreatedSchedule:
     """Write the schedule; the same request key again gives the same schedule."""
 
-    def write(connection: Connection) -> Created:
-        earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
+    def write(connection: Connection) -> CreatedSchedule:
+        earlier = schedule_of_trigger(connection, definition.request_key) if definition.request_key else None
         if earlier is not None:
             if earlier.pipeline is not None:
-                raise KeyUsed(key=wish.request_key)
-            return Created(schedule=earlier, is_new=False)
-        new = new_schedule(wish, now)  # who asks again is not told that its moment has passed meanwhile
-        joined(connection, _task_of(new, settings, now))
-        placed = _placed(connection, new, now)
-        insert_schedule(connection, placed, trigger_key=wish.request_key)
-        return Created(schedule=placed, is_new=True)
+                raise KeyUsed(key=definition.request_key)
+            return CreatedSchedule(schedule=earlier, is_new=False)
+        new = new_schedule(definition, now)  # who asks again is not told that its moment has passed meanwhile
+        resolve_dependencies(connection, _task_of(new, settings, now))
+        placed = _resolve_first_run(connection, new, now)
+        insert_schedule(connection, placed, trigger_key=definition.request_key)
+        return CreatedSchedule(schedule=placed, is_new=True)
 
     created = await database.write("schedule.create", write)
     log.info("schedule created", extra={"schedule_id": created.schedule.id, "new": created.is_new})
     return created
 
 
-async def create_pipeline(database: Database, wish: PipelineWish, settings: Settings, now: datetime) -> CreatedPipeline:
+async def create_pipeline(
+    database: Database, definition: NewPipeline, settings: Settings, now: datetime
+) -> CreatedPipeline:
     """One-time schedules, each after the one before it; the first is due at once. All of them or none."""
 
     def write(connection: Connection) -> CreatedPipeline:
-        earlier = schedule_of_trigger(connection, wish.request_key) if wish.request_key else None
+        earlier = schedule_of_trigger(connection, definition.request_key) if definition.request_key else None
         if earlier is not None:
             if earlier.pipeline is None:
-                raise KeyUsed(key=wish.request_key)
+                raise KeyUsed(key=definition.request_key)
             return CreatedPipeline(steps=tuple(steps_of_pipeline(connection, earlier.pipeline)), is_new=False)
-        steps = chained(wish, now)
+        steps = build_pipeline(definition, now)
         for number, step in enumerate(steps):
-            with naming(f"steps.{number}"):
-                joined(connection, _task_of(step, settings, now))
-            insert_schedule(connection, step, trigger_key=wish.request_key if number == 0 else None)
+            with prefix_fields(f"steps.{number}"):
+                resolve_dependencies(connection, _task_of(step, settings, now))
+            insert_schedule(connection, step, trigger_key=definition.request_key if number == 0 else None)
         return CreatedPipeline(steps=steps, is_new=True)
 
     created = await database.write("schedule.pipeline", write)
@@ -110,15 +120,15 @@ async def create_pipeline(database: Database, wish: PipelineWish, settings: Sett
 
 
 async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
-    def write(connection: Connection) -> Settled:
-        schedule = _living(connection, schedule_id, verb="paused")
+    def write(connection: Connection) -> ScheduleTransition:
+        schedule = _lock_open_schedule(connection, schedule_id, verb="paused")
         if schedule.state is ScheduleState.PAUSED:
-            return Settled(schedule=schedule)
+            return ScheduleTransition(schedule=schedule)
         message = f"paused: {reason}" if reason else None
         # One that waited for another and has its time already keeps it: it does not wait for the other again.
         time = schedule.next_run_at if is_follower(schedule) else None
         paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=time, reckoned_at=now, message=message)
-        return Settled(schedule=paused, followers=settle(connection, paused, was=schedule.state, now=now))
+        return ScheduleTransition(schedule=paused, followers=settle(connection, paused, was=schedule.state, now=now))
 
     return await _write(database, "schedule.pause", write)
 
@@ -127,13 +137,15 @@ async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: 
     """From its next time on. What passed while it was paused was not missed. Only a moment of its own can be late; if
     it is too late to run, that is decided here, for the answer to tell."""
 
-    def write(connection: Connection) -> Settled:
-        schedule = _living(connection, schedule_id, verb="resumed")
+    def write(connection: Connection) -> ScheduleTransition:
+        schedule = _lock_open_schedule(connection, schedule_id, verb="resumed")
         if schedule.state is ScheduleState.ACTIVE:
-            return Settled(schedule=schedule)
+            return ScheduleTransition(schedule=schedule)
         message = f"resumed: {reason}" if reason else None
-        resumed = _resumed(connection, replace(schedule, state=ScheduleState.ACTIVE, message=message), now)
-        settled = Settled(schedule=resumed, followers=settle(connection, resumed, was=schedule.state, now=now))
+        resumed = _resume_schedule(connection, replace(schedule, state=ScheduleState.ACTIVE, message=message), now)
+        settled = ScheduleTransition(
+            schedule=resumed, followers=settle(connection, resumed, was=schedule.state, now=now)
+        )
         return settle_missed(connection, resumed, now) or settled
 
     return await _write(database, "schedule.resume", write)
@@ -141,26 +153,26 @@ async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: 
 
 async def cancel(
     database: Database, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, now: datetime
-) -> Cancelled:
+) -> ScheduleCancellation:
     """No further run. `with_tasks`: also tells the task of its last run, if it has not ended, for the caller to cancel;
     that works for a schedule that has ended, too."""
 
-    def write(connection: Connection) -> tuple[Cancelled, list[Follower]]:
-        followers: list[Follower] = []
-        schedule = held(connection, schedule_id)
+    def write(connection: Connection) -> tuple[ScheduleCancellation, list[FollowerSchedule]]:
+        followers: list[FollowerSchedule] = []
+        schedule = lock_existing_schedule(connection, schedule_id)
         runs = is_open(connection, schedule.last_task_id)
         has_open = with_tasks and runs
         if schedule.state in FINAL_SCHEDULE_STATES:
             if schedule.state is not ScheduleState.CANCELLED and not has_open:
-                raise _with_open_task(schedule) if runs else _over(schedule, verb="cancelled")
+                raise _open_task_error(schedule) if runs else _ended_error(schedule, verb="cancelled")
         else:
             was = schedule.state
-            schedule = ended(schedule, ScheduleState.CANCELLED, reason or None, now)
+            schedule = end_schedule(schedule, ScheduleState.CANCELLED, reason or None, now)
             followers = settle(connection, schedule, was=was, now=now)
-        return Cancelled(schedule=schedule, open_task=schedule.last_task_id if has_open else None), followers
+        return ScheduleCancellation(schedule=schedule, open_task=schedule.last_task_id if has_open else None), followers
 
     cancelled, followers = await database.write("schedule.cancel", write)
-    log_move(Settled(schedule=cancelled.schedule, followers=followers))
+    log_transition(ScheduleTransition(schedule=cancelled.schedule, followers=followers))
     return cancelled
 
 
@@ -170,7 +182,7 @@ async def page(
     return await database.read(lambda c: page_of_schedules(c, state=state, before=before, limit=limit))
 
 
-async def in_full(database: Database, schedule_id: ScheduleId, history_limit: int) -> FullSchedule:
+async def read_full_schedule(database: Database, schedule_id: ScheduleId, history_limit: int) -> FullSchedule:
     def read(connection: Connection) -> FullSchedule:
         schedule = get_schedule(connection, schedule_id)
         if schedule is None:
@@ -180,10 +192,10 @@ async def in_full(database: Database, schedule_id: ScheduleId, history_limit: in
     return await database.read(read)
 
 
-def new_schedule(wish: ScheduleWish, now: datetime) -> Schedule:
+def new_schedule(definition: NewSchedule, now: datetime) -> Schedule:
     """Pure: the schedule that this wish makes, or the reason why it makes none."""
-    timing = wish.timing
-    first = first_time(timing, now)
+    timing = definition.timing
+    first = first_run_time(timing, now)
     if timing.expires_at is not None and (first or now) >= timing.expires_at:
         when = f"its first run would be at {first.isoformat()}" if first else "that is over"
         raise InvalidSchedule(field="expiresAt", why=f"leaves no time to run: {when}")
@@ -191,14 +203,14 @@ def new_schedule(wish: ScheduleWish, now: datetime) -> Schedule:
         id=new_schedule_id(),
         state=ScheduleState.ACTIVE,
         timing=timing,
-        request=wish.template,
+        request=definition.template,
         created_at=now,
         reckoned_at=now,
         next_run_at=first,
     )
 
 
-def first_time(timing: Timing, now: datetime) -> datetime | None:
+def first_run_time(timing: Timing, now: datetime) -> datetime | None:
     """Pure: None for one that waits for another."""
     zone_named(timing.timezone)
     if timing.cron is not None:
@@ -208,18 +220,18 @@ def first_time(timing: Timing, now: datetime) -> datetime | None:
             raise InvalidSchedule(field="cronExpression", why=f"`{timing.cron}` does not come any more")
         return first
     if timing.at is not None and timing.at <= now:
-        raise InvalidSchedule(field="scheduledAt", why=_is_over(timing.at, now))
+        raise InvalidSchedule(field="scheduledAt", why=_past_time_message(timing.at, now))
     return timing.at if timing.after is None else None
 
 
-def _is_over(moment: datetime, now: datetime) -> str:
+def _past_time_message(moment: datetime, now: datetime) -> str:
     return f"{moment.isoformat(timespec='seconds')} is over: it is {now.isoformat(timespec='seconds')} now"
 
 
-def chained(wish: PipelineWish, now: datetime) -> tuple[Schedule, ...]:
+def build_pipeline(definition: NewPipeline, now: datetime) -> tuple[Schedule, ...]:
     """Pure: the steps of a pipeline, the first of them due at once."""
     steps: list[Schedule] = []
-    for step in wish.steps:
+    for step in definition.steps:
         after = steps[-1].id if steps else None
         new = new_schedule(replace(step, timing=replace(step.timing, after=after)), now)
         steps.append(replace(new, pipeline=steps[0].id if steps else new.id, next_run_at=None if steps else now))
@@ -231,18 +243,18 @@ def is_follower(schedule: Schedule) -> bool:
     return schedule.timing.after is not None and schedule.timing.cron is None
 
 
-def turn(timing: Timing, before: Schedule, run: ScheduleRun | None, now: datetime) -> Turn:
+def follower_due_time(timing: Timing, before: Schedule, run: ScheduleRun | None, now: datetime) -> FollowerDueTime:
     """Pure: when a one-time schedule is due that comes after another, whose last run this is."""
     if run is not None and run.outcome is RunOutcome.COMPLETED:
-        return Turn(at=max(now, due_after(timing.at, timing.delay, ended_at=run.finished_at or now)))
+        return FollowerDueTime(at=max(now, due_after(timing.at, timing.delay, ended_at=run.finished_at or now)))
     is_over = before.state in FINAL_SCHEDULE_STATES and (run is None or run.outcome is not RunOutcome.STARTED)
     if not is_over:
-        return Turn()
+        return FollowerDueTime()
     outcome = "has not run" if run is None else f"ended its last run as {run.outcome}"
-    return Turn(never=f"{before.id} is {before.state} and {outcome}")
+    return FollowerDueTime(never_reason=f"{before.id} is {before.state} and {outcome}")
 
 
-def _placed(connection: Connection, new: Schedule, now: datetime) -> Schedule:
+def _resolve_first_run(connection: Connection, new: Schedule, now: datetime) -> Schedule:
     """With its time, if it comes after another one; held, so that no end of that is missed."""
     if new.timing.after is None:
         return new
@@ -252,15 +264,15 @@ def _placed(connection: Connection, new: Schedule, now: datetime) -> Schedule:
         raise InvalidSchedule(field="afterSchedule", why=f"there is no schedule {new.timing.after}; {advice}")
     if new.timing.cron is not None:
         return new
-    due = turn(new.timing, before, _last_run(connection, before), now)
-    if due.never is not None:
-        raise InvalidSchedule(field="afterSchedule", why=f"{due.never}: nothing comes after it")
+    due = follower_due_time(new.timing, before, _last_run(connection, before), now)
+    if due.never_reason is not None:
+        raise InvalidSchedule(field="afterSchedule", why=f"{due.never_reason}: nothing comes after it")
     if due.at is None:
-        _check_crowd(connection, before.id)
+        _check_follower_count(connection, before.id)
     return replace(new, next_run_at=due.at)
 
 
-def _check_crowd(connection: Connection, before: ScheduleId) -> None:
+def _check_follower_count(connection: Connection, before: ScheduleId) -> None:
     """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
     waiting = count_waiting_with(connection, before)
     if waiting >= FOLLOWERS_MAX:
@@ -271,18 +283,18 @@ def _check_crowd(connection: Connection, before: ScheduleId) -> None:
         raise InvalidField(field="afterSchedule", why=why)
 
 
-def _resumed(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
+def _resume_schedule(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
     timing = schedule.timing
     if timing.cron is not None:
-        return expecting(schedule, next_free_time(connection, schedule, now), now)
+        return set_next_run(schedule, next_free_time(connection, schedule, now), now)
     if schedule.next_run_at is not None:
         return replace(schedule, next_run_at=max(now, schedule.next_run_at), reckoned_at=now)
     before = None if timing.after is None else lock_schedule(connection, timing.after)
     if before is None:
         return replace(schedule, next_run_at=timing.at or now, reckoned_at=now)
-    due = turn(timing, before, _last_run(connection, before), now)
-    if due.never is not None:
-        return ended(schedule, ScheduleState.FAILED, due.never, now)
+    due = follower_due_time(timing, before, _last_run(connection, before), now)
+    if due.never_reason is not None:
+        return end_schedule(schedule, ScheduleState.FAILED, due.never_reason, now)
     return replace(schedule, next_run_at=due.at, reckoned_at=now)
 
 
@@ -293,7 +305,7 @@ def _last_run(connection: Connection, schedule: Schedule) -> ScheduleRun | None:
 def _task_of(schedule: Schedule, settings: Settings, now: datetime) -> Task:
     """The task that it would make now, so that what can never be made is refused at once."""
     request = request_of_template(schedule.request)
-    task = accepted(request, preferred(request, settings), settings, now)
+    task = build_task(request, resolve_preferences(request, settings), settings, now)
     if waits_for_runs(schedule) and len(task.depends_on) >= DEPENDENCIES_MAX:
         count = len(task.depends_on) + 1
         why = f"has {count} tasks with that of the schedule before it; the limit is {DEPENDENCIES_MAX}"
@@ -301,30 +313,30 @@ def _task_of(schedule: Schedule, settings: Settings, now: datetime) -> Task:
     return task
 
 
-def held(connection: Connection, schedule_id: ScheduleId) -> Schedule:
+def lock_existing_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule:
     schedule = lock_schedule(connection, schedule_id)
     if schedule is None:
         raise NoSuchSchedule(schedule_id=schedule_id)
     return schedule
 
 
-def _living(connection: Connection, schedule_id: ScheduleId, *, verb: str) -> Schedule:
-    schedule = held(connection, schedule_id)
+def _lock_open_schedule(connection: Connection, schedule_id: ScheduleId, *, verb: str) -> Schedule:
+    schedule = lock_existing_schedule(connection, schedule_id)
     if schedule.state in FINAL_SCHEDULE_STATES:
-        raise _over(schedule, verb=verb)
+        raise _ended_error(schedule, verb=verb)
     return schedule
 
 
-def _over(schedule: Schedule, *, verb: str) -> ScheduleEnded:
+def _ended_error(schedule: Schedule, *, verb: str) -> ScheduleEnded:
     return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb=verb)
 
 
-def _with_open_task(schedule: Schedule) -> ScheduleEnded:
+def _open_task_error(schedule: Schedule) -> ScheduleEnded:
     advice = f"`delegate schedule cancel --cancel-tasks {schedule.id}` cancels its task, which has not ended"
     return ScheduleEnded(schedule_id=schedule.id, state=schedule.state, verb="cancelled", advice=advice)
 
 
-async def _write(database: Database, name: str, work: Callable[[Connection], Settled]) -> Schedule:
+async def _write(database: Database, name: str, work: Callable[[Connection], ScheduleTransition]) -> Schedule:
     settled = await database.write(name, work)
-    log_move(settled)
+    log_transition(settled)
     return settled.schedule

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, UnknownAgent
-from delegate.intake.dependencies import in_all, joined
+from delegate.intake.dependencies import all_dependencies, resolve_dependencies
 from delegate.model import (
     ANY_MACHINE,
     PROMPT_MAX,
@@ -31,9 +31,9 @@ from delegate.model import (
 )
 from delegate.preferences.labels import parse_labels
 from delegate.preferences.names import branch_problem, repository_url
-from delegate.preferences.resolve import DEFAULTS, Preferences, Wish, resolve
-from delegate.queue.rules import Rules
-from delegate.queue.waiting import Surroundings, around_tasks
+from delegate.preferences.resolve import DEFAULTS, PreferenceLayer, Preferences, resolve
+from delegate.queue.rules import QueueRules
+from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
@@ -77,65 +77,67 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class SubmittedTask:
     task: Task
     is_new: bool
 
 
-async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> Submitted:
+async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> SubmittedTask:
     """Write the task; when this returns, it is on disk. The same request key again gives the same task."""
-    submitted = await database.write("submit", _writing(request, settings, now))
-    log_birth(submitted)
+    submitted = await database.write("submit", _make_writer(request, settings, now))
+    log_submitted(submitted)
     return submitted
 
 
-async def submit_and_look(
-    database: Database, request: Request, settings: Settings, rules: Rules, now: datetime
-) -> tuple[Submitted, Surroundings]:
+async def submit_and_read_snapshot(
+    database: Database, request: Request, settings: Settings, rules: QueueRules, now: datetime
+) -> tuple[SubmittedTask, QueueSnapshot]:
     """The same, and what stands between the task and its start, without a second way to the database."""
-    writing = _writing(request, settings, now)
+    writing = _make_writer(request, settings, now)
 
-    def write(connection: Connection) -> tuple[Submitted, Surroundings]:
+    def write(connection: Connection) -> tuple[SubmittedTask, QueueSnapshot]:
         submitted = writing(connection)
-        return submitted, around_tasks(connection, [submitted.task], rules, now)
+        return submitted, read_snapshot(connection, [submitted.task], rules, now)
 
-    submitted, around = await database.write("submit", write)
-    log_birth(submitted)
-    return submitted, around
+    submitted, snapshot = await database.write("submit", write)
+    log_submitted(submitted)
+    return submitted, snapshot
 
 
-def _writing(request: Request, settings: Settings, now: datetime) -> Callable[[Connection], Submitted]:
+def _make_writer(request: Request, settings: Settings, now: datetime) -> Callable[[Connection], SubmittedTask]:
     """What is refused without a look at the database is refused here."""
-    preferences = preferred(request, settings)
-    task = accepted(request, preferences, settings, now)
+    preferences = resolve_preferences(request, settings)
+    task = build_task(request, preferences, settings, now)
 
-    def write(connection: Connection) -> Submitted:
-        earlier = submitted_before(connection, request.request_key)
+    def write(connection: Connection) -> SubmittedTask:
+        earlier = find_submitted(connection, request.request_key)
         if earlier is not None:
             return earlier
-        return born(connection, joined(connection, task), trigger_key=request.request_key, notes=preferences.notes)
+        return insert_new_task(
+            connection, resolve_dependencies(connection, task), trigger_key=request.request_key, notes=preferences.notes
+        )
 
     return write
 
 
-def submitted_before(connection: Connection, request_key: str | None) -> Submitted | None:
+def find_submitted(connection: Connection, request_key: str | None) -> SubmittedTask | None:
     """What a submit with this key has made. Of a retry it is the key of that: two wishes share none."""
     earlier = task_of_trigger(connection, request_key) if request_key else None
     if earlier is None:
         return None
     if earlier.retry_of is not None:
         raise KeyUsed(key=request_key)
-    return Submitted(task=earlier, is_new=False)
+    return SubmittedTask(task=earlier, is_new=False)
 
 
-def born(
+def insert_new_task(
     connection: Connection,
     task: Task,
     *,
     trigger_key: str | None,
     notes: tuple[str, ...] = (),
     verb: str | None = None,
-) -> Submitted:
+) -> SubmittedTask:
     """The row of a new task and its first events.
 
     `notes` are for people who look at it, `verb` is what was done with the one before, if there is one.
@@ -151,15 +153,15 @@ def born(
     at = task.created_at
     warnings = [NewEvent(task_id=task.id, kind=EventKind.WARNING, at=at, data={"text": note}) for note in notes]
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=at, data=data), *warnings])
-    return Submitted(task=task, is_new=True)
+    return SubmittedTask(task=task, is_new=True)
 
 
-def log_birth(submitted: Submitted) -> None:
+def log_submitted(submitted: SubmittedTask) -> None:
     task = submitted.task
     log.info("task submitted", extra={"task_id": task.id, "agent": task.agent, "new": submitted.is_new})
 
 
-def preferred(request: Request, settings: Settings) -> Preferences:
+def resolve_preferences(request: Request, settings: Settings) -> Preferences:
     """Pure: what is decided without the repository's own file, which only a runner can see."""
     for field, agent in (("agent", request.agent), ("defaultAgent", request.default_agent)):
         if agent is not None and not is_agent(agent):
@@ -169,7 +171,7 @@ def preferred(request: Request, settings: Settings) -> Preferences:
     mode = request.mode
     if mode is None and request.repository is not None and request.working_directory is None:
         mode = Mode.WORKTREE  # where else
-    said = (
+    requested = (
         (Field.AGENT, request.agent),
         (Field.MODEL, request.model),
         (Field.EFFORT, request.effort),
@@ -177,12 +179,12 @@ def preferred(request: Request, settings: Settings) -> Preferences:
         (Field.BASE, request.base),
         (Field.MODE, mode),
     )
-    preferences = decided(said, request.labels, _standing_agents(request, settings))
-    _check_possible(request, preferences)
+    preferences = resolve_layers(requested, request.labels, _default_agents(request, settings))
+    _check_shell_options(request, preferences)
     return preferences
 
 
-def _standing_agents(request: Request, settings: Settings) -> tuple[tuple[Source, str], ...]:
+def _default_agents(request: Request, settings: Settings) -> tuple[tuple[Source, str], ...]:
     """Pure: the words of an issue, which anybody may have written, never become commands by a default."""
     relays = None if settings.default_agent == DEFAULTS[Field.AGENT] else settings.default_agent
     agents = ((Source.RELAY, relays), (Source.CALLER, request.default_agent))
@@ -190,34 +192,36 @@ def _standing_agents(request: Request, settings: Settings) -> tuple[tuple[Source
     return tuple((source, agent) for source, agent in agents if agent is not None and agent != refused)
 
 
-def _check_possible(request: Request, preferences: Preferences) -> None:
+def _check_shell_options(request: Request, preferences: Preferences) -> None:
     """What holds an agent back would be passed over by a command; whoever asks for it must not believe in it."""
     if preferences.agent != AgentName.SHELL:
         return
-    wishes = {
+    options = {
         f"permission mode {request.permission_mode}": request.permission_mode,
         f"a limit of {request.max_turns} turns": request.max_turns,
         f"a limit of {request.max_budget_usd} USD": request.max_budget_usd,
     }
-    asked = [wish for wish, value in wishes.items() if value is not None]
-    problems = [f"{wish} cannot be had: nothing holds a shell command to it" for wish in asked]
+    asked = [option for option, value in options.items() if value is not None]
+    problems = [f"{option} cannot be had: nothing holds a shell command to it" for option in asked]
     if problems:
         raise PreferenceConflict(problems)
 
 
 @lru_cache(maxsize=256)  # tasks come in crowds, and most of a crowd want the same
-def decided(
-    said: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], agents: tuple[tuple[Source, str], ...]
+def resolve_layers(
+    requested: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], agents: tuple[tuple[Source, str], ...]
 ) -> Preferences:
     """`agents` are the standing ones, the weakest first."""
-    asked = Wish(source=Source.REQUEST, values={field: value for field, value in said if value is not None})
-    standing = [Wish(source=source, values={Field.AGENT: agent}) for source, agent in agents]
-    return resolve([*standing, *parse_labels(labels), asked])
+    asked = PreferenceLayer(
+        source=Source.REQUEST, values={field: value for field, value in requested if value is not None}
+    )
+    defaults = [PreferenceLayer(source=source, values={Field.AGENT: agent}) for source, agent in agents]
+    return resolve([*defaults, *parse_labels(labels), asked])
 
 
-def accepted(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:
+def build_task(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:
     """Pure: the task that this request makes, or the reason why it makes none."""
-    check_words(request)
+    check_text(request)
     task_id = new_task_id()
     return Task(
         id=task_id,
@@ -237,7 +241,7 @@ def accepted(request: Request, preferences: Preferences, settings: Settings, now
         effort=preferences.effort,
         permission_mode=request.permission_mode,
         working_directory=request.working_directory,
-        machine=checked_machine(request, preferences),
+        machine=resolve_machine(request, preferences),
         rerun=request.rerun,
         mode=preferences.mode,
         repository=preferences.repository,
@@ -245,13 +249,13 @@ def accepted(request: Request, preferences: Preferences, settings: Settings, now
         title=request.title,
         issue=request.issue,
         choices=preferences.choices,
-        depends_on=in_all(request.depends_on, request.continue_from),
+        depends_on=all_dependencies(request.depends_on, request.continue_from),
         continue_from=request.continue_from,
         on_dependency_failure=request.on_dependency_failure,
     )
 
 
-def check_words(request: Request) -> None:
+def check_text(request: Request) -> None:
     if not request.prompt.strip().strip(INVISIBLE).strip():
         raise InvalidField(field="prompt", why="is empty; say what is to be done")
     if len(request.prompt) > PROMPT_MAX:
@@ -264,7 +268,7 @@ def check_words(request: Request) -> None:
             raise InvalidField(field=field, why="must be one line of visible text")
 
 
-def checked_machine(request: Request, preferences: Preferences) -> str:
+def resolve_machine(request: Request, preferences: Preferences) -> str:
     """The machine whose runners may have it: that of the directory, or any one for a repository."""
     directory, repository = request.working_directory, preferences.repository
     if directory is None and repository is None:

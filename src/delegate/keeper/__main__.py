@@ -19,50 +19,50 @@ from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError, RelayUnreachable
-from delegate.keeper.children import Child, RunnerChild, Terms, start_child
-from delegate.keeper.logs import shorten_logs
+from delegate.keeper.children import Child, RunnerChild, StartOptions, start_child
+from delegate.keeper.logs import rotate_logs
 from delegate.keeper.orphans import Orphans
-from delegate.keeper.scaling import Scaling, Size, size_of
+from delegate.keeper.scaling import RunnerCount, RunnerScaler, parse_runner_count
 from delegate.log import configure
 
 log = logging.getLogger(__name__)
 
 TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
-LOCK_PATIENCE = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
-LAST_STEPS = 3.0  # seconds for a living keeper that has stopped everything to be gone
-LOOK_EVERY = 5.0  # seconds between looks for orphans that no signal announced, and at the size of the logs
+LOCK_TIMEOUT = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
+KEEPER_EXIT_TIMEOUT = 3.0  # seconds for a living keeper that has stopped everything to be gone
+CHECK_INTERVAL = 5.0  # seconds between looks for orphans that no signal announced, and at the size of the logs
 STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
-RELAY_STOP = 15.0
-PRIVATE = 0o077  # the umask of a relay
+RELAY_STOP_TIMEOUT = 15.0
+PRIVATE_UMASK = 0o077  # the umask of a relay
 BACKLOG = 1024  # callers that may wait while the relay restarts
 Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
 
 
-def not_ready(place: Home, why: str) -> RelayUnreachable:
-    return RelayUnreachable(url=place.root, why=why, advice=f"look into {place.logs}")
+def relay_not_ready(paths: Home, why: str) -> RelayUnreachable:
+    return RelayUnreachable(url=paths.root, why=why, advice=f"look into {paths.logs}")
 
 
-def keep(settings: Settings, *, runners: str | None, report: Report) -> int:
+def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> int:
     """Be the keeper of a home until told to stop; the answer is the exit code."""
-    size = size_of(runners, settings)
-    place = Home(settings.home)
-    other = home_files.holder(place.keeper_lock)
-    lock = home_files.own(place, LAST_STEPS if other and other.is_alive else LOCK_PATIENCE)
-    home_files.make_token(place)
-    listener = _listen(place)
+    count = parse_runner_count(runners, settings)
+    paths = Home(settings.home)
+    other = home_files.lock_holder(paths.keeper_lock)
+    lock = home_files.lock_home(paths, KEEPER_EXIT_TIMEOUT if other and other.is_alive else LOCK_TIMEOUT)
+    home_files.make_token(paths)
+    listener = _listen(paths)
     try:
-        return Keeper(settings, size, lock=lock, listener=listener, report=report).run()
+        return Keeper(settings, count, lock=lock, listener=listener, report=report).run()
     finally:
-        if home_files.is_in_place(lock, place.keeper_lock):
-            place.address.unlink(missing_ok=True)
+        if home_files.is_same_file(lock, paths.keeper_lock):
+            paths.address.unlink(missing_ok=True)
         listener.close()
         os.close(lock)
 
 
-def _listen(place: Home) -> socket.socket:
+def _listen(paths: Home) -> socket.socket:
     """The keeper's own socket outlives its relays: while one restarts, callers wait instead of being refused."""
-    earlier = home_files.read_address(place)
-    place.address.unlink(missing_ok=True)
+    earlier = home_files.read_address(paths)
+    paths.address.unlink(missing_ok=True)
     for port in [earlier.port, 0] if earlier else [0]:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,21 +79,23 @@ def _listen(place: Home) -> socket.socket:
 
 
 class Keeper:
-    def __init__(self, settings: Settings, size: Size, *, lock: int, listener: socket.socket, report: Report) -> None:
+    def __init__(
+        self, settings: Settings, count: RunnerCount, *, lock: int, listener: socket.socket, report: Report
+    ) -> None:
         self._settings, self._home = settings, Home(settings.home)
         self._lock, self._listener, self._report = lock, listener, report
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno())])
         self._selector = selectors.DefaultSelector()
-        self._scaling = Scaling(settings, size, self._url, self._selector)
+        self._scaling = RunnerScaler(settings, count, self._url, self._selector)
         self._ready_once = False
         self._early_deaths = 0
-        self._relay_said = b""
+        self._relay_output = b""
         self._exit_code = 0
-        self._stops = 0  # how often somebody asked for the end: once drains, twice stops now
+        self._stop_requests = 0  # how often somebody asked for the end: once drains, twice stops now
         self._kill_at = float("inf")
         self._orphans = Orphans()
-        self._look_at = 0.0
+        self._next_check_at = 0.0
         self._address: home_files.Address | None = None  # as clients should find it
 
     def run(self) -> int:
@@ -103,36 +105,36 @@ class Keeper:
             now = time.monotonic()
             self._scaling.tick(now)
             self._start_due(now)
-            if self._finished():
+            if self._is_finished():
                 break
             self._wait(wake, now)
             self._reap()
-            self._look_at_files(time.monotonic())
-            if self._stops < 2 and not home_files.is_in_place(self._lock, self._home.keeper_lock):
+            self._check_files(time.monotonic())
+            if self._stop_requests < 2 and not home_files.is_same_file(self._lock, self._home.keeper_lock):
                 log.error("the home was removed: stopping")
-                self._ask_stop(2)
+                self._request_stop(2)
             self._advance_stop()
-        if left := self._orphans.left:
+        if left := self._orphans.survivors:
             with suppress(OSError):  # the log has it too
-                home_files.sign(self._lock, left)
+                home_files.write_lock_holder(self._lock, left)
         return self._exit_code
 
-    def _look_at_files(self, now: float) -> None:
-        if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY
-            shorten_logs(self._home)
-            self._mend_address()
+    def _check_files(self, now: float) -> None:
+        if now >= self._next_check_at:
+            self._next_check_at = now + CHECK_INTERVAL
+            rotate_logs(self._home)
+            self._restore_address()
 
-    def _mend_address(self) -> None:
+    def _restore_address(self) -> None:
         """Without it nobody finds a relay that is up."""
         if self._address is None or home_files.read_address(self._home) == self._address:
             return
-        if home_files.is_in_place(self._lock, self._home.keeper_lock):
+        if home_files.is_same_file(self._lock, self._home.keeper_lock):
             log.warning("address damaged or gone: writing it anew")
             with suppress(DelegateError):  # the next look tries again
                 home_files.write_private(self._home.address, self._address.as_json())
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         ended = not self._relay.wanted and all(child.process is None for child in self._children())
         return ended and not self._end_orphans()
 
@@ -147,24 +149,24 @@ class Keeper:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._ask_stop(1))
-        signal.signal(signal.SIGQUIT, lambda *_: self._ask_stop(2))
+            signal.signal(number, lambda *_: self._request_stop(1))
+        signal.signal(signal.SIGQUIT, lambda *_: self._request_stop(2))
         return reading
 
-    def _ask_stop(self, weight: int) -> None:
-        self._stops += weight
+    def _request_stop(self, weight: int) -> None:
+        self._stop_requests += weight
 
     def _wait(self, wake: int, now: float) -> None:
-        moments = [child.due for child in self._children() if child.wanted and child.process is None]
-        timeout = max(0.0, min([*moments, self._kill_at, self._scaling.next_moment(), self._look_at]) - now)
+        deadlines = [child.due for child in self._children() if child.wanted and child.process is None]
+        timeout = max(0.0, min([*deadlines, self._kill_at, self._scaling.next_due(), self._next_check_at]) - now)
         for key, _ in self._selector.select(timeout):
             if key.fd == wake:
                 with suppress(BlockingIOError):
                     os.read(wake, 4096)
             elif isinstance(key.data, RunnerChild):
-                self._scaling.hear(key.data, time.monotonic())
+                self._scaling.read_reports(key.data, time.monotonic())
             else:
-                self._hear_relay(key.fd)
+                self._read_relay(key.fd)
 
     def _start_due(self, now: float) -> None:
         for child in self._children():
@@ -175,23 +177,25 @@ class Keeper:
         if isinstance(child, RunnerChild):
             self._scaling.start(child, now)
             return
-        terms = Terms(pass_fds=(self._listener.fileno(), self._lock), says=True, umask=PRIVATE)
-        start_child(child, self._home, terms, now)
+        options = StartOptions(
+            pass_fds=(self._listener.fileno(), self._lock), captures_output=True, umask=PRIVATE_UMASK
+        )
+        start_child(child, self._home, options, now)
         if child.process is not None and child.process.stdout is not None:
-            self._relay_said = b""
+            self._relay_output = b""
             self._selector.register(child.process.stdout, selectors.EVENT_READ)
 
-    def _hear_relay(self, descriptor: int) -> None:
+    def _read_relay(self, descriptor: int) -> None:
         piece = os.read(descriptor, 65_536)
         if not piece:
             self._selector.unregister(descriptor)
             return
-        was_silent = b"\n" not in self._relay_said
-        self._relay_said = (self._relay_said + piece)[:65_536]
-        if was_silent and read_answer(self._relay_said).get("ready"):
-            self._relay_ready()
+        was_silent = b"\n" not in self._relay_output
+        self._relay_output = (self._relay_output + piece)[:65_536]
+        if was_silent and parse_ready_line(self._relay_output).get("ready"):
+            self._handle_relay_ready()
 
-    def _relay_ready(self) -> None:
+    def _handle_relay_ready(self) -> None:
         assert self._relay.process is not None
         address = self._address = home_files.new_address(self._listener.getsockname()[1], self._relay.process.pid)
         try:
@@ -204,7 +208,7 @@ class Keeper:
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
         if not self._ready_once:
             self._ready_once = True
-            if self._stops == 0:
+            if self._stop_requests == 0:
                 self._scaling.begin(time.monotonic())
             self._report({"ready": True, "url": self._url, "runners": self._scaling.shape.base})
 
@@ -213,15 +217,15 @@ class Keeper:
         for child in self._children():
             if child.process is not None and (code := child.process.poll()) is not None:
                 log.info("child ended", extra={"child": child.name, "pid": child.process.pid, "exit_code": code})
-                self._hear_last(child)
+                self._read_last_output(child)
                 if isinstance(child, RunnerChild):
-                    self._scaling.died(child, now)
-                child.died(now)
+                    self._scaling.handle_exit(child, now)
+                child.handle_exit(now)
                 if child is self._relay and child.wanted:
-                    self._relay_died(code)
+                    self._handle_relay_exit(code)
         self._end_orphans()
 
-    def _hear_last(self, child: Child) -> None:
+    def _read_last_output(self, child: Child) -> None:
         """What the relay said just before it ended is still in the pipe."""
         assert child.process is not None
         if child.process.stdin is not None:
@@ -233,48 +237,48 @@ class Keeper:
         if descriptor in self._selector.get_map():
             os.set_blocking(descriptor, False)
             with suppress(BlockingIOError):
-                self._relay_said += os.read(descriptor, 65_536)
+                self._relay_output += os.read(descriptor, 65_536)
             self._selector.unregister(descriptor)
         child.process.stdout.close()
 
-    def _relay_died(self, code: int) -> None:
-        told = read_answer(self._relay_said)
-        if "error" in told and (code == 3 or not self._ready_once):
-            self._give_up(code, told)
+    def _handle_relay_exit(self, code: int) -> None:
+        message = parse_ready_line(self._relay_output)
+        if "error" in message and (code == 3 or not self._ready_once):
+            self._give_up(code, message)
         elif not self._ready_once:
             self._early_deaths += 1
             if self._early_deaths >= TRIES_BEFORE_READY:
-                self._give_up(6, not_ready(self._home, f"it ended with exit code {code}").report())
+                self._give_up(6, relay_not_ready(self._home, f"it ended with exit code {code}").report())
 
-    def _give_up(self, code: int, told: dict[str, Any]) -> None:
-        log.error("relay cannot run", extra={"exit_code": code, "told": told})
+    def _give_up(self, code: int, message: dict[str, Any]) -> None:
+        log.error("relay cannot run", extra={"exit_code": code, "told": message})
         self._exit_code = code
-        self._report(told)
+        self._report(message)
         self._relay.wanted = False
-        self._relay.cut()
-        self._ask_stop(2)
+        self._relay.close_input()
+        self._request_stop(2)
 
     def _advance_stop(self) -> None:
-        if self._stops == 0:
+        if self._stop_requests == 0:
             return
         self._scaling.stop()
         runners = self._scaling.children
         for runner in runners:
             if runner.wanted:
                 runner.wanted = False
-                runner.tell(signal.SIGTERM)
-        if self._stops > 1 and self._kill_at == float("inf"):
+                runner.send_signal(signal.SIGTERM)
+        if self._stop_requests > 1 and self._kill_at == float("inf"):
             for runner in runners:
-                runner.cut()
+                runner.close_input()
             self._kill_at = time.monotonic() + self._settings.grace.total_seconds() + STOP_MARGIN
         if self._relay.wanted and all(runner.process is None for runner in runners):
             self._relay.wanted = False
-            self._relay.tell(signal.SIGTERM)
-            self._kill_at = time.monotonic() + RELAY_STOP
+            self._relay.send_signal(signal.SIGTERM)
+            self._kill_at = time.monotonic() + RELAY_STOP_TIMEOUT
         if time.monotonic() >= self._kill_at:
             for child in self._children():
                 if not child.wanted:
-                    child.tell(signal.SIGKILL)
+                    child.send_signal(signal.SIGKILL)
             self._kill_at = time.monotonic() + 1.0
 
     def _end_orphans(self) -> bool:
@@ -282,10 +286,10 @@ class Keeper:
         return self._orphans.end({child.process.pid for child in self._children() if child.process is not None})
 
 
-def read_answer(said: bytes) -> dict[str, Any]:
+def parse_ready_line(output: bytes) -> dict[str, Any]:
     """The one line a relay says: that it is ready, or why it cannot be."""
     try:
-        found = json.loads(said.partition(b"\n")[0])
+        found = json.loads(output.partition(b"\n")[0])
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -298,17 +302,17 @@ def main() -> int:
     options = parser.parse_args()
     reported = False
 
-    def report(told: dict[str, Any]) -> None:
+    def report(message: dict[str, Any]) -> None:
         nonlocal reported
         if not reported:
             reported = True
             with suppress(BrokenPipeError), os.fdopen(options.report_fd, "w") as pipe:
-                pipe.write(json.dumps(told) + "\n")
+                pipe.write(json.dumps(message) + "\n")
 
     try:
         settings = load(os.environ)
         configure(settings.log_level)
-        return keep(settings, runners=options.runners, report=report)
+        return run_keeper(settings, runners=options.runners, report=report)
     except DelegateError as error:
         report(error.report())
         return error.exit_code

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.keeper.logs import open_log
-from delegate.runner.keeper_protocol import Order, line
+from delegate.runner.keeper_protocol import RunnerCommand, encode_line
 
 log = logging.getLogger(__name__)
 
-FIRST_DELAY, MOST_DELAY = 0.1, 5.0  # seconds before a child that died is started again
+RESTART_DELAY_MIN, RESTART_DELAY_MAX = 0.1, 5.0  # seconds before a child that died is started again
 HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts as its first
 
 
@@ -28,21 +28,21 @@ class Child:
     arguments: list[str]
     wanted: bool = True
     process: subprocess.Popen[bytes] | None = None
-    began: float = 0.0
-    delay: float = FIRST_DELAY
+    started_at: float = 0.0
+    delay: float = RESTART_DELAY_MIN
     due: float = 0.0  # when it is to be started, if it does not run
 
-    def died(self, now: float) -> None:
+    def handle_exit(self, now: float) -> None:
         self.process = None
-        self.delay = FIRST_DELAY if now - self.began > HEALTHY_AFTER else self.delay
+        self.delay = RESTART_DELAY_MIN if now - self.started_at > HEALTHY_AFTER else self.delay
         self.due = now + self.delay
-        self.delay = min(self.delay * 2, MOST_DELAY)
+        self.delay = min(self.delay * 2, RESTART_DELAY_MAX)
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(number)
 
-    def cut(self) -> None:
+    def close_input(self) -> None:
         """The end of its input: it must stop now, and hand back what it holds."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(BrokenPipeError):
@@ -60,81 +60,86 @@ class RunnerChild(Child):
     is_in_trouble: bool = False  # it said so, or died before it was ready
     attempt: str | None = None
     idle_since: float = 0.0
-    order: bytes | None = None  # the last one it was given
+    last_command: bytes | None = None  # the last one it was given
 
     @property
     def is_open(self) -> bool:
-        return self.order == OPEN
+        return self.last_command == OPEN_COMMAND
 
-    def say(self, order: bytes) -> None:
+    def send_command(self, command: bytes) -> None:
         """Once: a runner keeps to what it was told. One that does not read must not stop the keeper: what finds no
         place in its pipe is dropped, and said as it stands then with the next tick."""
-        if self.process is None or self.process.stdin is None or self.process.stdin.closed or order == self.order:
+        if (
+            self.process is None
+            or self.process.stdin is None
+            or self.process.stdin.closed
+            or command == self.last_command
+        ):
             return
         pipe = self.process.stdin.fileno()
         os.set_blocking(pipe, False)
         with suppress(BlockingIOError, BrokenPipeError):  # the latter: it has just died
-            os.write(pipe, order)  # so short that it goes as a whole or not at all
-            self.order = order
+            os.write(pipe, command)  # so short that it goes as a whole or not at all
+            self.last_command = command
 
-    def died(self, now: float) -> None:
-        super().died(now)
+    def handle_exit(self, now: float) -> None:
+        super().handle_exit(now)
         self.is_in_trouble = self.is_in_trouble or not self.is_ready
-        self.unread, self.is_ready, self.attempt, self.order, self.idle_since = b"", False, None, None, now
+        self.unread, self.is_ready, self.attempt, self.last_command, self.idle_since = b"", False, None, None, now
 
 
-OPEN = line({Order.OPEN: True})
+OPEN_COMMAND = encode_line({RunnerCommand.OPEN: True})
 
 
-def hold_order(why: str) -> bytes:
-    return line({Order.HOLD: why})
+def hold_command(why: str) -> bytes:
+    return encode_line({RunnerCommand.HOLD: why})
 
 
-def environment(place: Home, environ: Mapping[str, str]) -> dict[str, str]:
+def child_environment(paths: Home, environ: Mapping[str, str]) -> dict[str, str]:
     """The user's own, but everything of this home speaks to its relay with its token, whoever started it."""
     elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
     kept = {name: value for name, value in environ.items() if name not in elsewhere}
-    return {**kept, "DELEGATE_HOME": str(place.root)}
+    return {**kept, "DELEGATE_HOME": str(paths.root)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class StartOptions:
     """How a child is started, beyond what all of them share."""
 
     arguments: tuple[str, ...] = ()  # for this one time
     pass_fds: tuple[int, ...] = ()
-    says: bool = False  # what it writes is for us, and not for its log
+    captures_output: bool = False  # what it writes is for us, and not for its log
     umask: int = -1  # the user's own
 
 
-def start_child(child: Child, place: Home, terms: Terms, now: float) -> None:
+def start_child(child: Child, paths: Home, options: StartOptions, now: float) -> None:
     """One that cannot be started counts as died."""
-    child.began = now
-    errors = _log_of(child, place)
+    child.started_at = now
+    errors = _log_of(child, paths)
     try:
         child.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *child.arguments, *terms.arguments],
+            [sys.executable, "-P", "-m", *child.arguments, *options.arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if terms.says else errors,
+            stdout=subprocess.PIPE if options.captures_output else errors,
             stderr=errors,
-            pass_fds=terms.pass_fds,
+            pass_fds=options.pass_fds,
             start_new_session=True,  # a Ctrl-C in the terminal is the keeper's to handle
-            umask=terms.umask,
-            cwd=place.root,
-            env=environment(place, os.environ),
+            umask=options.umask,
+            cwd=paths.root,
+            env=child_environment(paths, os.environ),
         )
     except OSError:
         log.exception("child not started", extra={"child": child.name})
-        child.died(now)
+        child.handle_exit(now)
         return
     finally:
         os.close(errors)
     log.info("child started", extra={"child": child.name, "pid": child.process.pid})
 
 
-def _log_of(child: Child, place: Home) -> int:
+def _log_of(child: Child, paths: Home) -> int:
     try:
-        return open_log(place, child.name)
+        return open_log(paths, child.name)
     except DelegateError as error:  # a full disk must not keep the relay from coming back
         log.warning("no log", extra={"child": child.name, "why": error.message})
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -14,24 +14,24 @@ log = logging.getLogger(__name__)
 
 LOG_MAX = 10 * 1024 * 1024
 OLD_LOG = ".old.log"
-COPY_PIECE = 1024 * 1024
+COPY_SIZE = 1024 * 1024
 
 
-def open_log(place: Home, name: str) -> int:
+def open_log(paths: Home, name: str) -> int:
     """A log file to append to; a large one is put aside first, and one old one is kept."""
-    home_files.make_directory(place.logs)
-    path = place.logs / f"{name}.log"
+    home_files.make_directory(paths.logs)
+    path = paths.logs / f"{name}.log"
     try:
         if path.exists() and path.stat().st_size > LOG_MAX:
             path.replace(path.with_suffix(OLD_LOG))
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, home_files.PRIVATE_FILE)
     except OSError as error:
-        raise home_files.not_writable(path, error) from error
+        raise home_files.explain_write_error(path, error) from error
 
 
-def shorten_logs(place: Home) -> None:
+def rotate_logs(paths: Home) -> None:
     """Put aside what has grown too long while it is written to: writers append, so they go on at the new end."""
-    for path in place.logs.glob("*.log"):
+    for path in paths.logs.glob("*.log"):
         try:
             if path.stat().st_size <= LOG_MAX or path.name.endswith(OLD_LOG):
                 continue
@@ -50,5 +50,5 @@ def _copy_end(path: Path, copy: Path) -> None:
     descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, home_files.PRIVATE_FILE)
     with path.open("rb") as source, os.fdopen(descriptor, "wb") as target:
         source.seek(max(0, path.stat().st_size - LOG_MAX))
-        while piece := source.read(COPY_PIECE):
+        while piece := source.read(COPY_SIZE):
             target.write(piece)

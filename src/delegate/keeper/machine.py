@@ -24,7 +24,7 @@ class CpuTimes(NamedTuple):
     total: float
 
 
-class Counted(NamedTuple):
+class CpuReading(NamedTuple):
     at: float
     times: CpuTimes
     of_group: float  # core-seconds used inside the group that limits us, if one does
@@ -33,11 +33,13 @@ class Counted(NamedTuple):
 class MachineState:
     """`forgiven` tells core-seconds that went into starting our own processes: that load does not last."""
 
-    def __init__(self, forgiven: Callable[[], float], proc: Path = PROC, groups: cgroups.Groups | None = None) -> None:
-        self._forgiven = forgiven
+    def __init__(
+        self, startup_seconds: Callable[[], float], proc: Path = PROC, groups: cgroups.Groups | None = None
+    ) -> None:
+        self._startup_seconds = startup_seconds
         self._proc = proc
         self._groups = cgroups.own_groups() if groups is None else groups
-        self._counts: deque[Counted] = deque()
+        self._counts: deque[CpuReading] = deque()
 
     def cores(self) -> float:
         """How many we may use."""
@@ -45,21 +47,21 @@ class MachineState:
         quota = cgroups.cpu_quota(self._groups)
         return min(float(own), quota[0]) if quota else float(own)
 
-    def look(self, now: float) -> Sample:
+    def sample(self, now: float) -> Sample:
         cores = self.cores()
-        self._count(now)
-        return Sample(cores=cores, cpu=self._share(cores), available=self._available())
+        self._record_times(now)
+        return Sample(cores=cores, cpu=self._cpu_share(cores), available=self._available())
 
-    def _count(self, now: float) -> None:
+    def _record_times(self, now: float) -> None:
         quota = cgroups.cpu_quota(self._groups)
         of_group = cgroups.cpu_seconds(quota[1]) if quota else 0.0
-        times, forgiven = cpu_times(self._proc), self._forgiven()
-        times = CpuTimes(busy=times.busy - forgiven, total=times.total)
-        self._counts.append(Counted(at=now, times=times, of_group=of_group - forgiven))
+        times, startup_seconds = cpu_times(self._proc), self._startup_seconds()
+        times = CpuTimes(busy=times.busy - startup_seconds, total=times.total)
+        self._counts.append(CpuReading(at=now, times=times, of_group=of_group - startup_seconds))
         while len(self._counts) > 2 and self._counts[1].at <= now - CPU_WINDOW:
             self._counts.popleft()
 
-    def _share(self, cores: float) -> float:
+    def _cpu_share(self, cores: float) -> float:
         """The larger of the machine's and our own group's."""
         first, last = self._counts[0], self._counts[-1]
         machine = (last.times.busy - first.times.busy) / max(last.times.total - first.times.total, 1e-9)
@@ -106,10 +108,10 @@ def available_memory(proc: Path = PROC) -> int:
     return 0
 
 
-def used_below(pid: int) -> Load | None:
+def measure_descendants(pid: int) -> Load | None:
     """What the processes under this one use, and have used; None when nobody can tell."""
     if not IS_LINUX:
-        return _used_below_elsewhere(pid)
+        return _measure_with_psutil(pid)
     try:
         found = [_usage(below) for below in descendants(pid)]
     except OSError:  # a kernel that does not list children
@@ -133,11 +135,11 @@ def descendants(pid: int) -> Iterable[int]:
 
 
 def _children(pid: int, thread: str) -> list[int]:
-    place = PROC / str(pid) / "task" / thread
+    directory = PROC / str(pid) / "task" / thread
     try:
-        return [int(word) for word in (place / "children").read_text().split()]
+        return [int(word) for word in (directory / "children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
-        if place.exists():
+        if directory.exists():
             raise
         return []
 
@@ -160,7 +162,7 @@ def cpu_seconds_of(pid: int) -> float:
     return 0.0
 
 
-def _used_below_elsewhere(pid: int) -> Load | None:
+def _measure_with_psutil(pid: int) -> Load | None:
     import psutil  # noqa: PLC0415  only systems without /proc need it
 
     memory, seconds = 0, 0.0

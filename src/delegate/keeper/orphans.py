@@ -9,16 +9,16 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from delegate.config.home_files import Left
+from delegate.config.home_files import SurvivingProcess
 from delegate.runner.process import supervisor
-from delegate.runner.process.strays import MARK, attempt_of, is_supervisor, program_of
+from delegate.runner.process.strays import ATTEMPT_VARIABLE, attempt_of, is_supervisor, program_of
 from delegate.runner.process.supervisor import Process, Table
 
 log = logging.getLogger(__name__)
 
-SUPERVISOR_TIME = 5.0  # seconds for a supervisor without a runner to end its agent, which takes it milliseconds
-KILL_TIME = 5.0  # seconds; kills take milliseconds, and what stays longer hangs in the kernel
-ANOTHERS, STUCK = "it belongs to another user", "it was killed and does not end"
+SUPERVISOR_TIMEOUT = 5.0  # seconds for a supervisor without a runner to end its agent, which takes it milliseconds
+KILL_TIMEOUT = 5.0  # seconds; kills take milliseconds, and what stays longer hangs in the kernel
+OTHER_USER, STUCK = "it belongs to another user", "it was killed and does not end"
 INIT = 1  # its children may come from anywhere in the container
 
 
@@ -34,17 +34,17 @@ class Orphans:
         supervisor.become_subreaper()
         self._pid = os.getpid()
         table = supervisor.read_table() if supervisor.IS_LINUX else {}
-        self._strangers = _marks(supervisor.descendants(table, self._pid).values())
-        self._may_be_strange = self._pid == INIT or bool(self._strangers)
+        self._strangers = _identities(supervisor.descendants(table, self._pid).values())
+        self._may_have_strangers = self._pid == INIT or bool(self._strangers)
         self._ours: set[tuple[int, str]] = set()
         self._supervisors: dict[tuple[int, str], float] = {}  # until when they may work
         self._killed: dict[tuple[int, str], float] = {}  # until when they may take to end
-        self._left: dict[tuple[int, str], Left] = {}
+        self._survivors: dict[tuple[int, str], SurvivingProcess] = {}
 
     @property
-    def left(self) -> list[Left]:
+    def survivors(self) -> list[SurvivingProcess]:
         """What lives and is out of reach, as of the last look."""
-        return list(self._left.values())
+        return list(self._survivors.values())
 
     def end(self, own: set[int]) -> bool:
         """Kill what is ours and not in `own`, the children that the keeper has started; True while any may yet end."""
@@ -53,8 +53,8 @@ class Orphans:
         table = supervisor.read_table()
         roots = [process for process in table.values() if process.parent == self._pid and process.pid not in own]
         ours = [process for process in roots if self._is_ours(process)]
-        self._note(table, own, roots, ours)
-        self._forget_the_dead(table)
+        self._update_ownership(table, own, roots, ours)
+        self._forget_ended(table)
         ending = [self._end_tree(table, root) for root in ours]
         for process in roots:
             with suppress(ChildProcessError):
@@ -62,32 +62,34 @@ class Orphans:
         return any(ending)
 
     def _is_ours(self, process: Process) -> bool:
-        mark = (process.pid, process.start)
-        if mark in self._strangers:
+        identity = (process.pid, process.start)
+        if identity in self._strangers:
             return False
-        if not self._may_be_strange or mark in self._ours:
+        if not self._may_have_strangers or identity in self._ours:
             return True
         # A keeper that was started in an attempt shares that mark with strangers.
-        return is_supervisor(process.pid) or attempt_of(process.pid) not in {None, os.environ.get(MARK)}
+        return is_supervisor(process.pid) or attempt_of(process.pid) not in {None, os.environ.get(ATTEMPT_VARIABLE)}
 
-    def _note(self, table: Table, own: set[int], roots: Iterable[Process], ours: Iterable[Process]) -> None:
+    def _update_ownership(self, table: Table, own: set[int], roots: Iterable[Process], ours: Iterable[Process]) -> None:
         """Remember by kin who is whose: after the next death its processes have lost their parents."""
         known = {process.pid for process in ours}
         strangers = [process for process in roots if process.pid not in known]
-        self._ours = _marks(ours) | {
-            mark for pid in own | known for mark in _marks(supervisor.descendants(table, pid).values())
+        self._ours = _identities(ours) | {
+            identity for pid in own | known for identity in _identities(supervisor.descendants(table, pid).values())
         }
-        self._strangers = _marks(strangers) | {
-            mark for process in strangers for mark in _marks(supervisor.descendants(table, process.pid).values())
+        self._strangers = _identities(strangers) | {
+            identity
+            for process in strangers
+            for identity in _identities(supervisor.descendants(table, process.pid).values())
         }
         # What no stranger lives beside cannot be a stranger's: the next orphan must come from one of our children.
-        self._may_be_strange = self._pid == INIT or bool(strangers)
+        self._may_have_strangers = self._pid == INIT or bool(strangers)
 
     def _end_tree(self, table: Table, root: Process) -> bool:
         if root.is_zombie:
             return False
         if is_supervisor(root.pid):
-            until = self._supervisors.setdefault((root.pid, root.start), time.monotonic() + SUPERVISOR_TIME)
+            until = self._supervisors.setdefault((root.pid, root.start), time.monotonic() + SUPERVISOR_TIMEOUT)
             if time.monotonic() < until:
                 return True
         tree = (root, *supervisor.descendants(table, root.pid).values())
@@ -96,27 +98,29 @@ class Orphans:
 
     def _kill(self, process: Process) -> bool:
         """True while it may yet end; what does not, or may not be killed, must not hold the keeper for ever."""
-        mark, now = (process.pid, process.start), time.monotonic()
+        identity, now = (process.pid, process.start), time.monotonic()
         if not supervisor.send_signal(process, signal.SIGKILL):
-            return self._leave(process, ANOTHERS)
-        if mark not in self._killed:
+            return self._record_survivor(process, OTHER_USER)
+        if identity not in self._killed:
             log.warning("orphan killed", extra={"pid": process.pid})
-        if now < self._killed.setdefault(mark, now + KILL_TIME):
+        if now < self._killed.setdefault(identity, now + KILL_TIMEOUT):
             return True
-        return self._leave(process, STUCK)
+        return self._record_survivor(process, STUCK)
 
-    def _leave(self, process: Process, why: str) -> bool:
-        mark = (process.pid, process.start)
-        if mark not in self._left:
-            left = self._left[mark] = Left(pid=process.pid, command=program_of(process.pid), why=why)
-            log.warning("orphan left", extra={"pid": left.pid, "command": left.command, "why": left.why})
+    def _record_survivor(self, process: Process, why: str) -> bool:
+        identity = (process.pid, process.start)
+        if identity not in self._survivors:
+            survivor = self._survivors[identity] = SurvivingProcess(
+                pid=process.pid, command=program_of(process.pid), why=why
+            )
+            log.warning("orphan left", extra={"pid": survivor.pid, "command": survivor.command, "why": survivor.why})
         return False
 
-    def _forget_the_dead(self, table: Table) -> None:
-        living = _marks(process for process in table.values() if not process.is_zombie)
-        self._killed = {mark: until for mark, until in self._killed.items() if mark in living}
-        self._left = {mark: left for mark, left in self._left.items() if mark in living}
+    def _forget_ended(self, table: Table) -> None:
+        living = _identities(process for process in table.values() if not process.is_zombie)
+        self._killed = {identity: until for identity, until in self._killed.items() if identity in living}
+        self._survivors = {identity: survivor for identity, survivor in self._survivors.items() if identity in living}
 
 
-def _marks(processes: Iterable[Process]) -> set[tuple[int, str]]:
+def _identities(processes: Iterable[Process]) -> set[tuple[int, str]]:
     return {(process.pid, process.start) for process in processes}

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from delegate.keeper.capacity import Room
+from delegate.keeper.capacity import Capacity
 
-BASE_MOST = 8  # processes that are always there, however many cores the machine has: each holds some 50 MB
-WARM_LEAST = 5  # processes in all while there is work and room for more: starting one takes half a second of CPU
+BASE_MAX = 8  # processes that are always there, however many cores the machine has: each holds some 50 MB
+WARM_MIN = 5  # processes in all while there is work and room for more: starting one takes half a second of CPU
 SURGE = 3  # processes started together when none is left that waits: work seldom comes alone
-REPLACED_MOST = 2  # runners in trouble in whose place others are started; more of them, and others would fare no better
+REPLACED_MAX = 2  # runners in trouble in whose place others are started; more of them, and others would fare no better
 RETIRE_AFTER = 300.0  # seconds without work after which a process beyond the base is sent home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class FleetShape:
     base: int  # processes that are kept, whatever happens
     warm: int  # processes that are kept while some of them work, if there is room for them
-    most: int
+    maximum: int
 
     @classmethod
-    def of(cls, *, cores: float, fixed: int | None, ceiling: int) -> Shape:
+    def of(cls, *, cores: float, fixed: int | None, ceiling: int) -> FleetShape:
         """`fixed` is a number that somebody asked for: all of them are kept."""
         if fixed is not None:
-            return cls(base=fixed, warm=fixed, most=fixed)
-        base = min(max(1, int(cores)), BASE_MOST, ceiling)
-        return cls(base=base, warm=min(max(base, WARM_LEAST), ceiling), most=ceiling)
+            return cls(base=fixed, warm=fixed, maximum=fixed)
+        base = min(max(1, int(cores)), BASE_MAX, ceiling)
+        return cls(base=base, warm=min(max(base, WARM_MIN), ceiling), maximum=ceiling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class IdleRunner:
     """A runner without a task: it is starting, waits for one, or is held back."""
 
     slot: int
@@ -48,45 +48,47 @@ class Plan:
     start: int
 
 
-def plan(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape, now: float) -> Plan:
-    ordered = [one.slot for one in sorted(waiting, key=_turn)]
-    retire = _to_retire(waiting, busy, shape, now)
+def plan(waiting: Sequence[IdleRunner], busy: int, capacity: Capacity, shape: FleetShape, now: float) -> Plan:
+    ordered = [one.slot for one in sorted(waiting, key=_open_order)]
+    retire = _slots_to_retire(waiting, busy, shape, now)
     staying = [slot for slot in ordered if slot not in retire]
     return Plan(
-        open=frozenset(staying[: room.count]),
-        hold=frozenset(staying[room.count :]),
+        open=frozenset(staying[: capacity.count]),
+        hold=frozenset(staying[capacity.count :]),
         retire=retire,
-        start=min(_to_start(_relied_on(waiting), busy, room, shape), max(0, shape.most - len(waiting) - busy)),
+        start=min(
+            _start_count(_without_replaced(waiting), busy, capacity, shape), max(0, shape.maximum - len(waiting) - busy)
+        ),
     )
 
 
-def _turn(one: Waiting) -> tuple[bool, bool, bool, int]:
+def _open_order(one: IdleRunner) -> tuple[bool, bool, bool, int]:
     """Those that are open stay it first: breaking off a claim only to let another one ask helps nobody. But one in
     trouble must not keep a place for which others wait."""
     return one.is_in_trouble, not one.is_ready, not one.is_open, one.slot
 
 
-def _relied_on(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
-    ill = [one for one in waiting if one.is_in_trouble]
-    return [one for one in waiting if one not in ill[:REPLACED_MOST]]
+def _without_replaced(waiting: Sequence[IdleRunner]) -> Sequence[IdleRunner]:
+    failing = [one for one in waiting if one.is_in_trouble]
+    return [one for one in waiting if one not in failing[:REPLACED_MAX]]
 
 
-def _to_start(waiting: Sequence[Waiting], busy: int, room: Room, shape: Shape) -> int:
+def _start_count(waiting: Sequence[IdleRunner], busy: int, capacity: Capacity, shape: FleetShape) -> int:
     there = len(waiting) + busy
     if there < shape.base:
         return shape.base - there
     starting = sum(not one.is_ready for one in waiting)
     if busy and starting == len(waiting):
         # One is wanted even without room: it is quick when there is some, and until then it says what is lacking.
-        wanted = max(1, min(room.count, max(SURGE, shape.base)))
+        wanted = max(1, min(capacity.count, max(SURGE, shape.base)))
         return max(0, wanted - starting)
     # One after the other: nobody waits for these, and what works just now must not feel them.
-    return int(busy > 0 and starting == 0 and there < shape.warm and len(waiting) < room.count)
+    return int(busy > 0 and starting == 0 and there < shape.warm and len(waiting) < capacity.count)
 
 
-def _to_retire(waiting: Sequence[Waiting], busy: int, shape: Shape, now: float) -> frozenset[int]:
+def _slots_to_retire(waiting: Sequence[IdleRunner], busy: int, shape: FleetShape, now: float) -> frozenset[int]:
     wanted = shape.warm if busy else shape.base
-    kept = max(wanted - busy, min(1, shape.most - busy))
+    kept = max(wanted - busy, min(1, shape.maximum - busy))
     # Not while it starts: it may be settling what an earlier life left.
     rested = [one for one in waiting if (one.is_ready or one.is_in_trouble) and now - one.since >= RETIRE_AFTER]
     surplus = max(0, len(waiting) - kept)

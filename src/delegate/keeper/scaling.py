@@ -14,136 +14,136 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.config.values import RUNNERS_MAX, parse_runners
 from delegate.errors import InvalidField
-from delegate.keeper.capacity import Load, Pool, PoolLimits, Resource, Room
-from delegate.keeper.children import OPEN, RunnerChild, Terms, hold_order, start_child
-from delegate.keeper.machine import MachineState, cpu_seconds_of, used_below
-from delegate.keeper.plan import Plan, Shape, Waiting, plan
-from delegate.runner.keeper_protocol import News, words_of
+from delegate.keeper.capacity import Capacity, Load, Pool, PoolLimits, Resource
+from delegate.keeper.children import OPEN_COMMAND, RunnerChild, StartOptions, hold_command, start_child
+from delegate.keeper.machine import MachineState, cpu_seconds_of, measure_descendants
+from delegate.keeper.plan import FleetShape, IdleRunner, Plan, plan
+from delegate.runner.keeper_protocol import RunnerStatus, decode_line
 
 log = logging.getLogger(__name__)
 
-LOOK_BUSY, LOOK_IDLE = 1.0, 5.0  # seconds between looks at the machine
-LOOK_LEAST = 0.1
-WORDS_EVERY = 10.0  # seconds; a runner that is held tells the relay why, so they must not change with every look
+SAMPLE_INTERVAL_BUSY, SAMPLE_INTERVAL_IDLE = 1.0, 5.0  # seconds between looks at the machine
+SAMPLE_INTERVAL_MIN = 0.1
+HOLD_TEXT_INTERVAL = 10.0  # seconds; a runner that is held tells the relay why, so they must not change with every look
 READ_SIZE = 65_536
-SETTLING_MOST = 2  # runners started together only to settle what their slots had left
+SETTLING_MAX = 2  # runners started together only to settle what their slots had left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class RunnerCount:
     """How many runners somebody asked for, and how many tasks there may be at once; None: the machine decides."""
 
     fixed: int | None
     ceiling: int | None
 
 
-def size_of(text: str | None, settings: Settings) -> Size:
+def parse_runner_count(text: str | None, settings: Settings) -> RunnerCount:
     """`text` is what was said at the start, and beats the setting."""
     if text is None:
-        return Size(fixed=None, ceiling=settings.max_runners)
+        return RunnerCount(fixed=None, ceiling=settings.max_runners)
     try:
         number = parse_runners(text)
     except ValueError as error:
         raise InvalidField(field="runners", why=str(error)) from error
-    return Size(fixed=number, ceiling=number)
+    return RunnerCount(fixed=number, ceiling=number)
 
 
-def limits_of(settings: Settings, size: Size) -> PoolLimits:
+def pool_limits(settings: Settings, count: RunnerCount) -> PoolLimits:
     return PoolLimits(
         cpu_threshold=settings.cpu_threshold / 100,
         memory_reserve=settings.memory_reserve,
         agent_memory=settings.agent_memory,
         task_memory_max=settings.task_memory_max,
-        ceiling=size.ceiling,
+        ceiling=count.ceiling,
     )
 
 
-class Scaling:
-    def __init__(self, settings: Settings, size: Size, url: str, selector: selectors.BaseSelector) -> None:
+class RunnerScaler:
+    def __init__(self, settings: Settings, count: RunnerCount, url: str, selector: selectors.BaseSelector) -> None:
         self._home, self._url, self._selector = Home(settings.home), url, selector
-        self._pool = Pool(limits_of(settings, size))
-        self._machine = MachineState(self._spent_on_starts)
-        most = RUNNERS_MAX if size.ceiling is None else size.ceiling
-        self.shape = Shape.of(cores=self._machine.cores(), fixed=size.fixed, ceiling=most)
+        self._pool = Pool(pool_limits(settings, count))
+        self._machine = MachineState(self._measure_startup)
+        most = RUNNERS_MAX if count.ceiling is None else count.ceiling
+        self.shape = FleetShape.of(cores=self._machine.cores(), fixed=count.fixed, ceiling=most)
         self.children: list[RunnerChild] = []
         self._is_on = False
-        self._look_at = 0.0
-        self._looked_at = float("-inf")
-        self._spent = 0.0
+        self._next_sample_at = 0.0
+        self._last_sample_at = float("-inf")
+        self._startup_seconds = 0.0
         self._held_for: Resource | None = None
         self._held_since = datetime.now(UTC)
-        self._words_at = 0.0
+        self._hold_text_due_at = 0.0
         self._hold = b""
         self._unsettled: list[int] = []  # slots; the first is the next
 
     def begin(self, now: float) -> None:
         """There is a relay to claim from: start what is always there, and what must settle an earlier life."""
         self._is_on = True
-        self._unsettled = left_behind(self._home)
-        self._look(now)
+        self._unsettled = slots_with_leftovers(self._home)
+        self._take_sample(now)
 
     def stop(self) -> None:
         """Nobody is started, opened or held any more."""
         self._is_on = False
 
-    def next_moment(self) -> float:
-        return self._look_at if self._is_on else float("inf")
+    def next_due(self) -> float:
+        return self._next_sample_at if self._is_on else float("inf")
 
     def tick(self, now: float) -> None:
         self.children = [child for child in self.children if child.wanted or child.process is not None]
         if not self._is_on:
             return
-        if now >= self._look_at:
-            self._look(now)
-        self._settle_some(now)
-        room = self._pool.room(now)
-        waiting = [_waiting(child) for child in self.children if child.wanted and child.attempt is None]
-        self._obey(plan(waiting, self._pool.busy, room, self.shape, now), room, now)
+        if now >= self._next_sample_at:
+            self._take_sample(now)
+        self._start_unsettled(now)
+        capacity = self._pool.capacity(now)
+        waiting = [_idle_runner(child) for child in self.children if child.wanted and child.attempt is None]
+        self._apply(plan(waiting, self._pool.busy, capacity, self.shape, now), capacity, now)
 
-    def _settle_some(self, now: float) -> None:
+    def _start_unsettled(self, now: float) -> None:
         """Beyond what there is room for, but few at a time; who has settled goes home, unless there is need for him."""
         taken = {child.slot for child in self.children}
         self._unsettled = [slot for slot in self._unsettled if slot not in taken]
         starting = sum(not child.is_ready and not child.is_in_trouble for child in self.children)
-        for slot in self._unsettled[: max(0, SETTLING_MOST - starting)]:
+        for slot in self._unsettled[: max(0, SETTLING_MAX - starting)]:
             self._add(slot, now, idle_since=float("-inf"))
 
-    def _look(self, now: float) -> None:
+    def _take_sample(self, now: float) -> None:
         usages: dict[str, Load] = {}
         for child in self.children:
             if child.attempt is not None and child.process is not None:
-                used = used_below(child.process.pid)
+                used = measure_descendants(child.process.pid)
                 if used is not None:
                     usages[child.name] = used
-        self._pool.look(self._machine.look(now), usages, now)
-        self._looked_at = now
+        self._pool.record_sample(self._machine.sample(now), usages, now)
+        self._last_sample_at = now
         is_quiet = self._pool.busy == 0 and self._held_for is None
-        self._look_at = now + (LOOK_IDLE if is_quiet else LOOK_BUSY)
+        self._next_sample_at = now + (SAMPLE_INTERVAL_IDLE if is_quiet else SAMPLE_INTERVAL_BUSY)
 
-    def _obey(self, made: Plan, room: Room, now: float) -> None:
-        hold = self._hold_order(made, room, now)
+    def _apply(self, made: Plan, capacity: Capacity, now: float) -> None:
+        hold = self._hold_command(made, capacity, now)
         for child in self.children:
             if child.slot in made.open:
-                child.say(OPEN)
+                child.send_command(OPEN_COMMAND)
             elif child.slot in made.hold:
-                child.say(hold)
+                child.send_command(hold)
             elif child.slot in made.retire:
                 log.info("runner sent home", extra={"child": child.name})
                 child.wanted = False
-                child.tell(signal.SIGTERM)
+                child.send_signal(signal.SIGTERM)
         for _ in range(made.start):
             free = min(set(range(1, len(self.children) + 2)) - {child.slot for child in self.children})
             self._add(free, now, idle_since=now)
 
-    def _hold_order(self, made: Plan, room: Room, now: float) -> bytes:
+    def _hold_command(self, made: Plan, capacity: Capacity, now: float) -> bytes:
         """With the figures of now and then, and the moment when it began."""
-        lacking = (room.lack.resource if room.lack else Resource.NUMBER) if made.hold else None
+        lacking = (capacity.shortage.resource if capacity.shortage else Resource.NUMBER) if made.hold else None
         if lacking != self._held_for:
-            self._held_for, self._held_since, self._words_at = lacking, datetime.now(UTC), now
-            self._look_at = min(self._look_at, self._looked_at + LOOK_BUSY)
-        if now >= self._words_at:
-            self._hold = hold_order(held_words(room, self._held_since))
-            self._words_at = now + WORDS_EVERY
+            self._held_for, self._held_since, self._hold_text_due_at = lacking, datetime.now(UTC), now
+            self._next_sample_at = min(self._next_sample_at, self._last_sample_at + SAMPLE_INTERVAL_BUSY)
+        if now >= self._hold_text_due_at:
+            self._hold = hold_command(hold_reason(capacity, self._held_since))
+            self._hold_text_due_at = now + HOLD_TEXT_INTERVAL
         return self._hold
 
     def _add(self, slot: int, now: float, *, idle_since: float) -> None:
@@ -155,13 +155,13 @@ class Scaling:
     def start(self, child: RunnerChild, now: float) -> None:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        terms = Terms(arguments=("--report-fd", str(writing)), pass_fds=(writing,))
-        start_child(child, self._home, terms, now)
+        options = StartOptions(arguments=("--report-fd", str(writing)), pass_fds=(writing,))
+        start_child(child, self._home, options, now)
         os.close(writing)
         child.reports = reading
         self._selector.register(reading, selectors.EVENT_READ, child)
 
-    def hear(self, child: RunnerChild, now: float) -> None:
+    def read_reports(self, child: RunnerChild, now: float) -> None:
         if child.reports is None:
             return
         piece = os.read(child.reports, READ_SIZE)
@@ -171,54 +171,54 @@ class Scaling:
             child.reports = None
         *lines, child.unread = (child.unread + piece).split(b"\n")
         for line in lines:
-            self._learn(child, words_of(line), now)
+            self._handle_status(child, decode_line(line), now)
 
-    def _learn(self, child: RunnerChild, news: object, now: float) -> None:
-        match news:
-            case {News.BUSY: str(attempt), News.AGENT: str(agent)}:
-                self._is_well(child)
+    def _handle_status(self, child: RunnerChild, status: object, now: float) -> None:
+        match status:
+            case {RunnerStatus.BUSY: str(attempt), RunnerStatus.AGENT: str(agent)}:
+                self._mark_ready(child)
                 child.attempt = attempt
-                self._pool.begins(child.name, agent, now)
-            case {News.IDLE: True}:
-                self._is_well(child)
-                self._ended(child, now)
-            case {News.TROUBLE: True}:
-                self._is_ill(child, now)
+                self._pool.record_start(child.name, agent, now)
+            case {RunnerStatus.IDLE: True}:
+                self._mark_ready(child)
+                self._end_attempt(child, now)
+            case {RunnerStatus.TROUBLE: True}:
+                self._mark_failing(child, now)
             case _:
-                log.warning("runner not understood", extra={"child": child.name, "news": news})
-        if now - self._looked_at >= LOOK_LEAST:
-            self._look_at = now
+                log.warning("runner not understood", extra={"child": child.name, "news": status})
+        if now - self._last_sample_at >= SAMPLE_INTERVAL_MIN:
+            self._next_sample_at = now
 
-    def _is_well(self, child: RunnerChild) -> None:
+    def _mark_ready(self, child: RunnerChild) -> None:
         is_new, child.is_ready, child.is_in_trouble = not child.is_ready, True, False
         if is_new and child.process is not None:
-            self._spent += cpu_seconds_of(child.process.pid)
+            self._startup_seconds += cpu_seconds_of(child.process.pid)
 
-    def _is_ill(self, child: RunnerChild, now: float) -> None:
+    def _mark_failing(self, child: RunnerChild, now: float) -> None:
         if not child.is_in_trouble:  # it says so again whenever it has tried
             log.warning("runner in trouble", extra={"child": child.name})
             child.is_in_trouble, child.idle_since = True, now
 
-    def died(self, child: RunnerChild, now: float) -> None:
+    def handle_exit(self, child: RunnerChild, now: float) -> None:
         """What it said last does not matter any more."""
         if child.reports is not None:
             self._selector.unregister(child.reports)
             os.close(child.reports)
             child.reports = None
-        self._ended(child, now)
+        self._end_attempt(child, now)
 
-    def _ended(self, child: RunnerChild, now: float) -> None:
+    def _end_attempt(self, child: RunnerChild, now: float) -> None:
         if child.attempt is not None:
-            self._pool.ends(child.name, now)
+            self._pool.record_end(child.name, now)
             child.attempt, child.idle_since = None, now
 
-    def _spent_on_starts(self) -> float:
+    def _measure_startup(self) -> float:
         starting = [child.process.pid for child in self.children if child.process is not None and not child.is_ready]
-        return self._spent + sum(cpu_seconds_of(pid) for pid in starting)
+        return self._startup_seconds + sum(cpu_seconds_of(pid) for pid in starting)
 
 
-def _waiting(child: RunnerChild) -> Waiting:
-    return Waiting(
+def _idle_runner(child: RunnerChild) -> IdleRunner:
+    return IdleRunner(
         slot=child.slot,
         is_ready=child.is_ready and not child.is_in_trouble,
         is_open=child.is_open,
@@ -227,28 +227,30 @@ def _waiting(child: RunnerChild) -> Waiting:
     )
 
 
-def held_words(room: Room, since: datetime) -> str:
-    if room.lack is None:
+def hold_reason(capacity: Capacity, since: datetime) -> str:
+    if capacity.shortage is None:
         return "as many tasks run at once as may run on this machine"
-    return f"the machine lacks {room.lack.resource} since {since:%Y-%m-%d %H:%M:%S} UTC: {room.lack.why}"
+    return (
+        f"the machine lacks {capacity.shortage.resource} since {since:%Y-%m-%d %H:%M:%S} UTC: {capacity.shortage.why}"
+    )
 
 
-def left_behind(place: Home) -> list[int]:
+def slots_with_leftovers(paths: Home) -> list[int]:
     """Slots whose runner was at something when it ended; whoever has the slot next brings it to its end. A claim alone
     is no sign of that, every runner that waits has one; should it have been answered, its lease runs out."""
     try:
-        slots = [path for path in place.runners.iterdir() if path.name.isascii() and path.name.isdigit()]
+        slots = [path for path in paths.runners.iterdir() if path.name.isascii() and path.name.isdigit()]
     except OSError:
         return []
-    return sorted(int(path.name) for path in slots if 0 < int(path.name) <= RUNNERS_MAX and _has_left(path))
+    return sorted(int(path.name) for path in slots if 0 < int(path.name) <= RUNNERS_MAX and _has_leftovers(path))
 
 
-def _has_left(slot: Path) -> bool:
+def _has_leftovers(slot: Path) -> bool:
     return any(_has_entries(slot / name) for name in ("spool", "effects"))
 
 
-def _has_entries(place: Path) -> bool:
+def _has_entries(directory: Path) -> bool:
     try:
-        return any(place.iterdir())
+        return any(directory.iterdir())
     except OSError:
         return False

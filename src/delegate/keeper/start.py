@@ -16,64 +16,66 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.errors import Reported
 from delegate.keeper import __main__ as keeper
-from delegate.keeper.children import environment
+from delegate.keeper.children import child_environment
 from delegate.keeper.logs import open_log
 
 ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 KEEPER = "delegate.keeper"
-READY_PATIENCE = 60.0  # seconds for a relay to get ready, migrations included
+READY_TIMEOUT = 60.0  # seconds for a relay to get ready, migrations included
 
 
 def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]) -> bool:
     """Have the local relay up, starting a keeper in the background if none runs; True when this call started it."""
-    place = Home(settings.home)
-    turn = home_files.hold(place.start_lock, READY_PATIENCE)
-    if turn is None:
-        raise keeper.not_ready(place, "another command is still starting it")
+    paths = Home(settings.home)
+    lock = home_files.acquire_lock(paths.start_lock, READY_TIMEOUT)
+    if lock is None:
+        raise keeper.relay_not_ready(paths, "another command is still starting it")
     try:
-        if home_files.mended_address(place, home_files.MENDING_PATIENCE) is not None:
+        if home_files.wait_for_address(paths, home_files.ADDRESS_REPAIR_TIMEOUT) is not None:
             return False
-        answer = _launch(place, runners, environ)
+        report = _launch(paths, runners, environ)
     finally:
-        os.close(turn)
-    if "error" in answer:
-        told = answer["error"]
-        raise Reported(code=told["code"], message=told["message"], hint=told["hint"] or "", exit_code=told["exitCode"])
+        os.close(lock)
+    if "error" in report:
+        error = report["error"]
+        raise Reported(
+            code=error["code"], message=error["message"], hint=error["hint"] or "", exit_code=error["exitCode"]
+        )
     return True
 
 
-def _launch(place: Home, runners: str | None, environ: Mapping[str, str]) -> dict[str, Any]:
-    errors = open_log(place, "keeper")
+def _launch(paths: Home, runners: str | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    errors = open_log(paths, "keeper")
     reading, writing = os.pipe()
-    said = [] if runners is None else ["--runners", runners]
+    options = [] if runners is None else ["--runners", runners]
     child = None
     try:
-        with _undisturbed():
+        with _block_signals():
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", KEEPER, *said, "--report-fd", str(writing)],
+                [sys.executable, "-P", "-m", KEEPER, *options, "--report-fd", str(writing)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=[writing],
                 start_new_session=True,
-                cwd=place.root,
-                env=environment(place, environ),
-                preexec_fn=_hear_signals,  # noqa: PLW1509  a command has one thread
+                cwd=paths.root,
+                env=child_environment(paths, environ),
+                preexec_fn=_unblock_signals,  # noqa: PLW1509  a command has one thread
             )
             os.close(writing)
             os.close(errors)
-        told = _hear(reading, place)
+        report = _read_report(reading, paths)
     except BaseException:
         if child is not None:
             child.terminate()
             child.wait()
         raise
     child.returncode = 0  # it lives on; nobody here waits for it
-    return told
+    return report
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _block_signals() -> Iterator[None]:
     """Signals wait: one between a child's birth and our knowing of it would leave the child behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
@@ -82,16 +84,16 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _hear_signals() -> None:
+def _unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
-def _hear(descriptor: int, place: Home) -> dict[str, Any]:
+def _read_report(descriptor: int, paths: Home) -> dict[str, Any]:
     """The one line a keeper writes when its relay is ready, or when it cannot be."""
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        if not select.select([pipe], [], [], READY_PATIENCE)[0]:
-            raise keeper.not_ready(place, f"it was not ready after {READY_PATIENCE:.0f} s")
-        told = keeper.read_answer(pipe.read())
-    if not told:
-        raise keeper.not_ready(place, "it ended before it was ready")
-    return told
+        if not select.select([pipe], [], [], READY_TIMEOUT)[0]:
+            raise keeper.relay_not_ready(paths, f"it was not ready after {READY_TIMEOUT:.0f} s")
+        report = keeper.parse_ready_line(pipe.read())
+    if not report:
+        raise keeper.relay_not_ready(paths, "it ended before it was ready")
+    return report

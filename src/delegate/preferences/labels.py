@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.model import Field, Source, is_agent
 from delegate.preferences.models import EFFORTS, family
-from delegate.preferences.resolve import AGENT_SYNONYMS, PLACES, Wish
+from delegate.preferences.resolve import AGENT_SYNONYMS, SOURCE_NAMES, PreferenceLayer
 
 KEYS = {
     "executor": Field.AGENT,
@@ -28,38 +28,38 @@ GROUPED = re.compile(r"\s*(?P<key>executor|model|thinking|repo)\s*/(?P<value>.*)
 KEYED = re.compile(r"(?P<key>[A-Za-z_-]+)\s*(?P<sign>[=/])(?P<value>.*)", re.S)
 TAG = re.compile(r"(?<![\w:/.@-])(?:delegate|delego):(?P<body>[A-Za-z0-9][^\s,;()<>{}\"'`|]*)", re.I)
 # Shown as an example, said by somebody else, or not shown at all: fenced and inline code, quotations, HTML comments.
-UNSAID = re.compile(
+IGNORED_MARKUP = re.compile(
     r"^[ \t]*(?P<fence>```+|~~~+).*?(?:^[ \t]*(?P=fence)|\Z)|<!--.*?(?:-->|\Z)|^[ \t]*>.*?$|`[^`\n]+`", re.S | re.M
 )
 PUNCTUATION = ".!?:*_~"
 
 
-def parse_labels(labels: Sequence[str]) -> tuple[Wish, ...]:
+def parse_labels(labels: Sequence[str]) -> tuple[PreferenceLayer, ...]:
     """The wishes of an issue's labels; labels that are not about Delegate are passed over."""
-    return tuple(wish for label in labels if (wish := parse_label(label)) is not None)
+    return tuple(layer for label in labels if (layer := parse_label(label)) is not None)
 
 
-def parse_label(label: str) -> Wish | None:
+def parse_label(label: str) -> PreferenceLayer | None:
     """One label's wish, or its problem; None: it is somebody else's. An unknown name is taken for a model's."""
     if prefixed := PREFIXED.fullmatch(label):
-        return _wish(prefixed["body"].strip(), Source.LABEL, f"the label {shown(label)}", bare_is_model=True)
+        return _parse_body(prefixed["body"].strip(), Source.LABEL, f"the label {excerpt(label)}", bare_is_model=True)
     if grouped := GROUPED.fullmatch(label):
-        return _valued(
-            KEYS[grouped["key"].lower()], grouped["value"].strip(), Source.LABEL, f"the label {shown(label)}"
+        return _layer_for_value(
+            KEYS[grouped["key"].lower()], grouped["value"].strip(), Source.LABEL, f"the label {excerpt(label)}"
         )
     return None
 
 
-def parse_tags(text: str, source: Source) -> tuple[Wish, ...]:
+def parse_tags(text: str, source: Source) -> tuple[PreferenceLayer, ...]:
     """The wishes in a description or a comment. A tag in code, in a quotation or in a hidden comment is only noted."""
-    said = UNSAID.sub(lambda found: " " * len(found[0]), text)
-    found = [_wish(body, source, _tag_in(body, source), bare_is_model=False) for body in _bodies(said)]
-    unsaid = [body for part in UNSAID.finditer(text) for body in _bodies(part[0])]
-    if unsaid:
+    visible_text = IGNORED_MARKUP.sub(lambda found: " " * len(found[0]), text)
+    found = [_parse_body(body, source, _tag_in(body, source), bare_is_model=False) for body in _bodies(visible_text)]
+    ignored = [body for part in IGNORED_MARKUP.finditer(text) for body in _bodies(part[0])]
+    if ignored:
         notes = [
-            f"{_tag_in(body, source)} stands in code, a quotation or a hidden comment: not followed" for body in unsaid
+            f"{_tag_in(body, source)} stands in code, a quotation or a hidden comment: not followed" for body in ignored
         ]
-        found.append(Wish(source=source, notes=tuple(dict.fromkeys(notes))))
+        found.append(PreferenceLayer(source=source, notes=tuple(dict.fromkeys(notes))))
     return tuple(found)
 
 
@@ -69,37 +69,37 @@ def _bodies(text: str) -> Iterator[str]:
 
 
 def _tag_in(body: str, source: Source) -> str:
-    return f"delegate:{shown(body)} in {PLACES[source]}"
+    return f"delegate:{excerpt(body)} in {SOURCE_NAMES[source]}"
 
 
-def _wish(body: str, source: Source, where: str, *, bare_is_model: bool) -> Wish:
+def _parse_body(body: str, source: Source, where: str, *, bare_is_model: bool) -> PreferenceLayer:
     keyed = KEYED.fullmatch(body)
     if keyed and keyed["key"].lower() in KEYS:
-        return _valued(KEYS[keyed["key"].lower()], keyed["value"].strip(), source, where)
+        return _layer_for_value(KEYS[keyed["key"].lower()], keyed["value"].strip(), source, where)
     if keyed and keyed["sign"] == "=":
         near = get_close_matches(keyed["key"].lower(), KEYS, n=1)
         advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
-        return Wish(source=source, problems=(f"{where} has no key that we know; {advice}",))
-    return _bare(body, source, where, bare_is_model=bare_is_model)
+        return PreferenceLayer(source=source, problems=(f"{where} has no key that we know; {advice}",))
+    return _parse_bare_name(body, source, where, bare_is_model=bare_is_model)
 
 
-def _valued(field: Field, value: str, source: Source, where: str) -> Wish:
+def _layer_for_value(field: Field, value: str, source: Source, where: str) -> PreferenceLayer:
     if not value:
-        return Wish(source=source, problems=(f"{where} names no {field}",))
-    return Wish(source=source, values={field: value})
+        return PreferenceLayer(source=source, problems=(f"{where} names no {field}",))
+    return PreferenceLayer(source=source, values={field: value})
 
 
-def _bare(body: str, source: Source, where: str, *, bare_is_model: bool) -> Wish:
+def _parse_bare_name(body: str, source: Source, where: str, *, bare_is_model: bool) -> PreferenceLayer:
     """A name alone: an agent, an effort, or else a model."""
     name = body.lower()
     if not body:
-        return Wish(source=source, problems=(f"{where} names nothing",))
+        return PreferenceLayer(source=source, problems=(f"{where} names nothing",))
     if name in AGENT_SYNONYMS or is_agent(name) or is_agent(body):
-        return Wish(source=source, values={Field.AGENT: body})
+        return PreferenceLayer(source=source, values={Field.AGENT: body})
     if name in EFFORTS:
-        return Wish(source=source, values={Field.EFFORT: body})
+        return PreferenceLayer(source=source, values={Field.EFFORT: body})
     if bare_is_model or family(body) is not None:
-        return Wish(source=source, values={Field.MODEL: body})
+        return PreferenceLayer(source=source, values={Field.MODEL: body})
     # In running text an unknown word is more likely a slip than a model.
-    advice = f"if {shown(body)} is a model, write delegate:model={shown(body)}"
-    return Wish(source=source, problems=(f"{where} names no agent, effort or model that we know; {advice}",))
+    advice = f"if {excerpt(body)} is a model, write delegate:model={excerpt(body)}"
+    return PreferenceLayer(source=source, problems=(f"{where} names no agent, effort or model that we know; {advice}",))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from delegate.model import AgentName
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-EFFORTS_OF = {AgentName.CLAUDE: EFFORTS[1:], AgentName.CODEX: EFFORTS[:-1]}
-TITLES = {AgentName.CLAUDE: "Claude", AgentName.CODEX: "Codex"}
+AGENT_EFFORTS = {AgentName.CLAUDE: EFFORTS[1:], AgentName.CODEX: EFFORTS[:-1]}
+AGENT_TITLES = {AgentName.CLAUDE: "Claude", AgentName.CODEX: "Codex"}
 CLAUDE_NAMES = "opusplan|opus|sonnet|haiku|fable|mythos"
 # With the names that clouds and gateways give them, as in us.anthropic.claude-opus-4-6-v1 or openai/gpt-5.5.
 CLAUDE_MODEL = re.compile(rf"(?:.*[./])?claude-.+|claude|(?:{CLAUDE_NAMES})(?:[-\[].*)?", re.I)
@@ -20,11 +20,13 @@ VERSION = re.compile(r"(?<=-)(\d{1,2})(?:[-.](\d{1,2}))?(?!\w)")
 # What Claude Code makes of an effort, as its requests show: models from 4.7 on are sent every one, those of 4.6 are
 # sent high for xhigh, earlier ones get a number of tokens and those before 4 nothing at all. A number of tokens is
 # passed over for models that know efforts, and 31,999 is what the others get unasked.
-KNOWS_XHIGH = (4, 7)
-KNOWS_EFFORT = (4, 6)
-THINKS = (4, 0)
+SUPPORTS_XHIGH = (4, 7)
+SUPPORTS_EFFORT = (4, 6)
+SUPPORTS_THINKING = (4, 0)
 THINKING_TOKENS = {"low": 4_000, "medium": 10_000, "high": 31_999, "xhigh": 31_999, "max": 31_999}
-UNSURE = frozenset({"haiku"})  # a name for the newest of its kind, which is older than the newest of the others
+AMBIGUOUS_NAMES = frozenset(
+    {"haiku"}
+)  # a name for the newest of its kind, which is older than the newest of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ def family(model: str) -> AgentName | None:
     return AgentName.CODEX if CODEX_MODEL.fullmatch(model) else None
 
 
-def shown_model(model: str) -> str:
+def short_model_name(model: str) -> str:
     """As people say it: claude-sonnet-4-5 is shown as sonnet-4-5."""
     short = model.removeprefix("claude-")
     return short if SHORT_CLAUDE_NAME.fullmatch(short) else model
@@ -58,15 +60,15 @@ def effort_problem(agent: str, model: str | None, effort: str) -> str | None:
     """Why this effort cannot be had, as far as it is known beforehand."""
     if agent == AgentName.SHELL:
         return f"effort {effort} cannot be had: a shell command does not think"
-    if agent not in EFFORTS_OF:
+    if agent not in AGENT_EFFORTS:
         return f"effort {effort} cannot be had: {agent} has no switch for it that we know of"
-    known = EFFORTS_OF[AgentName(agent)]
+    known = AGENT_EFFORTS[AgentName(agent)]
     if effort not in known:
-        return f"effort {effort} is not known to {TITLES[AgentName(agent)]}; it knows {', '.join(known)}"
-    if agent == AgentName.CLAUDE and _is_older_than(model, THINKS):
-        return f"effort {effort} cannot be had: model {shown_model(model or '')} does not think"
-    if agent == AgentName.CLAUDE and effort == "xhigh" and _is_older_than(model, KNOWS_XHIGH):
-        return f"effort xhigh is not known to model {shown_model(model or '')}; it knows low, medium, high, max"
+        return f"effort {effort} is not known to {AGENT_TITLES[AgentName(agent)]}; it knows {', '.join(known)}"
+    if agent == AgentName.CLAUDE and _is_older_than(model, SUPPORTS_THINKING):
+        return f"effort {effort} cannot be had: model {short_model_name(model or '')} does not think"
+    if agent == AgentName.CLAUDE and effort == "xhigh" and _is_older_than(model, SUPPORTS_XHIGH):
+        return f"effort xhigh is not known to model {short_model_name(model or '')}; it knows low, medium, high, max"
     return None
 
 
@@ -74,9 +76,9 @@ def thinking_of(agent: str, model: str | None, effort: str | None) -> Thinking:
     """How to tell the agent; nothing is told that `effort_problem` has something against."""
     if effort is None or effort_problem(agent, model, effort) is not None:
         return Thinking()
-    if agent == AgentName.CLAUDE and _is_older_than(model, KNOWS_EFFORT):
+    if agent == AgentName.CLAUDE and _is_older_than(model, SUPPORTS_EFFORT):
         return Thinking(tokens=THINKING_TOKENS[effort])
-    if agent == AgentName.CLAUDE and model in UNSURE:
+    if agent == AgentName.CLAUDE and model in AMBIGUOUS_NAMES:
         return Thinking(effort=effort, tokens=THINKING_TOKENS[effort])
     return Thinking(effort=effort)
 

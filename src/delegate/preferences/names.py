@@ -13,8 +13,8 @@ SEGMENT = r"[A-Za-z0-9_~][A-Za-z0-9._~-]{0,99}"
 HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 PORT = r"(:[0-9]{1,5})?"
 SEGMENTS = rf"{SEGMENT}(/{SEGMENT}){{0,9}}/?"
-SHORT = re.compile(rf"(?P<owner>{PART})/(?P<name>{PART})")
-ADDRESSES = (
+SHORT_NAME = re.compile(rf"(?P<owner>{PART})/(?P<name>{PART})")
+URL_FORMS = (
     re.compile(rf"https?://{HOST}{PORT}/{SEGMENTS}"),
     re.compile(rf"ssh://({PART}@)?{HOST}{PORT}/{SEGMENTS}"),
     re.compile(rf"{PART}@{HOST}:/?{SEGMENTS}"),
@@ -29,21 +29,21 @@ def repository_url(text: str) -> str:
         raise InvalidField(field="repository", why=f"is longer than {LENGTH_MAX:,} characters")
     if WITH_LOGIN.match(text):
         raise InvalidField(field="repository", why="holds a password; let git's credential helper keep it")
-    short = SHORT.fullmatch(text)
-    if short and not _is_odd(short["name"]):
+    short = SHORT_NAME.fullmatch(text)
+    if short and not _is_invalid_name(short["name"]):
         return f"https://github.com/{short['owner']}/{short['name'].removesuffix('.git')}.git"
-    if any(form.fullmatch(text) for form in ADDRESSES) and ".." not in text:
+    if any(form.fullmatch(text) for form in URL_FORMS) and ".." not in text:
         return text
     if text.startswith("/"):
-        return _local(text)
+        return _local_path(text)
     raise InvalidField(field="repository", why=f"must be one of {FORMS}")
 
 
-def _is_odd(name: str) -> bool:
+def _is_invalid_name(name: str) -> bool:
     return ".." in name or name.endswith(".") or name == ".git"
 
 
-def _local(text: str) -> str:
+def _local_path(text: str) -> str:
     parts = text.split("/")
     if ".." in parts or not text.isprintable() or not text.strip("/"):
         raise InvalidField(field="repository", why="must be the plain path of one repository on the runner's machine")

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from delegate.config.values import parse_duration_ms
-from delegate.errors import BadRepoFile, shown
+from delegate.errors import BadRepoFile, excerpt
 from delegate.model import Field
 
 FILE_NAME = ".delegate.toml"
@@ -22,7 +22,7 @@ PROMPT_ADDITION_MAX = 20_000
 TURNS_MAX = 10
 BUDGET_MAX = 1e6
 TIMEOUTS = (timedelta(seconds=1), timedelta(hours=24))
-PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column \d+|end of document)\)")
+TOML_POSITION = re.compile(r"\s*\(at (?:line (?P<line>\d+), column \d+|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,146 +38,155 @@ def key(*, default: Any, read: Callable[[object], Any], kind: str, help: str) ->
     return field(default=default, metadata={"key": Key(read, kind, help)})
 
 
-def a_line(value: object) -> str:
-    text = _text(value)
+def read_line(value: object) -> str:
+    text = _require_text(value)
     if not text.strip() or len(text) > ENTRY_MAX or not text.isprintable():
         raise ValueError("must be one line of text")
     return text.strip()
 
 
-def some_text(value: object) -> str:
-    text = _text(value)
+def read_text(value: object) -> str:
+    text = _require_text(value)
     if len(text) > PROMPT_ADDITION_MAX or "\x00" in text:
         raise ValueError(f"must have at most {PROMPT_ADDITION_MAX:,} characters, without NUL")
     return text
 
 
-def _text(value: object) -> str:
+def _require_text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"must be text in quotes, not {told(value)}")
+        raise TypeError(f"must be text in quotes, not {describe_value(value)}")
     return value
 
 
-def entries(value: object) -> tuple[str, ...]:
+def read_list(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f'must be a list of texts, as in ["…"], not {told(value)}')
+        raise TypeError(f'must be a list of texts, as in ["…"], not {describe_value(value)}')
     if len(value) > ENTRIES_MAX:
         raise ValueError(f"must have at most {ENTRIES_MAX} entries")
     for number, entry in enumerate(value, start=1):
         if not isinstance(entry, str):
-            raise TypeError(f"must hold texts only, but entry {number} is {told(entry)}")
+            raise TypeError(f"must hold texts only, but entry {number} is {describe_value(entry)}")
         if not entry.strip() or len(entry) > ENTRY_MAX or "\x00" in entry:
             raise ValueError(f"entry {number} must have 1 to {ENTRY_MAX:,} characters, without NUL")
     return tuple(value)
 
 
-def yes_or_no(value: object) -> bool:
+def read_bool(value: object) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"must be true or false, not {told(value)}")
+        raise TypeError(f"must be true or false, not {describe_value(value)}")
     return value
 
 
-def turns(value: object) -> int:
+def read_turns(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= TURNS_MAX:
-        raise ValueError(f"must be a whole number from 0 to {TURNS_MAX}, not {told(value)}")
+        raise ValueError(f"must be a whole number from 0 to {TURNS_MAX}, not {describe_value(value)}")
     return value
 
 
-def money(value: object) -> float:
+def read_dollars(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= BUDGET_MAX:
-        raise ValueError(f"must be a positive number of US dollars, not {told(value)}")
+        raise ValueError(f"must be a positive number of US dollars, not {describe_value(value)}")
     return float(value)
 
 
-def duration(value: object) -> timedelta:
+def read_duration(value: object) -> timedelta:
     text = value.strip() if isinstance(value, str) else ""
     if not text or text.isdigit():  # without a unit nobody knows whether seconds or milliseconds are meant
-        raise ValueError(f'must be a duration with its unit, as in "90s", "30m" or "2h", not {told(value)}')
+        raise ValueError(f'must be a duration with its unit, as in "90s", "30m" or "2h", not {describe_value(value)}')
     try:
         found = timedelta(milliseconds=parse_duration_ms(text))
     except (ValueError, OverflowError):
-        raise ValueError(f'must be a duration, as in "90s", "30m" or "2h", not {told(value)}') from None
+        raise ValueError(f'must be a duration, as in "90s", "30m" or "2h", not {describe_value(value)}') from None
     if not TIMEOUTS[0] <= found <= TIMEOUTS[1]:
         raise ValueError("must be from 1s to 24h")
     return found
 
 
-def told(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value as its writer sees it."""
     match value:
         case str():
-            return f'"{shown(value)}"'
+            return f'"{excerpt(value)}"'
         case bool():
             return str(value).lower()
         case dict():
             return "a table"
         case list():
             return "a list"
-    return shown(value)
+    return excerpt(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepoFile:
     agent: str | None = key(
         default=None,
-        read=a_line,
+        read=read_line,
         kind="text",
         help="the agent that works here unless somebody asks for another: `claude`, …",
     )
     model: str | None = key(
-        default=None, read=a_line, kind="text", help="its model; the agent's own default if not set"
+        default=None, read=read_line, kind="text", help="its model; the agent's own default if not set"
     )
     effort: str | None = key(
         default=None,
-        read=a_line,
+        read=read_line,
         kind="text",
         help="how long it thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`",
     )
     base: str | None = key(
         default=None,
-        read=a_line,
+        read=read_line,
         kind="text",
         help="the branch that work starts from; the repository's default branch if not set",
     )
     setup: tuple[str, ...] = key(
         default=(),
-        read=entries,
+        read=read_list,
         kind="list of texts",
         help="commands that make a fresh worktree ready, run before the agent",
     )
     setup_timeout: timedelta = key(
-        default=timedelta(minutes=10), read=duration, kind="duration", help="how long each setup command may take"
+        default=timedelta(minutes=10),
+        read=read_duration,
+        kind="duration",
+        help="how long each setup command may take",
     )
     checks: tuple[str, ...] = key(
         default=(),
-        read=entries,
+        read=read_list,
         kind="list of texts",
         help="commands that must end with exit code 0 before anything is pushed",
     )
     check_timeout: timedelta = key(
-        default=timedelta(minutes=10), read=duration, kind="duration", help="how long each check may take"
+        default=timedelta(minutes=10), read=read_duration, kind="duration", help="how long each check may take"
     )
     check_turns: int = key(
-        default=2, read=turns, kind="number", help="how often the agent is shown a red check and may mend it; 0 to 10"
+        default=2,
+        read=read_turns,
+        kind="number",
+        help="how often the agent is shown a red check and may mend it; 0 to 10",
     )
     carry: tuple[str, ...] = key(
         default=(),
-        read=entries,
+        read=read_list,
         kind="list of texts",
         help="patterns of untracked files to copy from your checkout into the worktree, as in `.env`",
     )
-    draft: bool = key(default=False, read=yes_or_no, kind="true or false", help="open pull requests as drafts")
+    draft: bool = key(default=False, read=read_bool, kind="true or false", help="open pull requests as drafts")
     protected: tuple[str, ...] = key(
         default=(),
-        read=entries,
+        read=read_list,
         kind="list of texts",
         help="more paths whose change makes the pull request a draft with a warning",
     )
     prompt: str = key(
-        default="", read=some_text, kind="text", help="what every agent should know about this repository"
+        default="", read=read_text, kind="text", help="what every agent should know about this repository"
     )
     budget_usd: float | None = key(
-        default=None, read=money, kind="number", help="US dollars that an attempt may cost, where the agent can tell"
+        default=None,
+        read=read_dollars,
+        kind="number",
+        help="US dollars that an attempt may cost, where the agent can tell",
     )
 
     @property
@@ -192,11 +201,11 @@ KEYS: Mapping[str, Key] = {entry.name: entry.metadata["key"] for entry in fields
 
 def parse(text: str | bytes) -> RepoFile:
     """Raises BadRepoFile, which names the key and, where it can be told, the line."""
-    source = _decoded(text)
+    source = _decode(text)
     values = {}
-    for name, value in _loaded(source).items():
+    for name, value in _parse_toml(source).items():
         if name not in KEYS:
-            raise _bad(source, f"there is no key {shown(name)}; {_advice(name)}", name)
+            raise _bad(source, f"there is no key {excerpt(name)}; {_advice(name)}", name)
         try:
             values[name] = KEYS[name].read(value)
         except (TypeError, ValueError) as error:
@@ -204,7 +213,7 @@ def parse(text: str | bytes) -> RepoFile:
     return RepoFile(**values)
 
 
-def _decoded(text: str | bytes) -> str:
+def _decode(text: str | bytes) -> str:
     if len(text) > SIZE_MAX:
         raise _bad("", f"is larger than {SIZE_MAX:,} bytes")
     if isinstance(text, str):
@@ -215,13 +224,13 @@ def _decoded(text: str | bytes) -> str:
         raise _bad("", f"is not UTF-8 at byte {error.start}") from None
 
 
-def _loaded(source: str) -> dict[str, Any]:
+def _parse_toml(source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
-        place = PLACE.search(str(error))
-        why = f"is not TOML: {PLACE.sub('', str(error))}"
-        raise _bad(source, why, line=int(place["line"]) if place and place["line"] else None) from None
+        position = TOML_POSITION.search(str(error))
+        why = f"is not TOML: {TOML_POSITION.sub('', str(error))}"
+        raise _bad(source, why, line=int(position["line"]) if position and position["line"] else None) from None
     except (ValueError, RecursionError):  # an integer of 5,000 digits, arrays in arrays in arrays
         raise _bad(source, "holds a value that is too large or too deep") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from delegate.checkpoint_lines import last_lines, retold
+from delegate.checkpoint_lines import event_lines, last_lines
 from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, Outcome, OutputChunk, Task, TaskId
 from delegate.states import AttemptState
 from delegate.store.database import Connection
@@ -14,12 +14,12 @@ from delegate.store.events import last_events_of_task, last_output_of_attempt
 from delegate.store.results import last_checkpoint
 from delegate.store.tasks import chain_of, get_task
 
-CHUNKS = 4  # of output that are looked at for its last lines
-EVENTS = 200
+TAIL_CHUNKS = 4  # of output that are looked at for its last lines
+TAIL_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forerunner:
+class ContinuedTask:
     """The task that another one continues, and what it has left."""
 
     task: Task
@@ -27,31 +27,31 @@ class Forerunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heritage:
+class Continuation:
     checkpoint: Checkpoint | None = None
     effects: tuple[Effect, ...] = ()
-    forerunner: Forerunner | None = None
+    continued_task: ContinuedTask | None = None
 
 
-NOTHING = Heritage()
+NO_CONTINUATION = Continuation()
 
 
-def heritage_of(connection: Connection, task: Task) -> Heritage:
+def read_continuation(connection: Connection, task: Task) -> Continuation:
     """Nothing is looked up for the first attempt of a first task: nearly every claim is one."""
-    forerunner = None if task.continue_from is None else _forerunner(connection, task.continue_from)
+    continued_task = None if task.continue_from is None else _read_continued_task(connection, task.continue_from)
     if task.fence <= 1 and task.lineage == task.id:
-        return NOTHING if forerunner is None else Heritage(forerunner=forerunner)
+        return NO_CONTINUATION if continued_task is None else Continuation(continued_task=continued_task)
     chain = [task_id for task_id, _ in chain_of(connection, task.lineage)]
-    return Heritage(
+    return Continuation(
         checkpoint=last_checkpoint(connection, chain),
         effects=tuple(effects_of(connection, chain)),
-        forerunner=forerunner,
+        continued_task=continued_task,
     )
 
 
-def _forerunner(connection: Connection, task_id: TaskId) -> Forerunner | None:
+def _read_continued_task(connection: Connection, task_id: TaskId) -> ContinuedTask | None:
     task = get_task(connection, task_id)
-    return None if task is None else Forerunner(task=task, checkpoint=last_checkpoint(connection, [task_id]))
+    return None if task is None else ContinuedTask(task=task, checkpoint=last_checkpoint(connection, [task_id]))
 
 
 def with_checkpoint(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome) -> Outcome:
@@ -60,27 +60,27 @@ def with_checkpoint(connection: Connection, task: Task, attempt: Attempt, outcom
         return outcome
     error = None if outcome.state is AttemptState.COMPLETED else outcome.message
     ended = replace(attempt, usage=outcome.usage, session_id=outcome.session_id or attempt.session_id)
-    return replace(outcome, checkpoint=checkpoint_untold(connection, task, ended, error))
+    return replace(outcome, checkpoint=build_relay_checkpoint(connection, task, ended, error))
 
 
-def checkpoint_untold(connection: Connection, task: Task, attempt: Attempt, error: str | None) -> Checkpoint:
+def build_relay_checkpoint(connection: Connection, task: Task, attempt: Attempt, error: str | None) -> Checkpoint:
     """What the relay itself knows of an attempt whose runner has told nothing, or cannot any more."""
-    before = heritage_of(connection, task).checkpoint
+    before = read_continuation(connection, task).checkpoint
     if task.agent == AgentName.SHELL:
-        tail = lines_of_output(last_output_of_attempt(connection, attempt.id, CHUNKS))
+        tail = lines_of_output(last_output_of_attempt(connection, attempt.id, TAIL_CHUNKS))
     else:
-        events = last_events_of_task(connection, task.id, EVENTS)
+        events = last_events_of_task(connection, task.id, TAIL_EVENTS)
         tail = lines_of_events(event for event in events if event.attempt_id == attempt.id)
-    return after_loss(before, task, attempt, tail=tail, error=error)
+    return carry_over_checkpoint(before, task, attempt, tail=tail, error=error)
 
 
-def after_loss(
+def carry_over_checkpoint(
     before: Checkpoint | None, task: Task, attempt: Attempt, *, tail: tuple[str, ...], error: str | None
 ) -> Checkpoint:
     """Pure: branch and commits are as the last one knew them; the runner saves newer work on its own disk."""
     session_id = attempt.session_id or task.session_id
     known = before or Checkpoint()
-    goes_on = session_id is not None and known.session_id == session_id
+    is_same_session = session_id is not None and known.session_id == session_id
     return replace(
         known,
         session_id=session_id,
@@ -89,7 +89,7 @@ def after_loss(
         error=error,
         summary="",
         is_work_done=False,
-        usage=known.usage.plus(attempt.usage) if goes_on else attempt.usage,
+        usage=known.usage.plus(attempt.usage) if is_same_session else attempt.usage,
     )
 
 
@@ -99,4 +99,4 @@ def lines_of_output(chunks: Sequence[OutputChunk]) -> tuple[str, ...]:
 
 
 def lines_of_events(events: Iterable[Event]) -> tuple[str, ...]:
-    return last_lines([line for event in events for line in retold(event.kind, event.data)])
+    return last_lines([line for event in events for line in event_lines(event.kind, event.data)])

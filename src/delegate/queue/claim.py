@@ -17,10 +17,10 @@ from delegate.model import (
     lane,
     new_attempt_id,
 )
-from delegate.queue.checkpoints import NOTHING, Heritage, heritage_of
-from delegate.queue.questions import answers_for
-from delegate.queue.rescue import SIGNS_PER_LEASE, Rescued, has_expired, log_rescued, rescue_expired
-from delegate.queue.rules import Rules, own_budget_left, rank, start_of_day
+from delegate.queue.checkpoints import NO_CONTINUATION, Continuation, read_continuation
+from delegate.queue.questions import drop_unanswered
+from delegate.queue.rescue import HEARTBEATS_PER_LEASE, RescuedTask, has_expired, log_rescued, rescue_expired
+from delegate.queue.rules import QueueRules, own_budget_left, rank, start_of_day
 from delegate.queue.sessions import with_session
 from delegate.states import AttemptState
 from delegate.store.attempts import (
@@ -35,14 +35,14 @@ from delegate.store.attempts import (
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.questions import keep_ask_hash
-from delegate.store.runners import get_runner, see_runner
+from delegate.store.runners import get_runner, touch_runner
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimWish:
+class ClaimQuery:
     """A runner asks for work. The claim id makes asking again after a lost answer harmless."""
 
     claim_id: str
@@ -68,24 +68,24 @@ class ClaimWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ClaimedTask:
     """A task in the hands of a runner."""
 
     task: Task
     attempt: Attempt
-    heritage: Heritage = NOTHING
+    continuation: Continuation = NO_CONTINUATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimResult:
     """What a runner gets, and what its asking has taken back from runners that are gone."""
 
-    held: Held | None = None
-    rescued: tuple[Rescued, ...] = ()
+    held: ClaimedTask | None = None
+    rescued: tuple[RescuedTask, ...] = ()
 
 
-async def claim(database: Database, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
-    claimed = await database.write("claim", lambda connection: _claim(connection, wish, rules, now))
+async def claim(database: Database, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
+    claimed = await database.write("claim", lambda connection: _claim(connection, query, rules, now))
     log_rescued(claimed.rescued)
     if (held := claimed.held) is not None:
         log.info(
@@ -93,78 +93,84 @@ async def claim(database: Database, wish: ClaimWish, rules: Rules, now: datetime
             extra={
                 "task_id": held.task.id,
                 "attempt_id": held.attempt.id,
-                "runner_id": wish.runner.id,
+                "runner_id": query.runner.id,
                 "fence": held.attempt.fence,
             },
         )
     return claimed
 
 
-async def claim_if_any(database: Database, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
+async def claim_if_any(database: Database, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
     """For a runner that asks again without a reason to: look first, so that an idle pool writes nothing."""
-    if await database.read(lambda connection: _is_worth_it(connection, wish, rules, now)):
-        return await claim(database, wish, rules, now)
-    return Claimed()
+    if await database.read(lambda connection: _may_have_work(connection, query, rules, now)):
+        return await claim(database, query, rules, now)
+    return ClaimResult()
 
 
-def _is_worth_it(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> bool:
-    seen = get_runner(connection, wish.runner.id)
-    if seen is None or now - seen.seen_at >= rules.lease / SIGNS_PER_LEASE:
+def _may_have_work(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> bool:
+    seen = get_runner(connection, query.runner.id)
+    if seen is None or now - seen.seen_at >= rules.lease / HEARTBEATS_PER_LEASE:
         return True
-    return bool(queued_heads(connection, wish.lanes, now)) or has_expired(connection, rules, wish.lanes, now)
+    return bool(queued_heads(connection, query.lanes, now)) or has_expired(connection, rules, query.lanes, now)
 
 
-async def held_by(database: Database, runner: Runner) -> list[Held]:
+async def read_claimed_tasks(database: Database, runner: Runner) -> list[ClaimedTask]:
     """What a runner holds, for one that has just started and wants to know what it left behind."""
-    return await database.read(lambda connection: _held_by(connection, runner))
+    return await database.read(lambda connection: _read_claimed_tasks(connection, runner))
 
 
-def _held_by(connection: Connection, runner: Runner) -> list[Held]:
-    found = (_held(connection, attempt) for attempt in running_attempts(connection, runner.id))
+def _read_claimed_tasks(connection: Connection, runner: Runner) -> list[ClaimedTask]:
+    found = (_read_claimed_task(connection, attempt) for attempt in running_attempts(connection, runner.id))
     return [held for held in found if held is not None]
 
 
-def _held(connection: Connection, attempt: Attempt) -> Held | None:
+def _read_claimed_task(connection: Connection, attempt: Attempt) -> ClaimedTask | None:
     task = get_task(connection, attempt.task_id)
-    return None if task is None else Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
+    return (
+        None
+        if task is None
+        else ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))
+    )
 
 
-def _claim(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> Claimed:
-    has = tuple(dict.fromkeys((*wish.agents, *wish.parked)))  # a runner may leave a parked agent out of its wish
-    see_runner(connection, wish.runner.id, agents=has, parked=wish.parked, problem=wish.problem, now=now)
-    earlier = attempt_of_claim(connection, wish.claim_id)
+def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
+    has = tuple(dict.fromkeys((*query.agents, *query.parked)))  # a runner may leave a parked agent out of its wish
+    touch_runner(connection, query.runner.id, agents=has, parked=query.parked, problem=query.problem, now=now)
+    earlier = attempt_of_claim(connection, query.claim_id)
     if earlier is not None:
-        return Claimed(held=_same_again(connection, wish, earlier))
-    rescued = rescue_expired(connection, rules, wish.lanes, now)
-    return Claimed(held=_next(connection, wish, rules, now), rescued=tuple(rescued))
+        return ClaimResult(held=_repeat_claim(connection, query, earlier))
+    rescued = rescue_expired(connection, rules, query.lanes, now)
+    return ClaimResult(held=_claim_next(connection, query, rules, now), rescued=tuple(rescued))
 
 
-def _next(connection: Connection, wish: ClaimWish, rules: Rules, now: datetime) -> Held | None:
+def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimedTask | None:
     if rules.daily_budget_usd is not None:
         lock_budget(connection)
     left = budget_left(connection, rules, now)
-    lanes = wish.lanes if left is None or left > 0 else wish.free_lanes
+    lanes = query.lanes if left is None or left > 0 else query.free_lanes
     heads = queued_heads(connection, lanes, now)
     for head in sorted(heads, key=lambda head: (rank(head.priority, head.created_at), head.seq)):
         task = take_queued(connection, head, now)
         if task is not None:
-            return _begin_attempt(connection, wish, with_session(connection, task), budget_of(task, left), now)
+            return _begin_attempt(connection, query, with_session(connection, task), budget_of(task, left), now)
     return None
 
 
-def _same_again(connection: Connection, wish: ClaimWish, earlier: Attempt) -> Held | None:
-    if earlier.runner_id != wish.runner.id or earlier.state is not AttemptState.RUNNING:
+def _repeat_claim(connection: Connection, query: ClaimQuery, earlier: Attempt) -> ClaimedTask | None:
+    if earlier.runner_id != query.runner.id or earlier.state is not AttemptState.RUNNING:
         return None
-    keep_ask_hash(connection, earlier, wish.ask_hash)  # its maker may have got a new token since it asked first
-    return _held(connection, earlier)
+    keep_ask_hash(connection, earlier, query.ask_hash)  # its maker may have got a new token since it asked first
+    return _read_claimed_task(connection, earlier)
 
 
-def _begin_attempt(connection: Connection, wish: ClaimWish, task: Task, budget: float | None, now: datetime) -> Held:
+def _begin_attempt(
+    connection: Connection, query: ClaimQuery, task: Task, budget: float | None, now: datetime
+) -> ClaimedTask:
     attempt = Attempt(
         id=new_attempt_id(),
         task_id=task.id,
-        runner_id=wish.runner.id,
-        claim_id=wish.claim_id,
+        runner_id=query.runner.id,
+        claim_id=query.claim_id,
         fence=task.fence,
         number=task.attempts,
         state=AttemptState.RUNNING,
@@ -173,15 +179,15 @@ def _begin_attempt(connection: Connection, wish: ClaimWish, task: Task, budget: 
         budget_usd=budget,
         messages_seen=last_message_seen(connection, task.id) if task.session_id else 0,
     )
-    insert_attempt(connection, attempt, ask_hash=wish.ask_hash)
-    task = answers_for(connection, task)
-    data: dict[str, object] = {"runnerId": wish.runner.id, "runner": wish.runner.name, "attempt": task.attempts}
+    insert_attempt(connection, attempt, ask_hash=query.ask_hash)
+    task = drop_unanswered(connection, task)
+    data: dict[str, object] = {"runnerId": query.runner.id, "runner": query.runner.name, "attempt": task.attempts}
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
     append_events(connection, [claimed])
-    return Held(task=task, attempt=attempt, heritage=heritage_of(connection, task))
+    return ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))
 
 
-def budget_left(connection: Connection, rules: Rules, now: datetime) -> float | None:
+def budget_left(connection: Connection, rules: QueueRules, now: datetime) -> float | None:
     """What paid agents may still spend today; running ones count with all they may spend. None: no limit."""
     if rules.daily_budget_usd is None:
         return None

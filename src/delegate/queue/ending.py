@@ -9,24 +9,24 @@ from datetime import datetime
 
 from delegate.errors import IllegalMove, StaleFence
 from delegate.model import Attempt, EventKind, OnDependencyFailure, Task, TaskId
-from delegate.queue.schedule_runs import Follower, log_followers, settle_run
+from delegate.queue.schedule_runs import FollowerSchedule, log_followers, settle_run
 from delegate.states import FINAL_TASK_STATES, Reason, TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.graph import (
-    Blocked,
+    BlockedTask,
     Dependency,
-    blocked_behind,
+    blocked_dependents,
     cancel_blocked,
-    decisive_of,
-    late_blocked,
+    decisive_dependencies,
+    find_unsettled_blocked,
     lock_blocked,
     release_blocked,
 )
 from delegate.store.tasks import end_task
 
 log = logging.getLogger(__name__)
-DEPENDENTS_AT_ONCE = 100  # in one statement; each waits for up to a hundred others
+DEPENDENTS_PER_STATEMENT = 100  # in one statement; each waits for up to a hundred others
 # Tasks and schedules that one transaction settles because of an end, but for those of the last few tasks. Others wait
 # for it to commit: writers of SQLite, and who follows a feed, where events that come too late are taken for lost
 # (HOLE_PATIENCE in report/follow.py).
@@ -34,28 +34,28 @@ CASCADE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Transition:
     """A task that changed, and the others that changed with it: those that waited for it."""
 
     task: Task
     others: tuple[Task, ...] = ()
-    followers: tuple[Follower, ...] = ()  # schedules that waited for the run of any of these
+    followers: tuple[FollowerSchedule, ...] = ()  # schedules that waited for the run of any of these
 
 
-def end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime) -> Moved:
+def end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime) -> Transition:
     """Write the end of a task; release those that waited only for it, or cancel them.
 
     `attempt` is the one whose end this is, if the task was in a runner's hands. What is behind the first CASCADE_MAX
     is left to `settle_blocked`.
     """
     followers = _write_end(connection, ended, was=was, attempt=attempt, now=now)
-    others, further = _settle(connection, blocked_behind(connection, [ended.id]), now)
-    return Moved(task=ended, others=tuple(others), followers=(*followers, *further))
+    others, further = _settle(connection, blocked_dependents(connection, [ended.id]), now)
+    return Transition(task=ended, others=tuple(others), followers=(*followers, *further))
 
 
 async def settle_blocked(database: Database, now: datetime) -> list[Task]:
     """A part of what waits for nothing any more, because its end was one of too many; returns those that moved."""
-    late = await database.read(lambda connection: late_blocked(connection, limit=CASCADE_MAX))
+    late = await database.read(lambda connection: find_unsettled_blocked(connection, limit=CASCADE_MAX))
     if not late:
         return []
     moved, followers = await database.write("settle", lambda connection: _settle(connection, late, now))
@@ -65,10 +65,10 @@ async def settle_blocked(database: Database, now: datetime) -> list[Task]:
     return moved
 
 
-def log_others(moved: Moved) -> None:
-    for task in moved.others:
-        _log_settled(task, after=moved.task.id)
-    log_followers(moved.followers)
+def log_dependents(transition: Transition) -> None:
+    for task in transition.others:
+        _log_settled(task, after=transition.task.id)
+    log_followers(transition.followers)
 
 
 def _log_settled(task: Task, *, after: TaskId | None) -> None:
@@ -91,7 +91,7 @@ def finished_event(task: Task, attempt: Attempt | None, now: datetime) -> NewEve
 
 def _write_end(
     connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime
-) -> list[Follower]:
+) -> list[FollowerSchedule]:
     if not end_task(connection, ended, was=was, finished_at=now):
         if attempt is not None:
             raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
@@ -100,17 +100,19 @@ def _write_end(
     return settle_run(connection, ended, now) if ended.schedule_id is not None else []
 
 
-def _settle(connection: Connection, waiting: Iterable[Blocked], now: datetime) -> tuple[list[Task], list[Follower]]:
+def _settle(
+    connection: Connection, waiting: Iterable[BlockedTask], now: datetime
+) -> tuple[list[Task], list[FollowerSchedule]]:
     """What becomes of these, and of all behind those that are cancelled; returns the ones that moved.
 
     One depth after the other: all that could be cancelled by them is deeper, so rows are locked in one order.
     """
     moved: list[Task] = []
-    followers: list[Follower] = []
+    followers: list[FollowerSchedule] = []
     left = CASCADE_MAX
     pending = sorted(waiting)[:left]
     while pending:
-        some = [one.id for one in pending[:DEPENDENTS_AT_ONCE] if one.depth == pending[0].depth]
+        some = [one.id for one in pending[:DEPENDENTS_PER_STATEMENT] if one.depth == pending[0].depth]
         after, stopped = _settle_some(connection, some, now)
         moved += after
         followers += stopped
@@ -118,15 +120,17 @@ def _settle(connection: Connection, waiting: Iterable[Blocked], now: datetime) -
         pending = pending[len(some) :][:left]
         cancelled = [task.id for task in after if task.state is TaskState.CANCELLED]
         if cancelled and len(pending) < left:
-            pending = sorted({*pending, *blocked_behind(connection, cancelled)})[:left]
+            pending = sorted({*pending, *blocked_dependents(connection, cancelled)})[:left]
     return moved, followers
 
 
-def _settle_some(connection: Connection, waiting: Sequence[TaskId], now: datetime) -> tuple[list[Task], list[Follower]]:
+def _settle_some(
+    connection: Connection, waiting: Sequence[TaskId], now: datetime
+) -> tuple[list[Task], list[FollowerSchedule]]:
     # Locked first, then looked at: who holds the row of a task sees every end that was written while it waited.
     blocked = lock_blocked(connection, waiting)
-    standing = decisive_of(connection, [task.id for task in blocked])
-    after = [settled(task, standing[task.id], now) for task in blocked]
+    dependencies = decisive_dependencies(connection, [task.id for task in blocked])
+    after = [settle_dependent(task, dependencies[task.id], now) for task in blocked]
     _release(connection, [task for task in after if task.state is TaskState.QUEUED], now)
     stopped = _cancel(connection, [task for task in after if task.state is TaskState.CANCELLED], now)
     return [task for task in after if task.state is not TaskState.BLOCKED], stopped
@@ -134,19 +138,19 @@ def _settle_some(connection: Connection, waiting: Sequence[TaskId], now: datetim
 
 def _release(connection: Connection, ready: Sequence[Task], now: datetime) -> None:
     if ready:
-        _all_waited(release_blocked(connection, [task.id for task in ready]), ready)
+        _check_all_blocked(release_blocked(connection, [task.id for task in ready]), ready)
         append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.READY, at=now, data={}) for task in ready])
 
 
-def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) -> list[Follower]:
+def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) -> list[FollowerSchedule]:
     if cancelled:
-        _all_waited(cancel_blocked(connection, cancelled), cancelled)
+        _check_all_blocked(cancel_blocked(connection, cancelled), cancelled)
         append_events(connection, [finished_event(task, None, now) for task in cancelled])
     runs = [task for task in cancelled if task.schedule_id is not None]
     return [follower for task in runs for follower in settle_run(connection, task, now)]
 
 
-def _all_waited(written: int, tasks: Sequence[Task]) -> None:
+def _check_all_blocked(written: int, tasks: Sequence[Task]) -> None:
     if written != len(tasks):
         state = f"not {TaskState.BLOCKED} any more, or one of {len(tasks) - 1} beside it"
         raise IllegalMove(task_id=tasks[0].id, state=state, verb="settled", advice="look at it again")
@@ -155,7 +159,7 @@ def _all_waited(written: int, tasks: Sequence[Task]) -> None:
 ENDED_AS = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
 
 
-def spoiler(task: Task, dependencies: Sequence[Dependency]) -> Dependency | None:
+def first_failed_dependency(task: Task, dependencies: Sequence[Dependency]) -> Dependency | None:
     """The first one that has not ended well, if that keeps the task from ever running."""
     if task.on_dependency_failure is OnDependencyFailure.RUN:
         return None
@@ -166,9 +170,9 @@ def is_ready(dependencies: Sequence[Dependency]) -> bool:
     return all(one.state in FINAL_TASK_STATES for one in dependencies)
 
 
-def settled(task: Task, dependencies: Sequence[Dependency], now: datetime) -> Task:
+def settle_dependent(task: Task, dependencies: Sequence[Dependency], now: datetime) -> Task:
     """The task as it stands when those it waits for stand like this: still blocked, queued, or cancelled."""
-    bad = spoiler(task, dependencies)
+    bad = first_failed_dependency(task, dependencies)
     if bad is not None:
         message = f"{bad.id}, which it waited for, {ENDED_AS[bad.state]}" + (f" ({bad.reason})" if bad.reason else "")
         return replace(

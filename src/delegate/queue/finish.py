@@ -22,10 +22,10 @@ from delegate.model import (
     TaskId,
 )
 from delegate.queue.checkpoints import with_checkpoint
-from delegate.queue.ending import Moved, end, log_others
-from delegate.queue.lease_guard import Holder, known_attempt, must, task_held_by
-from delegate.queue.questions import as_asked, set_aside
-from delegate.queue.rescue import log_lost, lose
+from delegate.queue.ending import Transition, end, log_dependents
+from delegate.queue.lease_guard import LeaseRef, lock_owned_attempt, lock_task_of_attempt, require_written
+from delegate.queue.questions import park_for_answer, release_if_asked
+from delegate.queue.rescue import log_lost, lose_attempt
 from delegate.queue.rules import own_budget_left, start_of_day
 from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
@@ -33,59 +33,63 @@ from delegate.store.database import Connection, Database
 from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
 from delegate.store.results import insert_change, insert_checkpoint
-from delegate.store.tasks import explain_cancel, get_task, lock_task, request_cancel, requeue_task
+from delegate.store.tasks import get_task, lock_task, request_cancel, requeue_task, set_cancel_reason
 
 log = logging.getLogger(__name__)
 NO_REASON = "cancelled by its user"  # the reason of a cancel that gave none
-ENDS = {
+TASK_STATE_OF_OUTCOME = {
     AttemptState.COMPLETED: TaskState.COMPLETED,
     AttemptState.FAILED: TaskState.FAILED,
     AttemptState.CANCELLED: TaskState.CANCELLED,
 }
 
 
-async def finish(database: Database, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Moved:
+async def finish(
+    database: Database, lease: LeaseRef, outcome: Outcome, *, next_seq: int | None, now: datetime
+) -> Transition:
     """End the attempt as the runner judged it. `next_seq` is None when its output could not be sent in full."""
-    moved = await database.write(
-        "finish", lambda connection: _finish(connection, holder, outcome, next_seq=next_seq, now=now)
+    transition = await database.write(
+        "finish", lambda connection: _finish(connection, lease, outcome, next_seq=next_seq, now=now)
     )
-    _log_move(moved, holder, outcome.reason)
-    return moved
+    _log_transition(transition, lease, outcome.reason)
+    return transition
 
 
-async def release(database: Database, holder: Holder, outcome: Outcome, now: datetime) -> Moved:
+async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: datetime) -> Transition:
     """The runner gives the task back: handed over on purpose, or lost with the process that worked on it."""
-    moved = await database.write("release", lambda connection: _release(connection, holder, outcome, now))
+    transition = await database.write("release", lambda connection: _release(connection, lease, outcome, now))
     if outcome.state is AttemptState.LOST:
-        log_lost(moved, holder.attempt_id, holder.runner_id)
+        log_lost(transition, lease.attempt_id, lease.runner_id)
     else:
-        _log_move(moved, holder, outcome.reason)
-    return moved
+        _log_transition(transition, lease, outcome.reason)
+    return transition
 
 
-async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Moved:
+async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Transition:
     """End a task that waits; ask for the end of one that runs. Cancelling a cancelled task changes nothing."""
-    moved = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
-    log.info("cancel asked for", extra={"task_id": task_id, "state": moved.task.state})
-    log_others(moved)
-    return moved
+    transition = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
+    log.info("cancel asked for", extra={"task_id": task_id, "state": transition.task.state})
+    log_dependents(transition)
+    return transition
 
 
-def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_seq: int | None, now: datetime) -> Moved:
-    attempt = known_attempt(connection, holder)
+def _finish(
+    connection: Connection, lease: LeaseRef, outcome: Outcome, *, next_seq: int | None, now: datetime
+) -> Transition:
+    attempt = lock_owned_attempt(connection, lease)
     known = get_task(connection, attempt.task_id)
-    outcome = as_asked(until_tomorrow(outcome, attempt, known, now), attempt, known)
+    outcome = release_if_asked(park_until_tomorrow(outcome, attempt, known, now), attempt, known)
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
     if next_seq is not None and next_seq != attempt.next_seq:
         raise SequenceGap(attempt_id=attempt.id, expected=attempt.next_seq, given=next_seq)
-    task = task_held_by(connection, attempt)
-    outcome = with_reason(outcome, task)
+    task = lock_task_of_attempt(connection, attempt)
+    outcome = with_cancel_reason(outcome, task)
     if outcome.state is AttemptState.COMPLETED:
         _check_effects(connection, task)
     if not end_attempt_if_held(connection, attempt, outcome, now):
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    _keep(connection, attempt, with_checkpoint(connection, task, attempt, outcome), now)
+        raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
+    _save_results(connection, attempt, with_checkpoint(connection, task, attempt, outcome), now)
     spent = replace(
         task,
         usage=task.usage.plus(outcome.usage),
@@ -95,7 +99,7 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
         return _park(connection, spent, attempt, outcome, now)
     ended = replace(
         spent,
-        state=ENDS[outcome.state],
+        state=TASK_STATE_OF_OUTCOME[outcome.state],
         reason=outcome.reason,
         message=outcome.message,
         exit_code=outcome.exit_code,
@@ -107,7 +111,7 @@ def _finish(connection: Connection, holder: Holder, outcome: Outcome, *, next_se
     return end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now)
 
 
-def with_reason(outcome: Outcome, task: Task) -> Outcome:
+def with_cancel_reason(outcome: Outcome, task: Task) -> Outcome:
     """Pure: a runner that stops a task knows only the reason that there was when it was told to."""
     if outcome.reason is not Reason.CANCELLED or outcome.message != NO_REASON:
         return outcome
@@ -129,7 +133,7 @@ def open_effects(effects: Iterable[Effect]) -> list[Effect]:
     return [effect for effect in newest.values() if effect.state is EffectState.INTENT]
 
 
-def _keep(connection: Connection, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
+def _save_results(connection: Connection, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
     if outcome.checkpoint is not None:
         insert_checkpoint(connection, attempt, outcome.checkpoint, now)
     if outcome.change is not None:
@@ -141,16 +145,16 @@ def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
     return NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.WARNING, at=now, data=data)
 
 
-def until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
+def park_until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
     """Pure: when it was the day's budget that ran out and not the task's own, the task waits for the next day."""
-    if outcome.reason is not Reason.BUDGET or not had_the_days_budget(attempt, task):
+    if outcome.reason is not Reason.BUDGET or not was_limited_by_daily_budget(attempt, task):
         return outcome
     tomorrow = start_of_day(now) + timedelta(days=1)
     message = "the daily budget is used up"
     return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
 
 
-def had_the_days_budget(attempt: Attempt, task: Task | None) -> bool:
+def was_limited_by_daily_budget(attempt: Attempt, task: Task | None) -> bool:
     """Pure: whether the attempt was given what was left of the day's budget, and not all of the task's own."""
     if attempt.state is not AttemptState.RUNNING:
         return attempt.state is AttemptState.RELEASED  # the same end told again: what it spent is booked by now
@@ -160,7 +164,7 @@ def had_the_days_budget(attempt: Attempt, task: Task | None) -> bool:
     return own is None or attempt.budget_usd < own
 
 
-def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Moved:
+def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Transition:
     """The same end told twice is one end: the first answer was lost on the way."""
     told = (outcome.state, outcome.reason, outcome.exit_code)
     if (attempt.state, attempt.reason, attempt.exit_code) != told:
@@ -168,10 +172,10 @@ def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome
     task = get_task(connection, attempt.task_id)
     if task is None:
         raise NoSuchTask(task_id=attempt.task_id)
-    return Moved(task=task)
+    return Transition(task=task)
 
 
-def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome, now: datetime) -> Moved:
+def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome, now: datetime) -> Transition:
     """Back to the queue until a limit of the model's service is over; no attempt is counted."""
     if task.cancel_requested_at is not None:
         ended = replace(
@@ -183,8 +187,8 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
         )
         return end(connection, ended, was=TaskState.RUNNING, attempt=attempt, now=now)
     if outcome.reason is Reason.QUESTION:
-        return Moved(task=set_aside(connection, task, attempt, now))
-    must(requeue_task(connection, task, counted=False, not_before=outcome.not_before), attempt)
+        return Transition(task=park_for_answer(connection, task, attempt, now))
+    require_written(requeue_task(connection, task, counted=False, not_before=outcome.not_before), attempt)
     data: dict[str, object] = {"reason": outcome.reason, "message": outcome.message}
     if outcome.not_before is not None:
         data["until"] = outcome.not_before.isoformat()
@@ -193,28 +197,28 @@ def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome
     kind = EventKind.RELEASED if outcome.not_before is None else EventKind.PARKED
     append_events(connection, [NewEvent(task_id=task.id, attempt_id=attempt.id, kind=kind, at=now, data=data)])
     parked = replace(task, state=TaskState.QUEUED, not_before=outcome.not_before, attempts=task.attempts - 1)
-    return Moved(task=parked)
+    return Transition(task=parked)
 
 
-def _release(connection: Connection, holder: Holder, outcome: Outcome, now: datetime) -> Moved:
-    attempt = known_attempt(connection, holder)
-    outcome = as_asked(outcome, attempt, get_task(connection, attempt.task_id))
+def _release(connection: Connection, lease: LeaseRef, outcome: Outcome, now: datetime) -> Transition:
+    attempt = lock_owned_attempt(connection, lease)
+    outcome = release_if_asked(outcome, attempt, get_task(connection, attempt.task_id))
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
-    task = task_held_by(connection, attempt)
+    task = lock_task_of_attempt(connection, attempt)
     if outcome.state is AttemptState.LOST:
         known = replace(attempt, session_id=outcome.session_id or attempt.session_id)
-        return lose(connection, task, known, now, left=outcome.checkpoint)
+        return lose_attempt(connection, task, known, now, checkpoint=outcome.checkpoint)
     told = replace(outcome, usage=attempt.usage)
     if not end_attempt_if_held(connection, attempt, told, now):
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    _keep(connection, attempt, outcome, now)
+        raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
+    _save_results(connection, attempt, outcome, now)
     session = outcome.session_id or attempt.session_id or task.session_id
     carried = replace(task, session_id=session, usage=task.usage.plus(attempt.usage))
-    return _park(connection, given_to(carried, outcome.wants_agent), attempt, outcome, now)
+    return _park(connection, assign_agent(carried, outcome.wants_agent), attempt, outcome, now)
 
 
-def given_to(task: Task, agent: str | None) -> Task:
+def assign_agent(task: Task, agent: str | None) -> Task:
     """Pure: the task as another agent gets it; the session of the one before is of no use to it."""
     if agent is None or agent == task.agent:
         return task
@@ -223,14 +227,14 @@ def given_to(task: Task, agent: str | None) -> Task:
     return replace(task, agent=agent, session_id=None, choices=(choice, *others))
 
 
-def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Moved:
+def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Transition:
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
-        return Moved(task=_explained(connection, task, reason, now))
+        return Transition(task=_add_cancel_reason(connection, task, reason, now))
     if task.state is TaskState.CANCELLED or task.cancel_requested_at is not None:
-        return Moved(task=task)
+        return Transition(task=task)
     if task.state in FINAL_TASK_STATES:
         raise IllegalMove(
             task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` makes a new task of it"
@@ -239,16 +243,16 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
     if task.state is TaskState.RUNNING:
         request_cancel(connection, task_id, message, now)
         append_events(connection, [_cancel_event(task_id, message, now)])
-        return Moved(task=replace(task, cancel_requested_at=now, cancel_reason=message))
+        return Transition(task=replace(task, cancel_requested_at=now, cancel_reason=message))
     ended = replace(task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=message, finished_at=now)
     return end(connection, ended, was=task.state, attempt=None, now=now)
 
 
-def _explained(connection: Connection, task: Task, reason: str, now: datetime) -> Task:
+def _add_cancel_reason(connection: Connection, task: Task, reason: str, now: datetime) -> Task:
     """The first reason that somebody gives is kept, even if the cancel itself came without one."""
     if not reason or task.cancel_reason != NO_REASON:
         return task
-    explain_cancel(connection, task.id, reason)
+    set_cancel_reason(connection, task.id, reason)
     append_events(connection, [_cancel_event(task.id, reason, now)])
     return replace(task, cancel_reason=reason)
 
@@ -257,15 +261,15 @@ def _cancel_event(task_id: TaskId, reason: str, now: datetime) -> NewEvent:
     return NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data={"reason": reason})
 
 
-def _log_move(moved: Moved, holder: Holder, reason: Reason) -> None:
+def _log_transition(transition: Transition, lease: LeaseRef, reason: Reason) -> None:
     log.info(
         "attempt ended",
         extra={
-            "task_id": moved.task.id,
-            "attempt_id": holder.attempt_id,
-            "runner_id": holder.runner_id,
-            "state": moved.task.state,
+            "task_id": transition.task.id,
+            "attempt_id": lease.attempt_id,
+            "runner_id": lease.runner_id,
+            "state": transition.task.state,
             "reason": reason,
         },
     )
-    log_others(moved)
+    log_dependents(transition)

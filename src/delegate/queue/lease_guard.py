@@ -13,7 +13,7 @@ from delegate.store.tasks import get_task, lock_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LeaseRef:
     """Who says so: a runner, the attempt it means, and the fence it got with it."""
 
     runner_id: RunnerId
@@ -21,46 +21,46 @@ class Holder:
     fence: int
 
 
-def known_attempt(connection: Connection, holder: Holder) -> Attempt:
-    return _known(lock_attempt(connection, holder.attempt_id), holder)
+def lock_owned_attempt(connection: Connection, lease: LeaseRef) -> Attempt:
+    return _check_owner(lock_attempt(connection, lease.attempt_id), lease)
 
 
-def held_attempt(connection: Connection, holder: Holder) -> Attempt:
-    return _running(known_attempt(connection, holder))
+def lock_running_attempt(connection: Connection, lease: LeaseRef) -> Attempt:
+    return _check_running(lock_owned_attempt(connection, lease))
 
 
-def task_held_by(connection: Connection, attempt: Attempt) -> Task:
-    return _same_fence(lock_task(connection, attempt.task_id), attempt)
+def lock_task_of_attempt(connection: Connection, attempt: Attempt) -> Task:
+    return _check_fence(lock_task(connection, attempt.task_id), attempt)
 
 
-def look_at_held(connection: Connection, holder: Holder) -> tuple[Task, Attempt]:
+def read_held_attempt(connection: Connection, lease: LeaseRef) -> tuple[Task, Attempt]:
     """For who only reads: nothing is locked, and nothing may be written because of it."""
-    attempt = _running(_known(get_attempt(connection, holder.attempt_id), holder))
-    return _same_fence(get_task(connection, attempt.task_id), attempt), attempt
+    attempt = _check_running(_check_owner(get_attempt(connection, lease.attempt_id), lease))
+    return _check_fence(get_task(connection, attempt.task_id), attempt), attempt
 
 
-def must(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
+def require_written(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
     if not written:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
 
 
-def _known(attempt: Attempt | None, holder: Holder) -> Attempt:
+def _check_owner(attempt: Attempt | None, lease: LeaseRef) -> Attempt:
     if attempt is None:
-        raise NoSuchAttempt(attempt_id=holder.attempt_id)
-    if attempt.runner_id != holder.runner_id:
+        raise NoSuchAttempt(attempt_id=lease.attempt_id)
+    if attempt.runner_id != lease.runner_id:
         raise Forbidden(what="an attempt of another runner")
-    if attempt.fence != holder.fence:
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+    if attempt.fence != lease.fence:
+        raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
     return attempt
 
 
-def _running(attempt: Attempt) -> Attempt:
+def _check_running(attempt: Attempt) -> Attempt:
     if attempt.state is not AttemptState.RUNNING:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
     return attempt
 
 
-def _same_fence(task: Task | None, attempt: Attempt) -> Task:
+def _check_fence(task: Task | None, attempt: Attempt) -> Task:
     if task is None or task.fence != attempt.fence:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
     return task

@@ -21,12 +21,12 @@ from delegate.model import (
     Task,
     TaskId,
 )
-from delegate.queue.lease_guard import must, task_held_by
+from delegate.queue.lease_guard import lock_task_of_attempt, require_written
 from delegate.states import AttemptState, Reason, TaskState, waits_for_answer
 from delegate.store.attempts import lock_attempt
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
-from delegate.store.questions import answers_of_task, keep_questions, put_aside, queue_answered
+from delegate.store.questions import answers_of_task, keep_questions, queue_answered, release_asking_task
 from delegate.store.runners import get_runner
 from delegate.store.tasks import lock_task
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 async def ask(database: Database, attempt_id: AttemptId, text: str, options: Sequence[str], now: datetime) -> Task:
     """The agent of a running attempt wants to know something. The same question twice is one question."""
     question = Question(attempt_id=attempt_id, text=text.strip(), options=tuple(options), asked_at=now)
-    check_words(question)
+    check_question(question)
     task = await database.write("ask", lambda connection: _ask(connection, question, now))
     log.info("agent asked", extra={"task_id": task.id, "attempt_id": attempt_id, "state": task.state})
     return task
@@ -51,7 +51,7 @@ async def answer(database: Database, task_id: TaskId, text: str, *, request_key:
     return task
 
 
-def check_words(question: Question) -> None:
+def check_question(question: Question) -> None:
     if not question.text:
         raise InvalidField(field="question", why="is empty; say what you want to know")
     if len(question.text) > QUESTION_MAX:
@@ -61,7 +61,7 @@ def check_words(question: Question) -> None:
         raise InvalidField(field="options", why=f"are {len(question.options)}; the limit is {OPTIONS_MAX}")
     if any(not option.strip() or len(option) > OPTION_MAX for option in question.options):
         raise InvalidField(field="options", why=f"must each have 1 to {OPTION_MAX:,} characters")
-    if any("\x00" in words for words in (question.text, *question.options)):
+    if any("\x00" in text for text in (question.text, *question.options)):
         raise InvalidField(field="question", why="holds a NUL character, which no database takes")
 
 
@@ -71,7 +71,7 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
         raise NoSuchAttempt(attempt_id=question.attempt_id)
     if attempt.state is not AttemptState.RUNNING:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
-    task = task_held_by(connection, attempt)
+    task = lock_task_of_attempt(connection, attempt)
     mine = [asked for asked in task.questions if asked.attempt_id == attempt.id]
     if any((asked.text, asked.options) == (question.text, question.options) for asked in mine):
         return task
@@ -79,7 +79,7 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
         why = f"is one too many: an attempt asks at most {QUESTIONS_MAX}; end your turn and wait for the answers"
         raise InvalidField(field="question", why=why)
     asked = replace(task, questions=(*mine, question))
-    must(keep_questions(connection, task, asked.questions), attempt)
+    require_written(keep_questions(connection, task, asked.questions), attempt)
     data: dict[str, object] = {"text": question.text, "options": list(question.options)}
     append_events(connection, [_event(asked, EventKind.QUESTION, data, now, attempt)])
     return asked
@@ -96,13 +96,13 @@ def _answer(connection: Connection, task_id: TaskId, text: str, request_key: str
     if task.state not in (TaskState.RUNNING, TaskState.WAITING, TaskState.QUEUED) or not open_questions(task):
         raise NoQuestion(task_id=task_id, state=task.state)
     answered = tuple(replace(asked, answer=asked.answer or text) for asked in task.questions)
-    _must_stand(keep_questions(connection, task, answered), task)
+    _require_unchanged(keep_questions(connection, task, answered), task)
     data: dict[str, object] = {"text": text, "requestKey": request_key}
     append_events(connection, [_event(task, EventKind.ANSWER, data, now)])
     known = replace(task, questions=answered)
     if task.state is not TaskState.WAITING:
         return known
-    _must_stand(queue_answered(connection, task), task)
+    _require_unchanged(queue_answered(connection, task), task)
     return replace(known, state=TaskState.QUEUED)
 
 
@@ -114,7 +114,7 @@ def has_asked(task: Task, attempt: Attempt) -> bool:
     return any(asked.attempt_id == attempt.id for asked in task.questions)
 
 
-def as_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> Outcome:
+def release_if_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> Outcome:
     """Pure: an agent that has asked has not ended its task by ending its turn, however it did."""
     if attempt.state is AttemptState.RUNNING:
         is_asked = task is not None and has_asked(task, attempt)
@@ -127,12 +127,12 @@ def as_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> Outcome:
     return replace(outcome, state=AttemptState.RELEASED, reason=Reason.QUESTION, not_before=None, result=None)
 
 
-def set_aside(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
+def park_for_answer(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
     """The task goes to where its answer is, and stays bound to the machine that has its session and its files."""
     state = TaskState.WAITING if open_questions(task) else TaskState.QUEUED
     runner = get_runner(connection, attempt.runner_id)
     asked = replace(task, state=state, machine=task.machine if runner is None else runner.machine, not_before=None)
-    must(put_aside(connection, asked), attempt)
+    require_written(release_asking_task(connection, asked), attempt)
     data: dict[str, object] = {
         "reason": Reason.QUESTION,
         "message": "it waits for an answer" if state is TaskState.WAITING else "its question is answered already",
@@ -141,16 +141,16 @@ def set_aside(connection: Connection, task: Task, attempt: Attempt, now: datetim
     return replace(asked, attempts=task.attempts - 1)
 
 
-def answers_for(connection: Connection, task: Task) -> Task:
+def drop_unanswered(connection: Connection, task: Task) -> Task:
     """For the next attempt: what nobody has answered is forgotten, because it asks again if it still has to."""
     if not open_questions(task):
         return task
     answered = tuple(asked for asked in task.questions if asked.answer is not None)
-    _must_stand(keep_questions(connection, task, answered), task)
+    _require_unchanged(keep_questions(connection, task, answered), task)
     return replace(task, questions=answered)
 
 
-def _must_stand(written: bool, task: Task) -> None:  # noqa: FBT001  # what a guarded write says of itself
+def _require_unchanged(written: bool, task: Task) -> None:  # noqa: FBT001  # what a guarded write says of itself
     if not written:
         raise IllegalMove(
             task_id=task.id, state=f"not {task.state} any more", verb="answered", advice="look at it again"

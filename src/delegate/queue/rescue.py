@@ -18,10 +18,10 @@ from delegate.model import (
     RunnerId,
     Task,
 )
-from delegate.queue.checkpoints import checkpoint_untold
-from delegate.queue.ending import CASCADE_MAX, Moved, end, log_others
-from delegate.queue.lease_guard import must, task_held_by
-from delegate.queue.rules import Rules
+from delegate.queue.checkpoints import build_relay_checkpoint
+from delegate.queue.ending import CASCADE_MAX, Transition, end, log_dependents
+from delegate.queue.lease_guard import lock_task_of_attempt, require_written
+from delegate.queue.rules import QueueRules
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.attempts import (
     abandoned_attempts,
@@ -39,101 +39,103 @@ from delegate.store.tasks import requeue_task
 
 log = logging.getLogger(__name__)
 # A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
-GIVEN_UP_AFTER = timedelta(hours=24)
-GONE = "its runner went away"
-SIGNS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
+ABANDONED_AFTER = timedelta(hours=24)
+RUNNER_GONE = "its runner went away"
+HEARTBEATS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescued(Moved):
+class RescuedTask(Transition):
     """A task that was taken back, and the attempt that is lost with it."""
 
     attempt: Attempt
 
 
-async def rescue(database: Database, rules: Rules, now: datetime) -> list[Rescued]:
+async def rescue(database: Database, rules: QueueRules, now: datetime) -> list[RescuedTask]:
     """Take back what nobody will come back for; returns the tasks that changed.
 
     A runner that is merely silent may be asleep: it keeps its task until another one asks for work, or somebody wants
     the task's end.
     """
-    rescued = await database.write("rescue", lambda connection: _tick(connection, rules, now))
+    rescued = await database.write("rescue", lambda connection: _rescue_abandoned(connection, rules, now))
     log_rescued(rescued)
     return rescued
 
 
-def log_rescued(rescued: Iterable[Rescued]) -> None:
+def log_rescued(rescued: Iterable[RescuedTask]) -> None:
     for one in rescued:
         log_lost(one, one.attempt.id, one.attempt.runner_id)
 
 
-def log_lost(moved: Moved, attempt_id: AttemptId, runner_id: RunnerId) -> None:
+def log_lost(transition: Transition, attempt_id: AttemptId, runner_id: RunnerId) -> None:
     """For after the commit: until then a loss may be undone, or written again."""
-    task = moved.task
+    task = transition.task
     log.warning(
         "attempt lost",
         extra={"task_id": task.id, "attempt_id": attempt_id, "runner_id": runner_id, "state": task.state},
     )
-    log_others(moved)
+    log_dependents(transition)
 
 
-async def welcome_back(database: Database, rules: Rules, now: datetime) -> int:
+async def renew_leases_after_restart(database: Database, rules: QueueRules, now: datetime) -> int:
     """A restart of the relay costs no runner its lease: what was good when it stopped counts from now."""
     return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
 
 
-def _tick(connection: Connection, rules: Rules, now: datetime) -> list[Rescued]:
-    _stay_fair(connection, rules, now)
+def _rescue_abandoned(connection: Connection, rules: QueueRules, now: datetime) -> list[RescuedTask]:
+    _extend_leases_after_pause(connection, rules, now)
     gone = abandoned_attempts(
-        connection, silent_since=rules.silent_since(now), given_up_since=now - max(GIVEN_UP_AFTER, rules.reclaim_after)
+        connection, silent_since=rules.silent_since(now), given_up_since=now - max(ABANDONED_AFTER, rules.reclaim_after)
     )
-    return _lost(connection, gone, now)
+    return _lose_attempts(connection, gone, now)
 
 
-def _renew_leases(connection: Connection, rules: Rules, now: datetime) -> int:
+def _renew_leases(connection: Connection, rules: QueueRules, now: datetime) -> int:
     seen = relay_seen_at(connection)
     mark_relay_seen(connection, now)
     return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
 
 
-def rescue_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> list[Rescued]:
+def rescue_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> list[RescuedTask]:
     """Part of every claim: what silent runners hold in the lanes of the one who asks."""
-    _stay_fair(connection, rules, now)
+    _extend_leases_after_pause(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
-    return _lost(connection, expired, now)
+    return _lose_attempts(connection, expired, now)
 
 
-def has_expired(connection: Connection, rules: Rules, lanes: Sequence[str], now: datetime) -> bool:
+def has_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> bool:
     return has_expired_attempt(connection, rules.silent_since(now), lanes)
 
 
-def _stay_fair(connection: Connection, rules: Rules, now: datetime) -> None:
+def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: datetime) -> None:
     """Who could not be heard was not silent: after a lease without any relay (asleep, no database), leases go on."""
     seen = relay_seen_at(connection)
     if seen is not None and now < seen:
         pull_back_leases(connection, now)  # the clock was ahead; a lease must not last until that time comes again
     if seen is not None and now - seen > rules.lease:
         renew_all(connection, good_at=seen - rules.lease, now=now)
-    if seen is None or not timedelta() <= now - seen < rules.lease / SIGNS_PER_LEASE:
+    if seen is None or not timedelta() <= now - seen < rules.lease / HEARTBEATS_PER_LEASE:
         mark_relay_seen(connection, now)
 
 
-def _lost(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[Rescued]:
+def _lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[RescuedTask]:
     """As many as one transaction may settle with all that waits for them; the rest is found at the next look."""
-    rescued: list[Rescued] = []
+    rescued: list[RescuedTask] = []
     settled = 0
     for attempt in attempts:
-        moved = lose(connection, task_held_by(connection, attempt), attempt, now)
-        rescued.append(Rescued(task=moved.task, others=moved.others, followers=moved.followers, attempt=attempt))
-        settled += len(moved.others) + len(moved.followers)
+        transition = lose_attempt(connection, lock_task_of_attempt(connection, attempt), attempt, now)
+        rescued.append(
+            RescuedTask(task=transition.task, others=transition.others, followers=transition.followers, attempt=attempt)
+        )
+        settled += len(transition.others) + len(transition.followers)
         if settled >= CASCADE_MAX:
             break
     return rescued
 
 
-def lose(
-    connection: Connection, task: Task, attempt: Attempt, now: datetime, *, left: Checkpoint | None = None
-) -> Moved:
+def lose_attempt(
+    connection: Connection, task: Task, attempt: Attempt, now: datetime, *, checkpoint: Checkpoint | None = None
+) -> Transition:
     """The attempt is over without a result: end the task, or queue it for the next attempt.
 
     `left` is what its runner could still tell; without it, the relay writes down what it knows.
@@ -141,27 +143,29 @@ def lose(
     lost = Outcome(
         state=AttemptState.LOST,
         reason=Reason.LOST_RUNNER,
-        message=GONE,
+        message=RUNNER_GONE,
         session_id=attempt.session_id,
         usage=attempt.usage,
     )
-    must(end_attempt_if_held(connection, attempt, lost, now), attempt)
-    insert_checkpoint(connection, attempt, left or checkpoint_untold(connection, task, attempt, GONE), now)
+    require_written(end_attempt_if_held(connection, attempt, lost, now), attempt)
+    insert_checkpoint(
+        connection, attempt, checkpoint or build_relay_checkpoint(connection, task, attempt, RUNNER_GONE), now
+    )
     spent = task.usage.plus(attempt.usage)
     carried = replace(task, session_id=attempt.session_id or task.session_id, usage=spent)
-    after = after_loss(carried, now)
+    after = task_after_loss(carried, now)
     data: dict[str, object] = {"runnerId": attempt.runner_id, "attempt": attempt.number}
     lost_event = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.LOST, at=now, data=data)
     append_events(connection, [lost_event])
-    moved = Moved(task=after)
+    transition = Transition(task=after)
     if after.state is TaskState.QUEUED:
-        must(requeue_task(connection, carried, counted=True), attempt)
+        require_written(requeue_task(connection, carried, counted=True), attempt)
     else:
-        moved = end(connection, after, was=TaskState.RUNNING, attempt=attempt, now=now)
-    return moved
+        transition = end(connection, after, was=TaskState.RUNNING, attempt=attempt, now=now)
+    return transition
 
 
-def after_loss(task: Task, now: datetime) -> Task:
+def task_after_loss(task: Task, now: datetime) -> Task:
     """Pure: where a running task goes when its attempt is lost."""
     ended = replace(task, finished_at=now)
     if task.cancel_requested_at is not None:

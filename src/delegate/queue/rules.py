@@ -13,7 +13,7 @@ LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and says why,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class QueueRules:
     lease: timedelta
     reclaim_after: timedelta
     daily_budget_usd: float | None = None
@@ -24,8 +24,8 @@ class Rules:
         return now - self.reclaim_after
 
 
-def rules_of(settings: Settings) -> Rules:
-    return Rules(
+def rules_of(settings: Settings) -> QueueRules:
+    return QueueRules(
         lease=settings.lease,
         reclaim_after=settings.reclaim_after,
         daily_budget_usd=settings.daily_budget_usd,

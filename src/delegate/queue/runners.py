@@ -6,7 +6,7 @@ import logging
 
 from delegate.model import Runner
 from delegate.store.database import Database
-from delegate.store.runners import forget_runner, put_runner
+from delegate.store.runners import delete_runner, put_runner
 
 log = logging.getLogger(__name__)
 
@@ -21,5 +21,5 @@ async def register(database: Database, runner: Runner, *, token_hash: str) -> No
 
 async def leave(database: Database, runner: Runner) -> None:
     """A runner that has stopped is not waited for: what still counts on it should say so."""
-    await database.write("leave", lambda connection: forget_runner(connection, runner.id))
+    await database.write("leave", lambda connection: delete_runner(connection, runner.id))
     log.info("runner left", extra={"runner_id": runner.id, "runner": runner.name})

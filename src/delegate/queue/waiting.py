@@ -8,18 +8,18 @@ from datetime import datetime, timedelta
 
 from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
-from delegate.queue.rules import Rules
+from delegate.queue.rules import QueueRules
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import running_attempts
 from delegate.store.database import Connection
 from delegate.store.graph import Dependency, dependencies_of
 from delegate.store.runners import all_runners
 
-TRIALS = timedelta(seconds=15)  # a runner that has just registered tries out its agents' programs one by one
+AGENT_PROBE_TIME = timedelta(seconds=15)  # a runner that has just registered tries out its agents' programs one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class QueueSnapshot:
     """What the answer depends on besides the task itself."""
 
     runners: Sequence[Runner]
@@ -29,38 +29,38 @@ class Surroundings:
     budget_left: float | None
     max_runners: int | None = None  # that the pool of the relay's machine may have at once
     now: datetime
-    waited_for: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by tasks that are blocked
+    dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by tasks that are blocked
 
-    def alive(self, runner: Runner) -> bool:
+    def is_alive(self, runner: Runner) -> bool:
         return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
 
 
-def why(task: Task, around: Surroundings) -> str | None:
+def why(task: Task, snapshot: QueueSnapshot) -> str | None:
     match task.state:
         case TaskState.BLOCKED:
-            return _why_blocked(around.waited_for.get(task.id, ()))
+            return _why_blocked(snapshot.dependencies.get(task.id, ()))
         case TaskState.QUEUED:
-            return _why_queued(task, around)
+            return _why_queued(task, snapshot)
         case TaskState.RUNNING:
-            return _why_still_running(task, around)
+            return _why_still_running(task, snapshot)
         case TaskState.WAITING:
             return f"waits for an answer: `delegate answer {task.id}` gives it"
         case _:
             return None
 
 
-def _why_still_running(task: Task, around: Surroundings) -> str | None:
+def _why_still_running(task: Task, snapshot: QueueSnapshot) -> str | None:
     if task.cancel_requested_at is not None:
         return "is being cancelled"
-    if task.id in around.silent:
+    if task.id in snapshot.silent:
         return "its runner is silent; it goes on when the runner is back or another one takes over"
     return None
 
 
-def _why_queued(task: Task, around: Surroundings) -> str:
-    if task.not_before is not None and task.not_before > around.now:
+def _why_queued(task: Task, snapshot: QueueSnapshot) -> str:
+    if task.not_before is not None and task.not_before > snapshot.now:
         return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
-    return _why_no_runner(task, around) or _why_no_budget(task, around) or "next in line for a free runner"
+    return _why_no_runner(task, snapshot) or _why_no_budget(task, snapshot) or "next in line for a free runner"
 
 
 def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
@@ -72,9 +72,9 @@ def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
     return f"waits for {first.id} ({shown})" + (f" and {more} more" if more else "")
 
 
-def _why_no_runner(task: Task, around: Surroundings) -> str | None:
-    alive = [runner for runner in around.runners if around.alive(runner)]
-    if not alive and around.max_runners == 0:
+def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:
+    alive = [runner for runner in snapshot.runners if snapshot.is_alive(runner)]
+    if not alive and snapshot.max_runners == 0:
         return "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here"
     if not alive:
         return "no runner is connected yet; if none comes, `delegate up` starts some"
@@ -82,41 +82,41 @@ def _why_no_runner(task: Task, around: Surroundings) -> str | None:
     if not here:
         return "no runner of the machine that has its directory is connected"
     able = [runner for runner in here if task.agent in runner.agents]
-    if not able and any(around.now - runner.registered_at < TRIALS for runner in here):
+    if not able and any(snapshot.now - runner.registered_at < AGENT_PROBE_TIME for runner in here):
         return f"the runners have just started and are still looking for {task.agent}"
     if not able:
         return f"no connected runner has {task.agent}; install it where a runner runs"
-    return _why_none_free(task, around, able)
+    return _why_none_free(task, snapshot, able)
 
 
-def _why_none_free(task: Task, around: Surroundings, able: Sequence[Runner]) -> str | None:
+def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[Runner]) -> str | None:
     ready = [runner for runner in able if runner.problem is None]
     if not ready:
         return f"no runner takes work just now: {able[0].problem}"
-    free = [runner for runner in ready if runner.parked.get(task.agent, around.now) <= around.now]
+    free = [runner for runner in ready if runner.parked.get(task.agent, snapshot.now) <= snapshot.now]
     if not free:
         until = min(runner.parked[task.agent] for runner in ready)
         return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
-    if all(runner.id in around.busy for runner in free):
-        held = [runner for runner in able if runner.problem is not None and runner.id not in around.busy]
+    if all(runner.id in snapshot.busy for runner in free):
+        held = [runner for runner in able if runner.problem is not None and runner.id not in snapshot.busy]
         if held:
             return f"no more runners take work just now: {held[0].problem}"
         return "all runners are busy" if len(free) > 1 else "its runner is busy"
     return None
 
 
-def _why_no_budget(task: Task, around: Surroundings) -> str | None:
-    if task.agent not in PAID_AGENTS or around.budget_left is None or around.budget_left > 0:
+def _why_no_budget(task: Task, snapshot: QueueSnapshot) -> str | None:
+    if task.agent not in PAID_AGENTS or snapshot.budget_left is None or snapshot.budget_left > 0:
         return None
     return "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC"
 
 
-def around_tasks(connection: Connection, tasks: Sequence[Task], rules: Rules, now: datetime) -> Surroundings:
+def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRules, now: datetime) -> QueueSnapshot:
     """Of these tasks too, if they wait for others."""
     blocked = [task.id for task in tasks if task.state is TaskState.BLOCKED]
     attempts = running_attempts(connection)
     silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
-    return Surroundings(
+    return QueueSnapshot(
         runners=all_runners(connection),
         busy=frozenset(attempt.runner_id for attempt in attempts if attempt not in silent),
         silent=frozenset(attempt.task_id for attempt in silent),
@@ -124,5 +124,5 @@ def around_tasks(connection: Connection, tasks: Sequence[Task], rules: Rules, no
         budget_left=budget_left(connection, rules, now),
         max_runners=rules.max_runners,
         now=now,
-        waited_for=dependencies_of(connection, blocked) if blocked else {},
+        dependencies=dependencies_of(connection, blocked) if blocked else {},
     )

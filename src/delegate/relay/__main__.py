@@ -23,13 +23,13 @@ from delegate import log as logs
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError, Unauthenticated
-from delegate.queue.rescue import welcome_back
+from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
-from delegate.tokens import hash_of
+from delegate.tokens import hash_token
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT = 5  # seconds for requests under way when the relay is asked to stop
@@ -48,11 +48,11 @@ def main() -> int:
         logs.configure(settings.log_level)
         return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
     except DelegateError as error:
-        say(error.report())
+        print_json(error.report())
         return error.exit_code
 
 
-def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
+def run(settings: Settings, listener: socket.socket, *, keeper: bool) -> int:
     """Serve until a stop signal, or until the keeper at the other end of stdin is gone."""
     os.umask(0o077)
     home = Home(settings.home)
@@ -60,10 +60,12 @@ def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
     token = settings.token or home.token.read_text().strip()
     if not token:
         raise Unauthenticated
-    logs.conceal(logs.without([token, settings.database_url, urlsplit(settings.database_url).password or ""]))
+    logs.filter_log_lines(
+        logs.build_secret_filter([token, settings.database_url, urlsplit(settings.database_url).password or ""])
+    )
     allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
-    failure = anyio.run(_serve, settings, listening, token, keeper, backend_options={"use_uvloop": True})
+    failure = anyio.run(_serve, settings, listener, token, keeper, backend_options={"use_uvloop": True})
     if failure is not None:
         raise failure
     return 0
@@ -71,15 +73,15 @@ def run(settings: Settings, listening: socket.socket, *, keeper: bool) -> int:
 
 async def _serve(
     settings: Settings,
-    listening: socket.socket,
+    listener: socket.socket,
     token: str,
     keeper: bool,  # noqa: FBT001  # anyio.run passes positions only
 ) -> DelegateError | None:
     """Returns what kept it from starting, if something did; raised in here, it would come out wrapped in a group."""
     async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
-        relay = Relay(settings=settings, database=database, token_hash=hash_of(token), started_at=datetime.now(UTC))
+        relay = Relay(settings=settings, database=database, token_hash=hash_token(token), started_at=datetime.now(UTC))
         try:
-            await welcome_back(database, relay.rules, relay.now())
+            await renew_leases_after_restart(database, relay.rules, relay.now())
         except DelegateError as error:
             return error
         config = uvicorn.Config(
@@ -103,7 +105,7 @@ async def _serve(
             # database is closed.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
-            await server.serve(sockets=[listening])
+            await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return None
 
@@ -121,7 +123,7 @@ class Server(uvicorn.Server):
             gc.collect()
             gc.freeze()  # what was loaded stays; there is no use in looking through it again and again
             if self.keeper:
-                say({"ready": True})
+                print_json({"ready": True})
             log.info("relay ready", extra={"pid": os.getpid()})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -134,7 +136,7 @@ async def _stop_with_keeper(server: Server) -> None:
         return
     await anyio.wait_readable(sys.stdin.fileno())
     log.warning("the keeper is gone: stopping")
-    server.relay.hub.is_left_alone = True
+    server.relay.hub.is_keeper_gone = True
     await anyio.sleep(KEEPER_GONE_GRACE)
     server.should_exit = True
 
@@ -147,7 +149,7 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def say(message: dict[str, object]) -> None:
+def print_json(message: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

@@ -15,11 +15,11 @@ from starlette.routing import Route
 from delegate import __version__
 from delegate.relay import problems
 from delegate.relay.api import runners, schedules, tasks
-from delegate.relay.clock import keep_time
-from delegate.relay.disk import Floor, disk_of, watch_disk
+from delegate.relay.clock import run_clock
+from delegate.relay.disk import DiskSpaceGuard, disk_of, watch_disk
 from delegate.relay.guard import Guard
-from delegate.relay.housekeeping import keep_house
-from delegate.relay.mcp.endpoint import Door
+from delegate.relay.housekeeping import run_housekeeping
+from delegate.relay.mcp.endpoint import McpEndpoint
 from delegate.relay.openapi import describe
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.runners import relay_seen_at
@@ -27,13 +27,13 @@ from delegate.store.runners import relay_seen_at
 
 def make_app(relay: Relay) -> FastAPI:
     disk = disk_of(relay.settings)
-    mcp = Door(relay)
+    mcp = McpEndpoint(relay)
 
     @asynccontextmanager
-    async def living(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            group.start_soon(keep_house, relay)
-            group.start_soon(keep_time, relay)
+            group.start_soon(run_housekeeping, relay)
+            group.start_soon(run_clock, relay)
             mcp.open(group)
             group.start_soon(watch_disk, disk)
             yield
@@ -43,7 +43,7 @@ def make_app(relay: Relay) -> FastAPI:
     app = FastAPI(
         title="Delegate relay",
         version=__version__,
-        lifespan=living,
+        lifespan=lifespan,
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -51,12 +51,12 @@ def make_app(relay: Relay) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # it looks for providers at every request
     )
     app.state.relay = relay
-    app.add_middleware(Floor, disk=disk)
+    app.add_middleware(DiskSpaceGuard, disk=disk)
     app.add_middleware(Guard)
     problems.install(app)
     # Not include_router: it would look for the route of every request twice.
-    rooms = (tasks, schedules, tasks, runners)
-    routes = [route for room in rooms for route in room.router.routes]
+    api_modules = (tasks, schedules, runners)
+    routes = [route for api_module in api_modules for route in api_module.router.routes]
     quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
     app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way

@@ -12,7 +12,7 @@ from delegate.model import Attempt, Runner
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
-from delegate.tokens import RUNNER_PREFIX, hash_of
+from delegate.tokens import RUNNER_PREFIX, hash_token
 
 TOKEN_MAX = 200
 
@@ -21,7 +21,7 @@ def new_runner_token() -> str:
     return RUNNER_PREFIX + secrets.token_urlsafe(32)
 
 
-def bearer(request: Request) -> str:
+def bearer_token(request: Request) -> str:
     headers = request.headers.getlist("authorization")
     if len(headers) != 1 or len(headers[0]) > TOKEN_MAX:
         raise Unauthenticated
@@ -31,34 +31,34 @@ def bearer(request: Request) -> str:
     return token
 
 
-async def owner(request: Request) -> None:
-    token = bearer(request)
+async def require_owner(request: Request) -> None:
+    token = bearer_token(request)
     relay = relay_of(request)
-    if hmac.compare_digest(hash_of(token), relay.token_hash):
-        if relay.hub.is_left_alone and request.method != "GET":
+    if hmac.compare_digest(hash_token(token), relay.token_hash):
+        if relay.hub.is_keeper_gone and request.method != "GET":
             raise Stopping(retry_after=1.0)  # what is accepted now would lie until somebody starts the next keeper
         return
-    if token.startswith(RUNNER_PREFIX) and await _runner(relay, token) is not None:
+    if token.startswith(RUNNER_PREFIX) and await _find_runner(relay, token) is not None:
         raise Forbidden(what="this address; it is for the relay's owner")
     raise Unauthenticated
 
 
-async def runner(request: Request) -> Runner:
+async def require_runner(request: Request) -> Runner:
     """The runner whose token this is, read anew for every request so that a revoked one ends at once."""
-    token = bearer(request)
+    token = bearer_token(request)
     relay = relay_of(request)
-    if hmac.compare_digest(hash_of(token), relay.token_hash):
+    if hmac.compare_digest(hash_token(token), relay.token_hash):
         raise Forbidden(what="this address; it is for runners")
-    found = await _runner(relay, token)
+    found = await _find_runner(relay, token)
     if found is None:
         raise Unauthenticated
     return found
 
 
-async def _runner(relay: Relay, token: str) -> Runner | None:
-    return await relay.database.read(lambda connection: runner_of_token(connection, hash_of(token)))
+async def _find_runner(relay: Relay, token: str) -> Runner | None:
+    return await relay.database.read(lambda connection: runner_of_token(connection, hash_token(token)))
 
 
 async def agent_attempt(relay: Relay, token: str) -> Attempt | None:
     """The attempt whose agent has this token, as long as it runs; the token opens nothing else."""
-    return await relay.database.read(lambda connection: asking_attempt(connection, hash_of(token)))
+    return await relay.database.read(lambda connection: asking_attempt(connection, hash_token(token)))

@@ -12,18 +12,18 @@ from sse_starlette import ServerSentEvent
 
 from delegate.errors import InvalidField
 from delegate.model import Attempt, Event, OutputChunk, TaskId
-from delegate.relay.lines import Reading, Tail, marker, read_to_end, views
+from delegate.relay.lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
 from delegate.relay.notify import ALL_TASKS
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow
-from delegate.report.follow import Cursor, News
+from delegate.report.follow import Cursor, TaskUpdates
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Database
 from delegate.wire.tasks import OutputChunkView, OutputView
 
 PING_SECONDS = 15
-LOOK_SECONDS = 2.0  # another relay on the same database does not ring our bells
+POLL_SECONDS = 2.0  # another relay on the same database does not ring our bells
 LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one answer; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
 
@@ -47,60 +47,62 @@ def parse_event_id(text: str | None) -> int | None:
 
 async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
     """Everything about one task from the cursor on; closes after its end."""
-    with relay.hub.listening(task_id) as bell:
+    with relay.hub.subscribe(task_id) as subscription:
         while not relay.hub.closing.is_set():
-            news = await follow.news_of_task(relay.database, task_id, cursor)
-            for event in in_order(news):
-                cursor = advanced(cursor, event)
-                yield told(event, cursor)
-            if news.events or news.chunks:
+            updates = await follow.read_task_updates(relay.database, task_id, cursor)
+            for event in merge_by_time(updates):
+                cursor = advance_cursor(cursor, event)
+                yield to_server_sent_event(event, cursor)
+            if updates.events or updates.chunks:
                 continue
-            if news.task.state in FINAL_TASK_STATES:
-                data = task_view(news.task).model_dump_json(by_alias=True)
-                yield ServerSentEvent(data, event="end", id=_id(cursor))
+            if updates.task.state in FINAL_TASK_STATES:
+                data = task_view(updates.task).model_dump_json(by_alias=True)
+                yield ServerSentEvent(data, event="end", id=_format_cursor(cursor))
                 return
-            await bell.heard(LOOK_SECONDS)
+            await subscription.wait(POLL_SECONDS)
 
 
-async def feed_of_all(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent]:
+async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent]:
     # SQLite has one writer: its numbers are there in order, and a hole is only the trace of what was dropped.
-    holes = None if relay.database.is_sqlite else follow.Holes()
-    with relay.hub.listening(ALL_TASKS) as bell:
+    id_gaps = None if relay.database.is_sqlite else follow.IdGaps()
+    with relay.hub.subscribe(ALL_TASKS) as subscription:
         while not relay.hub.closing.is_set():
-            events = await follow.news_of_all(relay.database, after)
-            if holes is not None:
-                events = holes.pass_over(events, after, anyio.current_time())
+            events = await follow.read_events_after(relay.database, after)
+            if id_gaps is not None:
+                events = id_gaps.take_contiguous(events, after, anyio.current_time())
             for event in events:
                 after = event.id
                 data = event_view(event).model_dump_json(by_alias=True)
                 yield ServerSentEvent(data, event="event", id=str(after))
             if not events:
-                await bell.heard(LOOK_SECONDS)
+                await subscription.wait(POLL_SECONDS)
 
 
-def in_order(news: News) -> Iterator[Event | OutputChunk]:
+def merge_by_time(updates: TaskUpdates) -> Iterator[Event | OutputChunk]:
     """Merged by time, each kind in the order of its ids: a cursor must never be ahead of what was told.
 
     Ends with the last of a kind that was not read to its end, so that the other kind does not run ahead.
     """
-    entries: Iterator[Event | OutputChunk] = merge(news.events, news.chunks, key=lambda entry: entry.at)
+    entries: Iterator[Event | OutputChunk] = merge(updates.events, updates.chunks, key=lambda entry: entry.at)
     for entry in entries:
         yield entry
-        if len(news.events) == follow.EVENTS_PER_READ and entry is news.events[-1]:
+        if len(updates.events) == follow.EVENTS_PER_READ and entry is updates.events[-1]:
             return
-        if len(news.chunks) == follow.CHUNKS_PER_READ and entry is news.chunks[-1]:
+        if len(updates.chunks) == follow.CHUNKS_PER_READ and entry is updates.chunks[-1]:
             return
 
 
-def advanced(cursor: Cursor, entry: Event | OutputChunk) -> Cursor:
+def advance_cursor(cursor: Cursor, entry: Event | OutputChunk) -> Cursor:
     if isinstance(entry, Event):
         return Cursor(event=max(cursor.event, entry.id), output=cursor.output)
     return Cursor(event=cursor.event, output=max(cursor.output, entry.id))
 
 
-def told(entry: Event | OutputChunk, cursor: Cursor) -> ServerSentEvent:
+def to_server_sent_event(entry: Event | OutputChunk, cursor: Cursor) -> ServerSentEvent:
     if isinstance(entry, Event):
-        return ServerSentEvent(event_view(entry).model_dump_json(by_alias=True), event="event", id=_id(cursor))
+        return ServerSentEvent(
+            event_view(entry).model_dump_json(by_alias=True), event="event", id=_format_cursor(cursor)
+        )
     view = OutputChunkView(
         attempt_id=entry.attempt_id,
         seq=entry.seq,
@@ -109,10 +111,10 @@ def told(entry: Event | OutputChunk, cursor: Cursor) -> ServerSentEvent:
         offset=entry.offset,
         output=base64.b64encode(entry.data).decode(),
     )
-    return ServerSentEvent(view.model_dump_json(by_alias=True), event="output", id=_id(cursor))
+    return ServerSentEvent(view.model_dump_json(by_alias=True), event="output", id=_format_cursor(cursor))
 
 
-def _id(cursor: Cursor) -> str:
+def _format_cursor(cursor: Cursor) -> str:
     return f"e{cursor.event}-o{cursor.output}"
 
 
@@ -125,7 +127,7 @@ async def _bytes_of(database: Database, attempts: list[Attempt], stream: str) ->
     for attempt in attempts:
         async for missing, chunk in _chunks(database, attempt):
             if missing:
-                yield marker(missing)
+                yield gap_marker(missing)
             if stream in ("all", chunk.stream):
                 yield chunk.data
 
@@ -138,10 +140,12 @@ async def _chunks(database: Database, attempt: Attempt) -> AsyncIterator[tuple[i
         end = chunks[-1].offset + len(chunks[-1].data)
 
 
-async def last_lines(database: Database, task_id: TaskId, most: int) -> OutputView:
+async def last_lines(database: Database, task_id: TaskId, limit: int) -> OutputView:
     """The end of the output of all attempts, as lines; also the beginning of a line that is still being written."""
     attempts = await follow.attempts_of(database, task_id)
-    reading, tail = Reading(last=most), Tail(most, LINES_MAX)
-    await read_to_end(database, task_id, reading, tail)
-    tail.add(reading.lines([], is_over=True))
-    return OutputView(lines=views(tail.lines), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts))
+    reader, tail = LineReader(last=limit), OutputTail(limit, LINES_MAX)
+    await read_to_end(database, task_id, reader, tail)
+    tail.add(reader.lines([], is_over=True))
+    return OutputView(
+        lines=line_views(tail.lines), truncated_bytes=sum(attempt.truncated_bytes for attempt in attempts)
+    )

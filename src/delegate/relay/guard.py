@@ -14,7 +14,7 @@ from delegate.errors import (
     OriginRefused,
     PayloadTooLarge,
 )
-from delegate.relay.problems import problem
+from delegate.relay.problems import problem_response
 from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -33,20 +33,20 @@ class Guard:
         scope.setdefault("state", {})["request_id"] = request_id
         limit = RECORD_BODY_MAX if scope["path"].endswith("/record") else BODY_MAX
         try:
-            headers = gathered(scope["headers"])
+            headers = collect_headers(scope["headers"])
             check_origin(headers)
             check_length(headers, limit)
         except DelegateError as error:
-            await problem(error, request_id)(scope, receive, send)
+            await problem_response(error, request_id)(scope, receive, send)
             return
-        await self.app(scope, limited(receive, limit), send)
+        await self.app(scope, limit_body(receive, limit), send)
 
 
-def limited(receive: Receive, limit: int) -> Receive:
+def limit_body(receive: Receive, limit: int) -> Receive:
     """Counts the body as it comes: a chunked one has no length to check beforehand."""
     received = 0
 
-    async def counted() -> Message:
+    async def receive_limited() -> Message:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
@@ -54,10 +54,10 @@ def limited(receive: Receive, limit: int) -> Receive:
             raise PayloadTooLarge(limit=limit)
         return message
 
-    return counted
+    return receive_limited
 
 
-def gathered(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+def collect_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Every header with all its values, as they came: some may come once only."""
     headers: Headers = {}
     for name, value in raw:
@@ -68,14 +68,14 @@ def gathered(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
 def check_origin(headers: Headers) -> None:
     """A web page must not reach the relay: not by a name that resolves here, not from another origin."""
     hosts = headers.get("host", [])
-    if len(hosts) != 1 or _name(hosts[0]) not in LOOPBACK_NAMES:
+    if len(hosts) != 1 or _host_name(hosts[0]) not in LOOPBACK_NAMES:
         raise HostRefused(host=",".join(hosts) or "(none)")
     for origin in headers.get("origin", []):
         if origin != f"http://{hosts[0]}":
             raise OriginRefused(origin=origin)
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """Without the port, which a tunnel may have changed; an IPv6 address keeps its brackets."""
     head, colon, port = host.rpartition(":")
     return head if colon and port.isdecimal() else host

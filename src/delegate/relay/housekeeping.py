@@ -11,28 +11,28 @@ from anyio import to_thread
 
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
-from delegate.queue.ending import Moved, settle_blocked
+from delegate.queue.ending import Transition, settle_blocked
 from delegate.queue.rescue import rescue
 from delegate.relay.disk import disk_of
-from delegate.relay.notify import tell
+from delegate.relay.notify import notify
 from delegate.relay.requests import Relay
 from delegate.report.retention import retain
 from delegate.store.backup import backup, last_backup_at
 
 log = logging.getLogger(__name__)
 RETAIN_EVERY = timedelta(hours=1)
-LOOK_FOR_BACKUP_EVERY = timedelta(minutes=10)
+BACKUP_CHECK_EVERY = timedelta(minutes=10)
 SETTLE_EVERY = timedelta(seconds=30)  # looks at all that waits for others: a second of work where these are 100,000
 TICK_MAX = timedelta(seconds=5)
 
 
-async def keep_house(relay: Relay) -> None:
+async def run_housekeeping(relay: Relay) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(_repeat, relay, _tick, min(TICK_MAX, relay.settings.heartbeat))
         group.start_soon(_repeat, relay, _settle, SETTLE_EVERY)
         group.start_soon(_repeat, relay, _retain, RETAIN_EVERY)
         if relay.database.is_sqlite:
-            group.start_soon(_repeat, relay, _back_up, min(LOOK_FOR_BACKUP_EVERY, relay.settings.backup_every))
+            group.start_soon(_repeat, relay, _back_up, min(BACKUP_CHECK_EVERY, relay.settings.backup_every))
 
 
 async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause: timedelta) -> None:
@@ -47,14 +47,14 @@ async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause
 
 
 async def _tick(relay: Relay) -> None:
-    for moved in await rescue(relay.database, relay.rules, relay.now()):
-        tell(relay.hub, moved)
+    for transition in await rescue(relay.database, relay.rules, relay.now()):
+        notify(relay.hub, transition)
 
 
 async def _settle(relay: Relay) -> None:
     while settled := await settle_blocked(relay.database, relay.now()):
         for task in settled:
-            tell(relay.hub, Moved(task=task))
+            notify(relay.hub, Transition(task=task))
 
 
 async def _retain(relay: Relay) -> None:
@@ -65,10 +65,10 @@ async def _back_up(relay: Relay) -> None:
     """By the age of the newest one: who never runs for six hours at a stretch needs backups too."""
     every = relay.settings.backup_every
     last = last_backup_at(Home(relay.settings.home))
-    due = relay.started_at + min(LOOK_FOR_BACKUP_EVERY, every) if last is None else last + every
+    due = relay.started_at + min(BACKUP_CHECK_EVERY, every) if last is None else last + every
     if relay.now() < due:
         return
-    if not disk_of(relay.settings).has_room_for(Home(relay.settings.home).database.stat().st_size):
+    if not disk_of(relay.settings).has_space_for(Home(relay.settings.home).database.stat().st_size):
         log.warning("no room for a backup")
     else:
         path = await to_thread.run_sync(backup, relay.settings, None)

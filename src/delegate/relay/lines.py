@@ -18,12 +18,12 @@ from anyio.lowlevel import checkpoint
 from delegate.errors import InvalidField
 from delegate.model import AttemptId, OutputChunk, Stream, TaskId
 from delegate.report import follow
-from delegate.report.follow import News
+from delegate.report.follow import TaskUpdates
 from delegate.store.database import Database
 from delegate.wire.tasks import OutputLine
 
 LINE_MAX = 64 * 1024  # bytes; a longer line is told in pieces
-PLACE = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})-([0-9]{1,18})\.([0-9]{1,9})")
+CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})-([0-9]{1,18})\.([0-9]{1,9})")
 
 
 class Line(NamedTuple):
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class Strand:
+class StreamPosition:
     """One stream: where its first untold byte is, and the beginning of a line that has not ended yet."""
 
     chunk: int = 1
@@ -47,89 +47,91 @@ class Strand:
     rest: bytes = b""
     at: datetime | None = None  # when the rest came
 
-    def moved(self, chunk: int, byte: int = 0) -> None:
+    def move_to(self, chunk: int, byte: int = 0) -> None:
         self.chunk, self.byte, self.rest = chunk, byte, b""
 
 
-class Reading:
+class LineReader:
     """`last`: of every chunk no more than that many lines are told, for who wants the end of it all."""
 
-    def __init__(self, stdout: Strand | None = None, stderr: Strand | None = None, *, last: int | None = None) -> None:
+    def __init__(
+        self, stdout: StreamPosition | None = None, stderr: StreamPosition | None = None, *, last: int | None = None
+    ) -> None:
         self._last = last
-        self._strands = {Stream.STDOUT: stdout or Strand(), Stream.STDERR: stderr or Strand()}
+        self._positions = {Stream.STDOUT: stdout or StreamPosition(), Stream.STDERR: stderr or StreamPosition()}
         self._attempt: AttemptId | None = None
         self._offset: int | None = None if stdout else 0  # of the attempt, where the next chunk should begin
         self._seen = 0
 
     @classmethod
-    def at(cls, place: str) -> Self:
-        found = PLACE.fullmatch(place)
+    def from_cursor(cls, cursor: str) -> Self:
+        found = CURSOR.fullmatch(cursor)
         if found is None:
             raise InvalidField(field="since", why="is no `next` of TaskLogs; leave it out to get the last lines")
         chunk_out, byte_out, chunk_err, byte_err = map(int, found.groups())
-        return cls(Strand(chunk_out, byte_out), Strand(chunk_err, byte_err))
+        return cls(StreamPosition(chunk_out, byte_out), StreamPosition(chunk_err, byte_err))
 
     def __str__(self) -> str:
-        return "-".join(f"{strand.chunk}.{strand.byte}" for strand in self._strands.values())
+        return "-".join(f"{position.chunk}.{position.byte}" for position in self._positions.values())
 
     @property
     def after(self) -> int:
         """The last chunk that need not be read again."""
-        unread = min(strand.chunk for strand in self._strands.values())
+        unread = min(position.chunk for position in self._positions.values())
         return max(self._seen, unread - 1)
 
     def lines(self, chunks: Sequence[OutputChunk], *, is_over: bool) -> Iterator[Line]:
         """Who stops in the middle can go on from the place after the last line; `is_over`: no more will come."""
         for chunk in chunks:
-            yield from self._before(chunk)
+            yield from self._lines_before(chunk)
             yield from self._lines_of(chunk)
             self._seen = chunk.id
-            for strand in self._strands.values():
-                if not strand.rest and strand.chunk <= chunk.id:
-                    strand.moved(chunk.id + 1)
+            for position in self._positions.values():
+                if not position.rest and position.chunk <= chunk.id:
+                    position.move_to(chunk.id + 1)
         if is_over:
-            yield from self._unended()
+            yield from self._flush_unfinished()
 
-    def _before(self, chunk: OutputChunk) -> Iterator[Line]:
+    def _lines_before(self, chunk: OutputChunk) -> Iterator[Line]:
         """What an attempt left without an end when the next one begins, and a word about bytes that were not kept."""
         if self._attempt not in (None, chunk.attempt_id):
-            yield from self._unended()
+            yield from self._flush_unfinished()
             self._offset = 0
         missing = 0 if self._offset is None else chunk.offset - self._offset
         self._attempt = chunk.attempt_id
         self._offset = chunk.offset + len(chunk.data)
         if missing > 0:
-            yield Line(chunk.at, chunk.stream, marker(missing).strip())
+            yield Line(chunk.at, chunk.stream, gap_marker(missing).strip())
 
     def _lines_of(self, chunk: OutputChunk) -> Iterator[Line]:
-        strand = self._strands[chunk.stream]
-        if chunk.id < strand.chunk:
+        position = self._positions[chunk.stream]
+        if chunk.id < position.chunk:
             return
-        told = strand.byte if chunk.id == strand.chunk else 0
-        text = strand.rest + chunk.data[told:]
-        first = told - len(strand.rest)  # of the text, as a byte of this chunk; below zero when it began before
-        if not strand.rest:
-            strand.moved(chunk.id, told)
+        consumed = position.byte if chunk.id == position.chunk else 0
+        text = position.rest + chunk.data[consumed:]
+        first = consumed - len(position.rest)  # of the text, as a byte of this chunk; below zero when it began before
+        if not position.rest:
+            position.move_to(chunk.id, consumed)
         start = 0 if self._last is None else _start_of_last(text, self._last)
         for end in _ends(text, start):
-            strand.moved(chunk.id, first + end)
+            position.move_to(chunk.id, first + end)
             yield Line(chunk.at, chunk.stream, text[start:end])
             start = end
-        strand.rest, strand.at = text[start:], chunk.at
+        position.rest, position.at = text[start:], chunk.at
 
-    def _unended(self) -> Iterator[Line]:
-        for stream, strand in self._strands.items():
-            if strand.rest and strand.at is not None:
-                rest = strand.rest
-                strand.moved(self._seen + 1)
-                yield Line(strand.at, stream, rest)
+    def _flush_unfinished(self) -> Iterator[Line]:
+        for stream, position in self._positions.items():
+            if position.rest and position.at is not None:
+                rest = position.rest
+                position.move_to(self._seen + 1)
+                yield Line(position.at, stream, rest)
 
 
-class Tail:
+class OutputTail:
     """The last lines, and not more of them than an answer should carry."""
 
-    def __init__(self, most: int, size_max: int) -> None:
-        self._most = most
+    def __init__(self, max_lines: int, size_max: int) -> None:
+        self._max_lines = max_lines
         self._size_max = size_max
         self._size = 0
         self.lines: deque[Line] = deque()
@@ -138,30 +140,30 @@ class Tail:
         for line in lines:
             self.lines.append(line)
             self._size += len(line.data)
-            while len(self.lines) > self._most or self._size > self._size_max:
+            while len(self.lines) > self._max_lines or self._size > self._size_max:
                 self._size -= len(self.lines.popleft().data)
 
 
-async def read_to_end(database: Database, task_id: TaskId, reading: Reading, tail: Tail) -> News:
+async def read_to_end(database: Database, task_id: TaskId, reader: LineReader, tail: OutputTail) -> TaskUpdates:
     """All the output that there is; a line that has not ended yet is left to the caller."""
     while True:
-        news = await follow.output_news(database, task_id, reading.after)
-        for chunk in news.chunks:
-            tail.add(reading.lines([chunk], is_over=False))
+        updates = await follow.read_output_updates(database, task_id, reader.after)
+        for chunk in updates.chunks:
+            tail.add(reader.lines([chunk], is_over=False))
             await checkpoint()  # lines are quick, but there may be a hundred thousand
-        if not has_more(news):
-            return news
+        if not has_more(updates):
+            return updates
 
 
-def has_more(news: News) -> bool:
-    return len(news.chunks) == follow.CHUNKS_PER_READ
+def has_more(updates: TaskUpdates) -> bool:
+    return len(updates.chunks) == follow.CHUNKS_PER_READ
 
 
-def marker(missing: int) -> bytes:
+def gap_marker(missing: int) -> bytes:
     return f"\n[… {missing} bytes left out …]\n".encode()
 
 
-def views(lines: Iterable[Line]) -> list[OutputLine]:
+def line_views(lines: Iterable[Line]) -> list[OutputLine]:
     return [OutputLine(at=line.at, stream=line.stream, text=line.text) for line in lines]
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from delegate.queue.ending import Moved
+from delegate.queue.ending import Transition
 from delegate.states import FINAL_TASK_STATES, TaskState
 
 ALL_TASKS = "*"
-CLOCK = "clock"  # where the relay's own clock listens
-AGENTS = "agents"  # where the door for agents listens for the first that is at work
+CLOCK_KEY = "clock"  # where the relay's own clock listens
+AGENTS_KEY = "agents"  # where the door for agents listens for the first that is at work
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +25,7 @@ class Waiter:
     woken: anyio.Event = field(default_factory=anyio.Event)
     lane: str | None = None  # the lane it was woken for
 
-    def look(self) -> str | None:
+    def consume_wakeup(self) -> str | None:
         """It goes and looks for a task: from here on it can be woken again. Returns the lane it was woken for."""
         lane, self.lane = self.lane, None
         if self.woken.is_set():
@@ -36,12 +36,12 @@ class Waiter:
 class Hub:
     def __init__(self) -> None:
         self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
-        self._bells: dict[str, set[Bell]] = defaultdict(set)
+        self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self.closing = anyio.Event()
-        self.is_left_alone = False  # its keeper is gone: whoever works hands back, and nobody new comes
+        self.is_keeper_gone = False  # its keeper is gone: whoever works hands back, and nobody new comes
 
     @contextmanager
-    def waiting(self, lanes: Iterable[str]) -> Iterator[Waiter]:
+    def add_waiter(self, lanes: Iterable[str]) -> Iterator[Waiter]:
         waiter = Waiter(tuple(dict.fromkeys(lanes)))
         for lane in waiter.lanes:
             self._waiters[lane].append(waiter)
@@ -64,31 +64,31 @@ class Hub:
                 return
 
     @contextmanager
-    def listening(self, key: str) -> Iterator[Bell]:
-        bell = Bell()
-        self._bells[key].add(bell)
+    def subscribe(self, key: str) -> Iterator[Subscription]:
+        subscription = Subscription()
+        self._subscriptions[key].add(subscription)
         try:
-            yield bell
+            yield subscription
         finally:
-            self._bells[key].discard(bell)
-            if not self._bells[key]:
-                del self._bells[key]
+            self._subscriptions[key].discard(subscription)
+            if not self._subscriptions[key]:
+                del self._subscriptions[key]
 
-    def ring(self, task_id: str) -> None:
+    def notify(self, task_id: str) -> None:
         """Something happened to a task: its followers should look."""
-        for bell in (*self._bells.get(task_id, ()), *self._bells.get(ALL_TASKS, ())):
-            bell.rung.set()
+        for subscription in (*self._subscriptions.get(task_id, ()), *self._subscriptions.get(ALL_TASKS, ())):
+            subscription.rung.set()
 
-    def alert(self, task_id: str) -> None:
+    def notify_with_holder(self, task_id: str) -> None:
         """Something happened that the holder of the task should know, too: its own reports are no news to it."""
-        for bell in self._bells.get(holder_of(task_id), ()):
-            bell.rung.set()
-        self.ring(task_id)
+        for subscription in self._subscriptions.get(holder_key(task_id), ()):
+            subscription.notified.set()
+        self.notify(task_id)
 
-    def call(self, key: str) -> None:
+    def notify_key(self, key: str) -> None:
         """Whoever listens under this name should look."""
-        for bell in self._bells.get(key, ()):
-            bell.rung.set()
+        for subscription in self._subscriptions.get(key, ()):
+            subscription.notified.set()
 
     def close(self) -> None:
         """The relay stops: nobody should wait any longer."""
@@ -96,32 +96,32 @@ class Hub:
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.woken.set()
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.rung.set()
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.notified.set()
 
 
-class Bell:
+class Subscription:
     def __init__(self) -> None:
-        self.rung = anyio.Event()
+        self.notified = anyio.Event()
 
-    async def heard(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Wait for the next ring; False when there was none in time. Rings before the wait are not lost."""
         with anyio.move_on_after(seconds) as scope:
-            await self.rung.wait()
-        self.rung = anyio.Event()
+            await self.notified.wait()
+        self.notified = anyio.Event()
         return not scope.cancelled_caught
 
 
-def holder_of(task_id: str) -> str:
+def holder_key(task_id: str) -> str:
     """Where the runner that holds a task listens."""
     return f"{task_id}/holder"
 
 
-def tell(hub: Hub, moved: Moved) -> None:
-    for task in (moved.task, *moved.others):
+def notify(hub: Hub, transition: Transition) -> None:
+    for task in (transition.task, *transition.others):
         if task.state is TaskState.QUEUED and task.not_before is None:
             hub.wake(task.lane)
         if task.schedule_id is not None and task.state in FINAL_TASK_STATES:
-            hub.call(CLOCK)  # another schedule may have waited for this end
-        hub.alert(task.id)
+            hub.notify_key(CLOCK_KEY)  # another schedule may have waited for this end
+        hub.notify_with_holder(task.id)

@@ -20,9 +20,9 @@ from delegate.errors import (
     NoSuchRoute,
     Refused,
     Unauthenticated,
-    shown,
+    excerpt,
 )
-from delegate.wire.basics import NOT_OF_FORM, Problem, Wire
+from delegate.wire.basics import PATTERN_MESSAGES, Problem, Wire
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -30,10 +30,10 @@ MEDIA_TYPE = "application/problem+json"
 PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: as FastAPI takes them
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
 }
-Found = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
+ErrorDetails = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
 Location = tuple[str | int, ...]  # names of fields, and numbers of entries
 # What pydantic calls by these names; its own words are for who wrote the model.
-SAID = {
+ERROR_TEXTS = {
     "missing": "is missing",
     "extra_forbidden": "is not known here",
     "string_too_short": "is empty; give it a value, or leave it out",
@@ -42,7 +42,7 @@ SAID = {
     "too_short": "needs at least {min_length} entries, not {actual_length}",
     "too_long": "has more than {max_length} entries",
 }
-NO_CURSOR = "is no cursor; send `next` of the page before, as it came"
+INVALID_CURSOR = "is no cursor; send `next` of the page before, as it came"
 
 
 class Defect(DelegateError):
@@ -58,13 +58,13 @@ class MethodRefused(Refused):
     code, status = "method_not_allowed", 405
 
 
-def problem(error: DelegateError, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(error: DelegateError, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
     body = Problem(
         type=error.code,
         title=error.code.replace("_", " "),
         detail=error.message,
         status=error.status,
-        field=None if error.field is None else shown(error.field),
+        field=None if error.field is None else excerpt(error.field),
         hint=error.hint or None,
         request_id=request_id,
         retry_after=error.retry_after,
@@ -79,30 +79,30 @@ def problem(error: DelegateError, request_id: str, headers: Mapping[str, str] | 
 
 def install(app: FastAPI) -> None:
     @app.exception_handler(DelegateError)
-    async def known(request: Request, error: DelegateError) -> Response:
+    async def handle_known(request: Request, error: DelegateError) -> Response:
         if error.status >= 500:
             log.warning(
                 "request not served", extra={"path": request.url.path, "code": error.code, "why": error.message}
             )
-        return problem(error, request.state.request_id)
+        return problem_response(error, request.state.request_id)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem(fault(error.errors()[0]), request.state.request_id)
+    async def handle_invalid(request: Request, error: RequestValidationError) -> Response:
+        return problem_response(fault(error.errors()[0]), request.state.request_id)
 
     @app.exception_handler(HTTPException)
-    async def routing(request: Request, error: HTTPException) -> Response:
-        headers = {"allow": ", ".join(sorted(methods_here(request)))} if error.status_code == 405 else None
-        return problem(routing_fault(request, error), request.state.request_id, headers)
+    async def handle_routing(request: Request, error: HTTPException) -> Response:
+        headers = {"allow": ", ".join(sorted(allowed_methods(request)))} if error.status_code == 405 else None
+        return problem_response(routing_fault(request, error), request.state.request_id, headers)
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
+    async def handle_unexpected(request: Request, error: Exception) -> Response:
         request_id = request.state.request_id
         log.error("request failed", exc_info=error, extra={"path": request.url.path, "request_id": request_id})
-        return problem(Defect(request_id=request_id), request_id)
+        return problem_response(Defect(request_id=request_id), request_id)
 
 
-def methods_here(request: Request) -> set[str]:
+def allowed_methods(request: Request) -> set[str]:
     """Of all routes with this address; the one that was asked knows only its own."""
     here = [
         route
@@ -120,14 +120,14 @@ def routing_fault(request: Request, error: HTTPException) -> DelegateError:
     return MalformedBody(why=error.detail)
 
 
-def fault(found: Found, model: type[Wire] | None = None) -> DelegateError:
+def fault(found: ErrorDetails, model: type[Wire] | None = None) -> DelegateError:
     """What pydantic found wrong, in our words. `model` is what it looked for."""
     if found["type"] == "json_invalid":
         return MalformedBody(why=found["msg"].removeprefix("Invalid JSON: "))
     field = ".".join(str(part) for part in found["loc"] if part not in ("body", "query", "path"))
     if found["type"] == "string_too_short" and model is not None and is_required(model, found["loc"]):
         return InvalidField(field=field, why="is empty; give it a value")
-    return InvalidField(field=field or "body", why=said(found))
+    return InvalidField(field=field or "body", why=describe_error(found))
 
 
 def is_required(model: type[Wire], location: Location) -> bool:
@@ -160,11 +160,11 @@ def _models_in(annotation: Any) -> Iterator[type[Wire]]:  # Any: whatever may be
         yield from _models_in(part)
 
 
-def said(found: Found) -> str:
+def describe_error(found: ErrorDetails) -> str:
     if found["type"] == "string_pattern_mismatch" and "cursor" in found["loc"]:
-        return NO_CURSOR
-    if found["type"] == "string_pattern_mismatch" and (words := NOT_OF_FORM.get(found["ctx"]["pattern"])):
-        return words
-    if words := SAID.get(found["type"]):
-        return words.format_map(found.get("ctx", {}))
+        return INVALID_CURSOR
+    if found["type"] == "string_pattern_mismatch" and (text := PATTERN_MESSAGES.get(found["ctx"]["pattern"])):
+        return text
+    if text := ERROR_TEXTS.get(found["type"]):
+        return text.format_map(found.get("ctx", {}))
     return str(found["msg"]).removeprefix("Value error, ")

@@ -14,7 +14,7 @@ BODY_TIMEOUT = 60.0  # and then its body: a runner on a slow line needs them for
 HEAD_MAX = 64 * 1024  # bytes of headers, address included
 
 
-class OneWrite:
+class BufferedTransport:
     """A transport that holds what is written first until the turn of the loop is over or more comes.
 
     uvicorn writes the head of an answer and its body apart, and every write is a call to the kernel: with one less, a
@@ -24,16 +24,16 @@ class OneWrite:
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._held = b""
+        self._buffer = b""
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever a transport has
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if self._held:
+        if self._buffer:
             self._flush(data)
         else:
-            self._held = data
+            self._buffer = data
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class OneWrite:
         self._transport.close()
 
     def _flush(self, more: bytes = b"") -> None:
-        held, self._held = self._held, b""
+        held, self._buffer = self._buffer, b""
         if held or more:
             self._transport.write(held + more)
 
@@ -58,11 +58,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
-        self.transport = OneWrite(transport, self.loop)  # type: ignore[assignment]  # it is one, by delegation
-        self._expect(self.head_timeout)
+        self.transport = BufferedTransport(transport, self.loop)  # type: ignore[assignment]  # it is one, by delegation
+        self._set_deadline(self.head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect(None)
+        self._set_deadline(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -74,19 +74,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect(self.head_timeout)
+        self._set_deadline(self.head_timeout)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._in_head, self._head_size = False, 0
-        self._expect(self.body_timeout)
+        self._set_deadline(self.body_timeout)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head = True
-        self._expect(None)
+        self._set_deadline(None)
 
-    def _expect(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         """The next part of the request must be here within this time; None: nothing is under way."""
         if self._deadline is not None:
             self._deadline.cancel()

@@ -8,7 +8,7 @@ from datetime import datetime
 from delegate.errors import InvalidField, UnknownAgent
 from delegate.intake.submit import AGENTS_KNOWN
 from delegate.model import Change, Checkpoint, EventKind, Outcome, Result, Stream, Usage, is_agent
-from delegate.report.record import Item
+from delegate.report.record import ReportItem
 from delegate.states import PARKING_REASONS, AttemptState, Reason
 from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
 from delegate.wire.runners import FinishRequest, RecordItem, ReleaseRequest
@@ -22,27 +22,27 @@ STATES = {
 }
 
 
-def item_of(item: RecordItem) -> Item:
+def item_of(item: RecordItem) -> ReportItem:
     if item.kind is EventKind.OUTPUT:
-        return Item(
+        return ReportItem(
             seq=item.seq,
             through=item.seq,
             at=item.at,
             kind=item.kind,
             stream=item.stream or Stream.STDOUT,
-            output=_decoded(item.output or ""),
+            output=_decode_output(item.output or ""),
         )
     if item.kind is EventKind.SKIPPED:
         through = item.seq if item.through is None else item.through
         if through < item.seq:
             raise InvalidField(field="items.through", why="must not be below seq")
-        return Item(
+        return ReportItem(
             seq=item.seq, through=through, at=item.at, kind=item.kind, data=item.data, skipped_bytes=item.bytes or 0
         )
-    return Item(seq=item.seq, through=item.seq, at=item.at, kind=item.kind, data=item.data)
+    return ReportItem(seq=item.seq, through=item.seq, at=item.at, kind=item.kind, data=item.data)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_output(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from delegate.config.settings import Settings
 from delegate.errors import MalformedBody, NoSuchAttempt, NoSuchSchedule, NoSuchTask, UnsupportedMedia
 from delegate.model import AttemptId, ScheduleId, TaskId
-from delegate.queue.rules import Rules, rules_of
+from delegate.queue.rules import QueueRules, rules_of
 from delegate.relay.notify import Hub
 from delegate.relay.problems import fault
 from delegate.store.database import Database
@@ -30,7 +30,7 @@ class Relay:
     hub: Hub = field(default_factory=Hub)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> QueueRules:
         return rules_of(self.settings)
 
     def now(self) -> datetime:
@@ -79,7 +79,7 @@ class JsonBody(Generic[M]):
         self.model = model
 
     async def __call__(self, request: Request) -> M:
-        check_kind(request)
+        check_content_type(request)
         try:
             return self.model.model_validate_json(await request.body(), strict=True)
         except ValidationError as error:
@@ -89,7 +89,7 @@ class JsonBody(Generic[M]):
             raise MalformedBody(why="it ended too early") from error
 
 
-def check_kind(request: Request) -> None:
+def check_content_type(request: Request) -> None:
     """A form of a web page can send anything but this kind without asking first."""
     given = ",".join(request.headers.getlist("content-type")).partition(";")[0].strip().lower()
     if given != "application/json":

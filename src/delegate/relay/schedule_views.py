@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import timedelta
 
-from delegate.intake.deciding import upcoming
+from delegate.intake.deciding import upcoming_times
 from delegate.intake.schedules import FullSchedule
 from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleView
 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
-    timing, times = schedule.timing, upcoming(schedule)
+    timing, times = schedule.timing, upcoming_times(schedule)
     return ScheduleView(
         schedule_id=schedule.id,
         status=schedule.state,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from delegate.errors import IllegalMove
 from delegate.intake import schedules as intake
-from delegate.intake.from_wire import pipeline_wish, schedule_wish
+from delegate.intake.from_wire import parse_pipeline, parse_schedule
 from delegate.model import ScheduleId, Task
 from delegate.queue import finish
-from delegate.relay.notify import CLOCK, tell
+from delegate.relay.notify import CLOCK_KEY, notify
 from delegate.relay.requests import Relay
 from delegate.relay.schedule_views import detail_view, schedule_view
-from delegate.relay.views import cursor_after, place_of
+from delegate.relay.views import next_cursor, parse_page_cursor
 from delegate.schedule.model import Schedule, ScheduleState
 from delegate.wire.schedules import PipelineRequest, ScheduleDetail, SchedulePage, ScheduleRequest
 
@@ -23,27 +23,25 @@ class Cancellation:
     tasks: tuple[Task, ...]  # those that were cancelled with it
 
 
-async def create(relay: Relay, wanted: ScheduleRequest) -> intake.Created:
-    created = await intake.create(relay.database, schedule_wish(wanted), relay.settings, relay.now())
-    relay.hub.call(CLOCK)
+async def create(relay: Relay, wanted: ScheduleRequest) -> intake.CreatedSchedule:
+    created = await intake.create(relay.database, parse_schedule(wanted), relay.settings, relay.now())
+    relay.hub.notify_key(CLOCK_KEY)
     return created
 
 
 async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.CreatedPipeline:
-    created = await intake.create_pipeline(relay.database, pipeline_wish(wanted), relay.settings, relay.now())
-    relay.hub.call(CLOCK)
+    created = await intake.create_pipeline(relay.database, parse_pipeline(wanted), relay.settings, relay.now())
+    relay.hub.notify_key(CLOCK_KEY)
     return created
 
 
 async def page(relay: Relay, status: ScheduleState | None, limit: int, cursor: str | None) -> SchedulePage:
-    rows = await intake.page(relay.database, state=status, before=place_of(cursor), limit=limit)
-    return SchedulePage(
-        schedules=[schedule_view(schedule) for _, schedule in rows], next=cursor_after("s", rows, limit)
-    )
+    rows = await intake.page(relay.database, state=status, before=parse_page_cursor(cursor), limit=limit)
+    return SchedulePage(schedules=[schedule_view(schedule) for _, schedule in rows], next=next_cursor("s", rows, limit))
 
 
 async def detail(relay: Relay, schedule_id: ScheduleId, history_limit: int) -> ScheduleDetail:
-    return detail_view(await intake.in_full(relay.database, schedule_id, history_limit))
+    return detail_view(await intake.read_full_schedule(relay.database, schedule_id, history_limit))
 
 
 async def pause(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
@@ -52,7 +50,7 @@ async def pause(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
 
 async def resume(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
     resumed = await intake.resume(relay.database, schedule_id, reason, relay.now())
-    relay.hub.call(CLOCK)
+    relay.hub.notify_key(CLOCK_KEY)
     return resumed
 
 
@@ -63,8 +61,8 @@ async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tas
     if cancelled.open_task is None:
         return Cancellation(schedule=cancelled.schedule, tasks=())
     try:
-        moved = await finish.cancel(relay.database, cancelled.open_task, reason, now)
+        transition = await finish.cancel(relay.database, cancelled.open_task, reason, now)
     except IllegalMove:  # it has just ended by itself
         return Cancellation(schedule=cancelled.schedule, tasks=())
-    tell(relay.hub, moved)
-    return Cancellation(schedule=cancelled.schedule, tasks=(moved.task,))
+    notify(relay.hub, transition)
+    return Cancellation(schedule=cancelled.schedule, tasks=(transition.task,))

@@ -25,29 +25,29 @@ from delegate.model import (
     TaskId,
     Usage,
 )
-from delegate.queue.checkpoints import Forerunner
-from delegate.queue.claim import Held
-from delegate.queue.waiting import Surroundings, why
+from delegate.queue.checkpoints import ContinuedTask
+from delegate.queue.claim import ClaimedTask
+from delegate.queue.waiting import QueueSnapshot, why
 from delegate.relay.requests import Relay
 from delegate.report import follow
-from delegate.report.record import Standing
+from delegate.report.record import AttemptSignals
 from delegate.states import ADVICE, TaskState
 from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
 from delegate.wire.parts import (
     ChangeView,
     CheckpointView,
     ChoiceView,
+    ContinuedTaskView,
     EffectView,
-    ForerunnerView,
     IssueView,
     QuestionView,
     ResultView,
     UsageView,
 )
-from delegate.wire.runners import Assignment, Control, Message
+from delegate.wire.runners import Assignment, Control, MessageView
 from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskDetail, TaskPage, TaskView
 
-SHOWN: dict[TaskState, TaskStatus] = {
+STATUS_OF_STATE: dict[TaskState, TaskStatus] = {
     TaskState.BLOCKED: "queued",
     TaskState.QUEUED: "queued",
     TaskState.RUNNING: "running",
@@ -59,7 +59,7 @@ SHOWN: dict[TaskState, TaskStatus] = {
 PRIORITIES: dict[Priority, PriorityName] = {Priority.P0: "P0", Priority.P1: "P1", Priority.P2: "P2"}
 
 
-def answer(view: Wire, status: int = 200) -> Response:
+def respond(view: Wire, status: int = 200) -> Response:
     return Response(view.model_dump_json(by_alias=True), status, media_type="application/json")
 
 
@@ -74,10 +74,10 @@ def usage_view(usage: Usage) -> UsageView:
     )
 
 
-def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
+def task_view(task: Task, snapshot: QueueSnapshot | None = None) -> TaskView:
     return TaskView(
         task_id=task.id,
-        status=SHOWN[task.state],
+        status=STATUS_OF_STATE[task.state],
         priority=PRIORITIES[task.priority],
         agent=task.agent,
         model=task.model,
@@ -109,7 +109,7 @@ def task_view(task: Task, around: Surroundings | None = None) -> TaskView:
         reason=task.reason,
         message=task.message,
         advice=ADVICE[task.reason] if task.reason else None,
-        why=None if around is None else why(task, around),
+        why=None if snapshot is None else why(task, snapshot),
         created_at=task.created_at,
         started_at=task.started_at,
         finished_at=task.finished_at,
@@ -170,17 +170,17 @@ def checkpoint_view(checkpoint: Checkpoint | None) -> CheckpointView | None:
     return None if checkpoint is None else CheckpointView(**asdict(checkpoint))
 
 
-def forerunner_view(forerunner: Forerunner | None, machine: str) -> ForerunnerView | None:
-    if forerunner is None:
+def continued_task_view(continued_task: ContinuedTask | None, machine: str) -> ContinuedTaskView | None:
+    if continued_task is None:
         return None
-    task = forerunner.task
+    task = continued_task.task
     pushed = task.result if task.state is TaskState.COMPLETED else None
-    return ForerunnerView(
+    return ContinuedTaskView(
         task_id=task.id,
-        status=SHOWN[task.state],
+        status=STATUS_OF_STATE[task.state],
         prompt=task.prompt,
         message=task.message,
-        checkpoint=checkpoint_view(forerunner.checkpoint),
+        checkpoint=checkpoint_view(continued_task.checkpoint),
         branch=pushed.branch if pushed else None,
         repository=task.repository,
         working_directory=task.working_directory if task.machine == machine else None,
@@ -195,8 +195,8 @@ def change_view(change: Change) -> ChangeView:
     return ChangeView(**asdict(change))
 
 
-def runner_view(runner: Runner, around: Surroundings, task_id: str | None) -> RunnerView:
-    state: RunnerState = "silent" if not around.alive(runner) else "idle" if task_id is None else "busy"
+def runner_view(runner: Runner, snapshot: QueueSnapshot, task_id: str | None) -> RunnerView:
+    state: RunnerState = "silent" if not snapshot.is_alive(runner) else "idle" if task_id is None else "busy"
     return RunnerView(
         id=runner.id,
         name=runner.name,
@@ -210,7 +210,7 @@ def runner_view(runner: Runner, around: Surroundings, task_id: str | None) -> Ru
     )
 
 
-def assignment(held: Held) -> Assignment:
+def assignment(held: ClaimedTask) -> Assignment:
     task, attempt = held.task, held.attempt
     return Assignment(
         attempt_id=attempt.id,
@@ -235,46 +235,46 @@ def assignment(held: Held) -> Assignment:
         context=task.context,
         choices=[choice_view(choice) for choice in task.choices],
         lineage=task.lineage,
-        checkpoint=checkpoint_view(held.heritage.checkpoint),
-        forerunner=forerunner_view(held.heritage.forerunner, task.machine),
+        checkpoint=checkpoint_view(held.continuation.checkpoint),
+        continued_task=continued_task_view(held.continuation.continued_task, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],
-        effects=[effect_view(effect) for effect in held.heritage.effects],
+        effects=[effect_view(effect) for effect in held.continuation.effects],
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
     )
 
 
-def control(standing: Standing) -> Control:
+def control(signals: AttemptSignals) -> Control:
     return Control(
-        next_seq=standing.next_seq,
-        cancel=standing.cancel,
-        messages=[Message(id=message.id, text=message.text) for message in standing.messages],
-        asked=standing.asked,
+        next_seq=signals.next_seq,
+        cancel=signals.cancel,
+        messages=[MessageView(id=message.id, text=message.text) for message in signals.messages],
+        asked=signals.asked,
     )
 
 
 async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor: str | None) -> TaskPage:
     """The newest first; `cursor` is `next` of the page before."""
-    rows = await follow.page(relay.database, states=_states(status), before=place_of(cursor), limit=limit)
+    rows = await follow.page(relay.database, states=_states(status), before=parse_page_cursor(cursor), limit=limit)
     shown = [task for _, task in rows]
-    around = await follow.surroundings(relay.database, relay.rules, relay.now(), shown)
-    return TaskPage(tasks=[task_view(task, around) for task in shown], next=cursor_after("t", rows, limit))
+    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, relay.now(), shown)
+    return TaskPage(tasks=[task_view(task, snapshot) for task in shown], next=next_cursor("t", rows, limit))
 
 
-def place_of(cursor: str | None) -> int | None:
+def parse_page_cursor(cursor: str | None) -> int | None:
     """Where the page before has ended, in the order of what is listed."""
     return None if cursor is None else int(cursor[1:])
 
 
-def cursor_after(kind: str, rows: Sequence[tuple[int, object]], limit: int) -> str | None:
+def next_cursor(kind: str, rows: Sequence[tuple[int, object]], limit: int) -> str | None:
     """For the page after these rows, each with its place; a letter keeps the cursors of two lists apart."""
     return f"{kind}{rows[-1][0]}" if len(rows) == limit else None
 
 
 async def task_detail(relay: Relay, task_id: TaskId) -> TaskDetail:
-    full = await follow.task_in_full(relay.database, task_id, relay.rules, relay.now())
+    full = await follow.read_full_task(relay.database, task_id, relay.rules, relay.now())
     return TaskDetail(
-        task=task_view(full.task, full.around),
+        task=task_view(full.task, full.snapshot),
         checkpoint=checkpoint_view(full.checkpoint),
         attempts=[attempt_view(attempt) for attempt in full.attempts],
         events=[event_view(event) for event in full.events],

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from delegate.errors import Forbidden, IllegalMove, NoSuchTask
 from delegate.model import Effect, EffectKind, EffectState, Mode, Runner, Task, TaskId
-from delegate.queue.lease_guard import Holder
-from delegate.report.record import Standing, renewed
+from delegate.queue.lease_guard import LeaseRef
+from delegate.report.record import AttemptSignals, renew_lease
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import has_attempt_of
 from delegate.store.database import Connection, Database
@@ -17,7 +17,7 @@ from delegate.store.tasks import chain_of, get_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class EffectReport:
     """What a runner says of an effect of the attempt it holds."""
 
     kind: EffectKind
@@ -28,25 +28,29 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class ChainEffects:
     """How a chain of tasks stands outside."""
 
     state: TaskState
     effects: list[Effect]
 
 
-async def announce(database: Database, holder: Holder, told: Told, now: datetime) -> tuple[Task, Standing]:
+async def record_effect(
+    database: Database, lease: LeaseRef, report: EffectReport, now: datetime
+) -> tuple[Task, AttemptSignals]:
     """Write it down, if the runner still holds the attempt; its lease is renewed with it."""
-    return await database.write("effect", lambda connection: _announce(connection, holder, told, now))
+    return await database.write("effect", lambda connection: _record_effect(connection, lease, report, now))
 
 
-async def outside(database: Database, task_id: TaskId, runner: Runner) -> Outside:
+async def read_chain_effects(database: Database, task_id: TaskId, runner: Runner) -> ChainEffects:
     """For a runner of a machine that had an attempt of the task, however long ago."""
-    return await database.read(lambda connection: _outside(connection, task_id, runner))
+    return await database.read(lambda connection: _read_chain_effects(connection, task_id, runner))
 
 
-def _announce(connection: Connection, holder: Holder, told: Told, now: datetime) -> tuple[Task, Standing]:
-    task, standing = renewed(connection, holder, 0, now)
+def _record_effect(
+    connection: Connection, lease: LeaseRef, report: EffectReport, now: datetime
+) -> tuple[Task, AttemptSignals]:
+    task, signals = renew_lease(connection, lease, 0, now)
     if task.mode is Mode.IN_PLACE:
         raise IllegalMove(
             task_id=task.id,
@@ -58,18 +62,18 @@ def _announce(connection: Connection, holder: Holder, told: Told, now: datetime)
         connection,
         Effect(
             task_id=task.id,
-            kind=told.kind,
-            fence=holder.fence,
-            state=told.state,
-            target=told.target,
-            expected=told.expected,
-            external_id=told.external_id,
+            kind=report.kind,
+            fence=lease.fence,
+            state=report.state,
+            target=report.target,
+            expected=report.expected,
+            external_id=report.external_id,
         ),
     )
-    return task, standing
+    return task, signals
 
 
-def _outside(connection: Connection, task_id: TaskId, runner: Runner) -> Outside:
+def _read_chain_effects(connection: Connection, task_id: TaskId, runner: Runner) -> ChainEffects:
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
@@ -80,4 +84,4 @@ def _outside(connection: Connection, task_id: TaskId, runner: Runner) -> Outside
     # A retry that is under way may still adopt what this task has left outside.
     live = [state for _, state in chain if state not in FINAL_TASK_STATES]
     effects = effects_of(connection, [member for member, _ in chain])
-    return Outside(state=live[-1] if live else task.state, effects=effects)
+    return ChainEffects(state=live[-1] if live else task.state, effects=effects)

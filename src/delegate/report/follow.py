@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
 from delegate.model import Attempt, AttemptId, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
-from delegate.queue.rules import Rules, start_of_day
-from delegate.queue.waiting import Surroundings, around_tasks
+from delegate.queue.rules import QueueRules, start_of_day
+from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
 from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
 from delegate.store.database import Connection, Database
@@ -33,7 +33,7 @@ TIMELINE_MAX = 10_000
 # PostgreSQL hands out event ids before their transactions commit. A hole in the ids is waited for this long, as no
 # transaction of ours takes longer: the longest settles CASCADE_MAX tasks (queue/ending.py) in less than half of it.
 # After that it is the trace of one that was rolled back, or of a task long dropped.
-HOLE_PATIENCE = timedelta(seconds=5)
+ID_GAP_TIMEOUT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +45,24 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class TaskUpdates:
     events: list[Event]
     chunks: list[OutputChunk]
     task: Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStanding:
+class TaskOverview:
     """How a task stands, without all that has happened."""
 
     task: Task
     attempts: list[Attempt]
-    around: Surroundings
+    snapshot: QueueSnapshot
     checkpoint: Checkpoint | None  # that its last attempt has left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FullTask(TaskStanding):
+class FullTask(TaskOverview):
     events: list[Event]
 
 
@@ -80,17 +80,17 @@ class RelayState:
     spent_today_usd: float
 
 
-async def task_standing(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> TaskStanding:
-    return await database.read(lambda connection: _standing(connection, task_id, rules, now))
+async def read_task_overview(database: Database, task_id: TaskId, rules: QueueRules, now: datetime) -> TaskOverview:
+    return await database.read(lambda connection: _read_overview(connection, task_id, rules, now))
 
 
-async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: datetime) -> FullTask:
+async def read_full_task(database: Database, task_id: TaskId, rules: QueueRules, now: datetime) -> FullTask:
     def read(connection: Connection) -> FullTask:
-        found = _standing(connection, task_id, rules, now)
+        found = _read_overview(connection, task_id, rules, now)
         return FullTask(
             task=found.task,
             attempts=found.attempts,
-            around=found.around,
+            snapshot=found.snapshot,
             checkpoint=found.checkpoint,
             events=last_events_of_task(connection, task_id, TIMELINE_MAX),
         )
@@ -98,19 +98,19 @@ async def task_in_full(database: Database, task_id: TaskId, rules: Rules, now: d
     return await database.read(read)
 
 
-def _standing(connection: Connection, task_id: TaskId, rules: Rules, now: datetime) -> TaskStanding:
-    task = _existing(connection, task_id)
-    return TaskStanding(
+def _read_overview(connection: Connection, task_id: TaskId, rules: QueueRules, now: datetime) -> TaskOverview:
+    task = _require_task(connection, task_id)
+    return TaskOverview(
         task=task,
         attempts=attempts_of_task(connection, task_id),
-        around=around_tasks(connection, [task], rules, now),
+        snapshot=read_snapshot(connection, [task], rules, now),
         checkpoint=last_checkpoint(connection, [task_id]),
     )
 
 
 async def change_of(database: Database, task_id: TaskId) -> Change:
     def read(connection: Connection) -> Change:
-        change = last_change(connection, _existing(connection, task_id).id)
+        change = last_change(connection, _require_task(connection, task_id).id)
         if change is None:
             raise NoChange(task_id=task_id)
         return change
@@ -122,7 +122,7 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     """What the agent was told last; before its start, what was asked for."""
 
     def read(connection: Connection) -> GivenPrompt:
-        task = _existing(connection, task_id)
+        task = _require_task(connection, task_id)
         told = last_event_of_kind(connection, task_id, EventKind.PROMPT)
         if told is None:
             return GivenPrompt(text=task.prompt, is_rendered=False)
@@ -131,9 +131,11 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     return await database.read(read)
 
 
-async def surroundings(database: Database, rules: Rules, now: datetime, tasks: Sequence[Task] = ()) -> Surroundings:
+async def read_queue_snapshot(
+    database: Database, rules: QueueRules, now: datetime, tasks: Sequence[Task] = ()
+) -> QueueSnapshot:
     """What `why` must know, of these tasks too if they wait for others."""
-    return await database.read(lambda connection: around_tasks(connection, tasks, rules, now))
+    return await database.read(lambda connection: read_snapshot(connection, tasks, rules, now))
 
 
 async def page(
@@ -154,12 +156,12 @@ async def relay_state(database: Database, now: datetime) -> RelayState:
     return await database.read(read)
 
 
-async def news_of_task(database: Database, task_id: TaskId, cursor: Cursor) -> News:
+async def read_task_updates(database: Database, task_id: TaskId, cursor: Cursor) -> TaskUpdates:
     """What came after the cursor. The task is read first: if it has ended then, nothing can come after these."""
 
-    def read(connection: Connection) -> News:
-        return News(
-            task=_existing(connection, task_id),
+    def read(connection: Connection) -> TaskUpdates:
+        return TaskUpdates(
+            task=_require_task(connection, task_id),
             events=events_of_task(connection, task_id, after=cursor.event, limit=EVENTS_PER_READ),
             chunks=output_of_task(connection, task_id, after=cursor.output, limit=CHUNKS_PER_READ),
         )
@@ -167,12 +169,12 @@ async def news_of_task(database: Database, task_id: TaskId, cursor: Cursor) -> N
     return await database.read(read)
 
 
-async def output_news(database: Database, task_id: TaskId, after: int) -> News:
+async def read_output_updates(database: Database, task_id: TaskId, after: int) -> TaskUpdates:
     """The same for output alone: what came after this chunk."""
 
-    def read(connection: Connection) -> News:
-        task = _existing(connection, task_id)
-        return News(
+    def read(connection: Connection) -> TaskUpdates:
+        task = _require_task(connection, task_id)
+        return TaskUpdates(
             task=task, events=[], chunks=output_of_task(connection, task_id, after=after, limit=CHUNKS_PER_READ)
         )
 
@@ -187,7 +189,7 @@ async def end_of_task_feed(database: Database, task_id: TaskId) -> Cursor:
     return await database.read(read)
 
 
-async def news_of_all(database: Database, after: int) -> list[Event]:
+async def read_events_after(database: Database, after: int) -> list[Event]:
     return await database.read(lambda connection: events_after(connection, after, EVENTS_PER_READ))
 
 
@@ -196,34 +198,34 @@ async def end_of_feed(database: Database) -> int:
 
 
 @dataclass(slots=True)
-class Holes:
+class IdGaps:
     """What a follower does about numbers that are missing: wait once for all those below what it has seen."""
 
-    settled: int = 0  # up to this number, what is missing will not come any more
+    final_up_to: int = 0  # up to this number, what is missing will not come any more
     seen: int = 0  # the highest number when the waiting began
     since: float = 0.0  # seconds on the follower's own clock
 
-    def pass_over(self, events: Sequence[Event], after: int, now: float) -> list[Event]:
+    def take_contiguous(self, events: Sequence[Event], after: int, now: float) -> list[Event]:
         """The events up to the first hole that may still be filled."""
         told: list[Event] = []
         for event in events:
-            if event.id != after + 1 and event.id > self.settled and not self._waited_for(event, events[-1], now):
+            if event.id != after + 1 and event.id > self.final_up_to and not self._is_final(event, events[-1], now):
                 break
             told.append(event)
             after = event.id
         return told
 
-    def _waited_for(self, event: Event, newest: Event, now: float) -> bool:
+    def _is_final(self, event: Event, newest: Event, now: float) -> bool:
         if event.id > self.seen:
             self.seen, self.since = newest.id, now
-        elif now - self.since >= HOLE_PATIENCE.total_seconds():
-            self.settled = self.seen
-        return event.id <= self.settled
+        elif now - self.since >= ID_GAP_TIMEOUT.total_seconds():
+            self.final_up_to = self.seen
+        return event.id <= self.final_up_to
 
 
 async def attempts_of(database: Database, task_id: TaskId) -> list[Attempt]:
     def read(connection: Connection) -> list[Attempt]:
-        return attempts_of_task(connection, _existing(connection, task_id).id)
+        return attempts_of_task(connection, _require_task(connection, task_id).id)
 
     return await database.read(read)
 
@@ -241,7 +243,7 @@ def with_gaps(chunks: Sequence[OutputChunk], expected: int) -> Iterator[tuple[in
         expected = chunk.offset + len(chunk.data)
 
 
-def _existing(connection: Connection, task_id: TaskId) -> Task:
+def _require_task(connection: Connection, task_id: TaskId) -> Task:
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)

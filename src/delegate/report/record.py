@@ -8,7 +8,7 @@ from datetime import datetime
 
 from delegate.errors import EventConflict, SequenceGap, StaleFence
 from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputChunk, Stream, Task, Usage
-from delegate.queue.lease_guard import Holder, held_attempt, look_at_held, task_held_by
+from delegate.queue.lease_guard import LeaseRef, lock_running_attempt, lock_task_of_attempt, read_held_attempt
 from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.database import Connection, Database
@@ -27,7 +27,7 @@ COST_MAX = 1e9  # as FinishRequest has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class ReportItem:
     """One numbered entry of a runner's report; `through` is its last number when it stands for several."""
 
     seq: int
@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AttemptSignals:
     """What a runner must know about an attempt it holds."""
 
     next_seq: int
@@ -50,51 +50,57 @@ class Standing:
     asked: bool = False  # by its agent, which should end its turn now
 
     @property
-    def is_news(self) -> bool:
+    def is_urgent(self) -> bool:
         """Worth an answer at once."""
         return self.cancel is not None or bool(self.messages) or self.asked
 
 
-async def record(database: Database, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
-    return await database.write("record", lambda connection: _record(connection, holder, items, now))
+async def record(
+    database: Database, lease: LeaseRef, items: Sequence[ReportItem], now: datetime
+) -> tuple[Task, AttemptSignals]:
+    return await database.write("record", lambda connection: _record(connection, lease, items, now))
 
 
-async def renew(database: Database, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
-    return await database.write("renew", lambda connection: renewed(connection, holder, messages_seen, now))
+async def renew(database: Database, lease: LeaseRef, messages_seen: int, now: datetime) -> tuple[Task, AttemptSignals]:
+    return await database.write("renew", lambda connection: renew_lease(connection, lease, messages_seen, now))
 
 
-async def standing(database: Database, holder: Holder, messages_seen: int) -> Standing:
+async def signals(database: Database, lease: LeaseRef, messages_seen: int) -> AttemptSignals:
     """A look only: a long poll looks again and again, and waits for nobody who writes."""
 
-    def read(connection: Connection) -> Standing:
-        task, attempt = look_at_held(connection, holder)
+    def read(connection: Connection) -> AttemptSignals:
+        task, attempt = read_held_attempt(connection, lease)
         seen = max(attempt.messages_seen, messages_seen)
-        return _standing(connection, task, attempt, messages_seen=seen)
+        return _read_signals(connection, task, attempt, messages_seen=seen)
 
     return await database.read(read)
 
 
-def renewed(connection: Connection, holder: Holder, messages_seen: int, now: datetime) -> tuple[Task, Standing]:
-    attempt = held_attempt(connection, holder)
-    task = task_held_by(connection, attempt)
+def renew_lease(
+    connection: Connection, lease: LeaseRef, messages_seen: int, now: datetime
+) -> tuple[Task, AttemptSignals]:
+    attempt = lock_running_attempt(connection, lease)
+    task = lock_task_of_attempt(connection, attempt)
     if not renew_attempt(connection, attempt, messages_seen=messages_seen, now=now):
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
+        raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
     seen = max(attempt.messages_seen, messages_seen)
-    return task, _standing(connection, task, attempt, messages_seen=seen)
+    return task, _read_signals(connection, task, attempt, messages_seen=seen)
 
 
-def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: datetime) -> tuple[Task, Standing]:
-    attempt = held_attempt(connection, holder)
-    task = task_held_by(connection, attempt)
+def _record(
+    connection: Connection, lease: LeaseRef, items: Sequence[ReportItem], now: datetime
+) -> tuple[Task, AttemptSignals]:
+    attempt = lock_running_attempt(connection, lease)
+    task = lock_task_of_attempt(connection, attempt)
     fresh = _fresh(connection, attempt, items)
-    events, chunks, end = placed(task, attempt, fresh)
+    events, chunks, end = build_rows(task, attempt, fresh)
     append_events(connection, events)
     append_output(connection, chunks)
     for item in fresh:
         if item.kind is EventKind.SESSION and isinstance(session_id := item.data.get("sessionId"), str):
             keep_session(connection, attempt, session_id)
         if item.kind is EventKind.USAGE:
-            keep_usage(connection, attempt, told_usage(item.data))
+            keep_usage(connection, attempt, parse_usage(item.data))
     lost = sum(item.skipped_bytes for item in fresh) + _trim(connection, task, attempt, end)
     next_seq = fresh[-1].through + 1 if fresh else attempt.next_seq
     if not advance_attempt(
@@ -105,14 +111,16 @@ def _record(connection: Connection, holder: Holder, items: Sequence[Item], now: 
         truncated_bytes=attempt.truncated_bytes + lost,
         now=now,
     ):
-        raise StaleFence(attempt_id=attempt.id, fence=holder.fence)
-    return task, _standing(connection, task, replace(attempt, next_seq=next_seq), messages_seen=attempt.messages_seen)
+        raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
+    return task, _read_signals(
+        connection, task, replace(attempt, next_seq=next_seq), messages_seen=attempt.messages_seen
+    )
 
 
-def _fresh(connection: Connection, attempt: Attempt, items: Sequence[Item]) -> list[Item]:
+def _fresh(connection: Connection, attempt: Attempt, items: Sequence[ReportItem]) -> list[ReportItem]:
     """The items not stored yet. One that is stored must be the same; one that leaves a gap is refused."""
     expected = attempt.next_seq
-    fresh: list[Item] = []
+    fresh: list[ReportItem] = []
     for item in items:
         if item.seq < expected and not fresh:
             _check_same(connection, attempt, item)
@@ -124,23 +132,25 @@ def _fresh(connection: Connection, attempt: Attempt, items: Sequence[Item]) -> l
     return fresh
 
 
-def _check_same(connection: Connection, attempt: Attempt, item: Item) -> None:
+def _check_same(connection: Connection, attempt: Attempt, item: ReportItem) -> None:
     event = event_at(connection, attempt.id, item.seq)
     chunks = output_at(connection, attempt.id, item.seq)
     if item.kind is EventKind.OUTPUT:
-        same = event is None and all(_is_left_of(item, chunk) for chunk in chunks)
+        same = event is None and all(_is_remainder_of(item, chunk) for chunk in chunks)
     else:
         same = not chunks and (event is None or (event.kind, event.data) == (item.kind, _event_data(item)))
     if not same:
         raise EventConflict(attempt_id=attempt.id, seq=item.seq)
 
 
-def _is_left_of(item: Item, chunk: OutputChunk) -> bool:
+def _is_remainder_of(item: ReportItem, chunk: OutputChunk) -> bool:
     """Before the place of the cut a chunk stays as it came; behind it, the limit may take some from its front."""
     return chunk.stream is item.stream and (item.output.startswith(chunk.data) or item.output.endswith(chunk.data))
 
 
-def placed(task: Task, attempt: Attempt, items: Sequence[Item]) -> tuple[list[NewEvent], list[NewOutput], int]:
+def build_rows(
+    task: Task, attempt: Attempt, items: Sequence[ReportItem]
+) -> tuple[list[NewEvent], list[NewOutput], int]:
     """Pure: the rows of these items, and where the output ends after them."""
     head = head_limit(task)
     events: list[NewEvent] = []
@@ -176,18 +186,18 @@ def placed(task: Task, attempt: Attempt, items: Sequence[Item]) -> tuple[list[Ne
     return events, chunks, end
 
 
-def _event_data(item: Item) -> dict[str, object]:
+def _event_data(item: ReportItem) -> dict[str, object]:
     return item.data | {"bytes": item.skipped_bytes} if item.kind is EventKind.SKIPPED else item.data
 
 
-def split_at(data: bytes, place: int) -> list[bytes]:
+def split_at(data: bytes, position: int) -> list[bytes]:
     """In two where the kept beginning ends, so that the cut later falls between rows."""
-    if 0 < place < len(data):
-        return [data[:place], data[place:]]
+    if 0 < position < len(data):
+        return [data[:position], data[position:]]
     return [data] if data else []
 
 
-def told_usage(data: dict[str, object]) -> Usage:
+def parse_usage(data: dict[str, object]) -> Usage:
     """Pure: what a usage event says; a runner's numbers that are none count as nothing."""
     numbers = {name: value for name, value in data.items() if isinstance(value, int | float) and value >= 0}
     cost = float(numbers.get("costUsd", 0))
@@ -212,9 +222,9 @@ def _trim(connection: Connection, task: Task, attempt: Attempt, end: int) -> int
     return cut_output(connection, attempt.id, start=head, end=tail_start) if tail_start > head else 0
 
 
-def _standing(connection: Connection, task: Task, attempt: Attempt, *, messages_seen: int) -> Standing:
+def _read_signals(connection: Connection, task: Task, attempt: Attempt, *, messages_seen: int) -> AttemptSignals:
     cancel = (task.cancel_reason or "cancelled") if task.cancel_requested_at is not None else None
-    return Standing(
+    return AttemptSignals(
         next_seq=attempt.next_seq,
         cancel=cancel,
         messages=tuple(messages_after(connection, task.id, messages_seen)),

@@ -15,7 +15,7 @@ from delegate.store.retention import (
     drop_schedules_ended_before,
     output_total,
 )
-from delegate.store.runners import forget_runners
+from delegate.store.runners import delete_silent_runners
 
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
@@ -35,7 +35,9 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
     while count := await database.write("retain.size", lambda connection: _drop_excess(connection, settings)):
         touched += count
     silent_since = now - RUNNER_FORGOTTEN_AFTER
-    await database.write("retain.runners", lambda connection: forget_runners(connection, silent_since=silent_since))
+    await database.write(
+        "retain.runners", lambda connection: delete_silent_runners(connection, silent_since=silent_since)
+    )
     if touched:
         log.info("old tasks dropped", extra={"count": touched})
     return touched
@@ -43,7 +45,7 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
 
 async def _retain_schedules(database: Database, oldest_kept: datetime) -> None:
     for drop in (drop_schedules_ended_before, drop_runs_before):
-        while await database.write("retain.schedules", partial(drop, moment=oldest_kept, limit=RUNS_PER_STEP)):
+        while await database.write("retain.schedules", partial(drop, cutoff=oldest_kept, limit=RUNS_PER_STEP)):
             pass
 
 

@@ -13,10 +13,10 @@ import stamina.instrumentation
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError
-from delegate.log import conceal, configure
-from delegate.runner.context import equip
-from delegate.runner.keeper_link import Orders
-from delegate.runner.loop import live
+from delegate.log import configure, filter_log_lines
+from delegate.runner.context import build_context
+from delegate.runner.keeper_link import KeeperLink
+from delegate.runner.loop import run_until_shutdown
 from delegate.runner.process.agent_process import become_subreaper
 from delegate.runner.slot import FILE_NAME, Slot
 
@@ -28,9 +28,11 @@ def slot_name(text: str) -> str:
 
 
 async def run(settings: Settings, slot: Slot, name: str, url: str, report_fd: int | None) -> None:
-    equipment = equip(settings, os.environ, slot=slot, name=name, url=url, orders=Orders(report_fd))
-    conceal(equipment.secrets.text)
-    await live(equipment)
+    runner_context = build_context(
+        settings, os.environ, slot=slot, name=name, url=url, keeper_link=KeeperLink(report_fd)
+    )
+    filter_log_lines(runner_context.secrets.text)
+    await run_until_shutdown(runner_context)
 
 
 def main() -> int:

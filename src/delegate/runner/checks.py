@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 
 TAIL_MAX = 20_000  # characters of a check's output that are kept for the agent
 
@@ -34,10 +34,10 @@ class CommandResult:
     output: bytes  # the end of stdout and stderr, in the order in which they came
     seconds: float
     timed_out: bool
-    is_broken_off: bool  # cancelled, or the runner must go
+    is_interrupted: bool  # cancelled, or the runner must go
 
 
-class Counts(NamedTuple):
+class PassCounts(NamedTuple):
     passed: int
     total: int
 
@@ -55,10 +55,10 @@ class CheckResult:
     @property
     def line(self) -> str:
         """For the timeline: `17/17 · 1.2 s`."""
-        return f"{self.how} · {self.seconds:.1f} s"
+        return f"{self.summary} · {self.seconds:.1f} s"
 
     @property
-    def how(self) -> str:
+    def summary(self) -> str:
         if self.passed is not None:
             return f"{self.passed}/{self.total}"
         if self.ok:
@@ -79,13 +79,13 @@ class Checks:
         return tuple(result for result in self.results if not result.ok)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> PassCounts:
         """Tests, where any were counted, and then each other red command as one more; else commands."""
-        counted = [Counts(one.passed, one.total) for one in self.results if one.passed is not None and one.total]
+        counted = [PassCounts(one.passed, one.total) for one in self.results if one.passed is not None and one.total]
         if not counted:
-            return Counts(len(self.results) - len(self.red), len(self.results))
+            return PassCounts(len(self.results) - len(self.red), len(self.results))
         uncounted = sum(one.passed is None for one in self.red)
-        return Counts(sum(one.passed for one in counted), sum(one.total for one in counted) + uncounted)
+        return PassCounts(sum(one.passed for one in counted), sum(one.total for one in counted) + uncounted)
 
     @property
     def passed(self) -> int:
@@ -96,66 +96,66 @@ class Checks:
         return self.counts.total
 
     @property
-    def red_line(self) -> str:
+    def failure_summary(self) -> str:
         """What a person reads first when the task failed by it."""
-        told = ", ".join(f"`{shown(result.command)}` ({result.how})" for result in self.red)
-        return f"{len(self.red)} of {len(self.results)} checks did not pass: {told}"
+        failures = ", ".join(f"`{excerpt(result.command)}` ({result.summary})" for result in self.red)
+        return f"{len(self.red)} of {len(self.results)} checks did not pass: {failures}"
 
 
 async def run_checks(
     run_command: Callable[[str], Awaitable[CommandResult]],
     commands: Sequence[str],
     *,
-    tell: Callable[[CheckResult], None],
+    report: Callable[[CheckResult], None],
 ) -> Checks:
     """Runs all of them, whatever the first ones say: the agent mends more in one turn when it knows everything."""
     results = []
     for command in commands:
         results.append(result_of(await run_command(command)))
-        tell(results[-1])
+        report(results[-1])
     return Checks(results=tuple(results))
 
 
-def result_of(done: CommandResult) -> CheckResult:
-    ok = done.exit_code == 0
-    found = counts(done.output)
+def result_of(command_result: CommandResult) -> CheckResult:
+    ok = command_result.exit_code == 0
+    found = parse_test_counts(command_result.output)
     if found is not None and not ok and found.passed == found.total:
         found = None  # all tests passed and something else did not: "17/17" would look green
     return CheckResult(
-        command=done.command,
+        command=command_result.command,
         ok=ok,
         passed=found.passed if found else None,
         total=found.total if found else None,
-        seconds=done.seconds,
-        tail=without_escapes(done.output.decode(errors="replace"))[-TAIL_MAX:],
-        exit_code=done.exit_code,
+        seconds=command_result.seconds,
+        tail=strip_escapes(command_result.output.decode(errors="replace"))[-TAIL_MAX:],
+        exit_code=command_result.exit_code,
     )
 
 
-def counts(output: bytes) -> Counts | None:
+def parse_test_counts(output: bytes) -> PassCounts | None:
     """How many tests ran and how many of them passed, as pytest, jest, vitest, go and cargo tell it; skipped ones did
     not run."""
-    text = without_escapes(output.decode(errors="replace"))
-    sums = [_summed(line["sums"]) for form in (PYTEST, JEST, VITEST, CARGO) for line in form.finditer(text)]
-    passed, total = (sum(column) for column in zip(*sums, _go(text), strict=True))
-    return Counts(passed, total) if total else None
+    text = strip_escapes(output.decode(errors="replace"))
+    sums = [_parse_sums(line["sums"]) for form in (PYTEST, JEST, VITEST, CARGO) for line in form.finditer(text)]
+    passed, total = (sum(column) for column in zip(*sums, _parse_go(text), strict=True))
+    return PassCounts(passed, total) if total else None
 
 
-def _summed(sums: str) -> Counts:
+def _parse_sums(sums: str) -> PassCounts:
     numbers = {found["word"]: int(found["number"]) for found in SUM.finditer(sums)}
     bad = sum(number for word, number in numbers.items() if word in BAD_WORDS)
-    return Counts(numbers.get("passed", 0), numbers.get("passed", 0) + bad)
+    return PassCounts(numbers.get("passed", 0), numbers.get("passed", 0) + bad)
 
 
-def _go(text: str) -> Counts:
+def _parse_go(text: str) -> PassCounts:
     packages = list(GO_PACKAGE.finditer(text))
     if not GO_RUN.search(text):
-        return Counts(sum(one["end"] == "ok" for one in packages), len(packages))
+        return PassCounts(sum(one["end"] == "ok" for one in packages), len(packages))
     ends = [one["end"] for one in GO_TEST.finditer(text)]
     unbuilt = sum(one["unbuilt"] is not None for one in packages)
-    return Counts(ends.count("PASS"), len(ends) + unbuilt)
+    return PassCounts(ends.count("PASS"), len(ends) + unbuilt)
 
 
-def without_escapes(text: str) -> str:
+def strip_escapes(text: str) -> str:
     """A program's output without its colours; lines end in line feeds."""
     return TERMINAL_ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")

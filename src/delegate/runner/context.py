@@ -14,12 +14,12 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.trials import Trials
-from delegate.runner.disk import Disk, disk_of
+from delegate.runner.disk import RunnerDisk, disk_of
 from delegate.runner.git.program import GitSetup
-from delegate.runner.keeper_link import Orders
-from delegate.runner.process.agent_process import Spares
-from delegate.runner.process.cgroups import Ceilings
-from delegate.runner.publishing.effects import Journal
+from delegate.runner.keeper_link import KeeperLink
+from delegate.runner.process.agent_process import SpareSupervisors
+from delegate.runner.process.cgroups import MemoryLimits
+from delegate.runner.publishing.effects import EffectJournal
 from delegate.runner.secrets.sources import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
@@ -29,69 +29,75 @@ from delegate.wire.runners import RegisterRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class RunnerContext:
     settings: Settings
     environ: Mapping[str, str]
     slot: Slot
     git: GitSetup
     repository_files: RepositoryFiles
-    journal: Journal
+    journal: EffectJournal
     secrets: Secrets
-    disk: Disk
-    ceilings: Ceilings
+    disk: RunnerDisk
+    memory_limits: MemoryLimits
     link: RelayLink
     agents: Mapping[str, Agent]
     trials: Trials
-    spares: Spares
+    spares: SpareSupervisors
     shutdown: Shutdown
-    orders: Orders
+    keeper_link: KeeperLink
 
-    def available(self) -> list[str]:
+    def available_agents(self) -> list[str]:
         """Agents that can be started now; asked before each claim, so that one installed later is noticed."""
-        return available(self.agents, self.trials, self.environ)
+        return find_available_agents(self.agents, self.trials, self.environ)
 
-    def untried(self) -> Agent | None:
+    def next_untried_agent(self) -> Agent | None:
         """An agent whose program is there, but has not been seen to run."""
-        return self.trials.due(self.agents.values(), self.environ)
+        return self.trials.next_due(self.agents.values(), self.environ)
 
 
-def available(known: Mapping[str, Agent], trials: Trials, environ: Mapping[str, str]) -> list[str]:
+def find_available_agents(known: Mapping[str, Agent], trials: Trials, environ: Mapping[str, str]) -> list[str]:
     return [name for name, agent in known.items() if trials.has_passed(agent, environ)]
 
 
-def equip(
-    settings: Settings, environ: Mapping[str, str], *, slot: Slot, name: str, url: str, orders: Orders | None = None
-) -> Equipment:
+def build_context(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    slot: Slot,
+    name: str,
+    url: str,
+    keeper_link: KeeperLink | None = None,
+) -> RunnerContext:
     """What the runner of this slot works with; without orders nobody holds it back."""
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)
     trials = Trials(home.agents)
 
-    def who() -> RegisterRequest:
+    def build_registration() -> RegisterRequest:
         return RegisterRequest(
             runner_id=slot.runner_id,
             name=f"{socket.gethostname().split('.')[0]}-{name}",
             machine=machine,
             pid=os.getpid(),
             version=__version__,
-            agents=available(known, trials, environ),
+            agents=find_available_agents(known, trials, environ),
         )
 
-    return Equipment(
+    return RunnerContext(
         settings=settings,
         environ=environ,
         slot=slot,
         git=GitSetup(environ, slot.git),
         repository_files=RepositoryFiles(),
-        journal=Journal(slot.effects),
+        journal=EffectJournal(slot.effects),
         secrets=Secrets(settings, environ),
         disk=disk_of(settings),
-        ceilings=Ceilings(limit=settings.task_memory_max),
-        link=RelayLink(url, who, lambda: token_for(settings, urlsplit(url).hostname or "")),
+        memory_limits=MemoryLimits(limit=settings.task_memory_max),
+        link=RelayLink(url, build_registration, lambda: token_for(settings, urlsplit(url).hostname or "")),
         agents=known,
         trials=trials,
-        spares=Spares(),
+        spares=SpareSupervisors(),
         shutdown=Shutdown(),
-        orders=orders or Orders(),
+        keeper_link=keeper_link or KeeperLink(),
     )

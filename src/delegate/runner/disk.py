@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from delegate.config.disk import shortage
+from delegate.config.disk import describe_shortage
 from delegate.config.home_files import DISK_FULL_ERRORS
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 
-LOOK_EVERY = 1.0  # seconds; a fast disk takes a gigabyte in that time
+DISK_CHECK_INTERVAL = 1.0  # seconds; a fast disk takes a gigabyte in that time
 HARD_SHARE = 8  # of what a new attempt needs, one part in eight must be left for one that works
-FULL = ("no space left on device", "disk quota exceeded")
+DISK_FULL_MESSAGES = ("no space left on device", "disk quota exceeded")
 
 
 class DiskLow(Exception):
@@ -20,28 +20,28 @@ class DiskLow(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class RunnerDisk:
     """The places may be on one disk or on several."""
 
-    places: tuple[Path, ...]
+    paths: tuple[Path, ...]
     floor: int
 
-    def lacks_room(self) -> str | None:
+    def shortage_to_start(self) -> str | None:
         """Why nothing new may begin here; None when it may."""
-        return shortage(self.places, self.floor)
+        return describe_shortage(self.paths, self.floor)
 
-    def is_nearly_full(self) -> str | None:
+    def shortage_to_continue(self) -> str | None:
         """Why nothing may go on here; None when it may."""
-        return shortage(self.places, self.floor // HARD_SHARE)
+        return describe_shortage(self.paths, self.floor // HARD_SHARE)
 
 
-def disk_of(settings: Settings) -> Disk:
+def disk_of(settings: Settings) -> RunnerDisk:
     home = Home(settings.home)
-    return Disk(places=(home.runners, home.workspaces, home.mirrors), floor=settings.runner_min_free)
+    return RunnerDisk(paths=(home.runners, home.workspaces, home.mirrors), floor=settings.runner_min_free)
 
 
 def is_disk_full(problem: BaseException) -> bool:
     """Whether a failure, or the words of a program that failed, mean a full disk."""
     if isinstance(problem, DiskLow) or (isinstance(problem, OSError) and problem.errno in DISK_FULL_ERRORS):
         return True
-    return any(words in str(problem).lower() for words in FULL)
+    return any(words in str(problem).lower() for words in DISK_FULL_MESSAGES)

@@ -10,64 +10,66 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
-from delegate.runner.keeper_protocol import News, Order, line, words_of
+from delegate.runner.keeper_protocol import RunnerCommand, RunnerStatus, decode_line, encode_line
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
 STDIN = 0
-FIRST_WORD = 5.0  # seconds for the keeper to say whether we may claim; one that is silent so long would say yes
+FIRST_COMMAND_TIMEOUT = (
+    5.0  # seconds for the keeper to say whether we may claim; one that is silent so long would say yes
+)
 
 
-class Orders:
+class KeeperLink:
     """Without a keeper, nobody holds the runner back and nobody hears it."""
 
     def __init__(self, report_fd: int | None = None) -> None:
         self._report_fd = report_fd
-        self._is_told = report_fd is None
+        self._has_command = report_fd is None
         self._changed = Wakeup()
-        self._claiming: anyio.CancelScope | None = None
-        self.hold: str | None = None  # why the runner may take no work just now
+        self._claim_scope: anyio.CancelScope | None = None
+        self.hold_reason: str | None = None  # why the runner may take no work just now
         if report_fd is not None:
             os.set_inheritable(report_fd, False)  # noqa: FBT003
 
-    async def first_word(self) -> None:
+    async def wait_for_first_command(self) -> None:
         """Returns when the keeper has said what to do; it does so as soon as it has started us."""
-        with anyio.move_on_after(FIRST_WORD):
-            while not self._is_told:
+        with anyio.move_on_after(FIRST_COMMAND_TIMEOUT):
+            while not self._has_command:
                 await self._changed.wait()
-        self._is_told = True
+        self._has_command = True
 
-    async def change(self, patience: float) -> None:
-        with anyio.move_on_after(patience):
+    async def wait_for_change(self, timeout: float) -> None:
+        with anyio.move_on_after(timeout):
             await self._changed.wait()
 
     @contextmanager
-    def may_be_held(self) -> Iterator[None]:
+    def cancel_when_held(self) -> Iterator[None]:
         """What stands inside is broken off when the keeper holds the runner back."""
         with anyio.CancelScope() as scope:
-            self._claiming = scope
+            self._claim_scope = scope
             try:
                 yield
             finally:
-                self._claiming = None
+                self._claim_scope = None
 
-    def say_busy(self, attempt_id: str, agent: str) -> None:
-        self._say({News.BUSY: attempt_id, News.AGENT: agent})
+    def report_busy(self, attempt_id: str, agent: str) -> None:
+        self._send({RunnerStatus.BUSY: attempt_id, RunnerStatus.AGENT: agent})
 
-    def say_idle(self) -> None:
-        self._say({News.IDLE: True})
+    def report_idle(self) -> None:
+        self._send({RunnerStatus.IDLE: True})
 
-    def say_trouble(self) -> None:
-        self._say({News.TROUBLE: True})
+    def report_trouble(self) -> None:
+        self._send({RunnerStatus.TROUBLE: True})
 
-    def _say(self, news: dict[str, object]) -> None:
+    def _send(self, status: dict[str, object]) -> None:
         if self._report_fd is not None:
             with suppress(BrokenPipeError):  # `heed` finds out, too, and ends the runner
-                os.write(self._report_fd, line(news))
+                os.write(self._report_fd, encode_line(status))
 
-    async def heed(self, shutdown: Shutdown) -> None:
+    async def listen(self, shutdown: Shutdown) -> None:
         """The keeper holds the other end of our standard input: its end is the keeper's end."""
         try:
             is_pipe = stat.S_ISFIFO(os.fstat(STDIN).st_mode)
@@ -78,22 +80,22 @@ class Orders:
         unread = b""
         while piece := await _read():
             *lines, unread = (unread + piece).split(b"\n")
-            for said in lines:
-                self.take(said)
+            for command_line in lines:
+                self.handle_command(command_line)
         log.warning("keeper is gone")
         shutdown.stop_now()
 
-    def take(self, said: bytes) -> None:
-        match words_of(said):
-            case {Order.HOLD: str(why)}:
-                self.hold = why
-                if self._claiming is not None:
-                    self._claiming.cancel()
-            case {Order.OPEN: True}:
-                self.hold = None
+    def handle_command(self, command_line: bytes) -> None:
+        match decode_line(command_line):
+            case {RunnerCommand.HOLD: str(why)}:
+                self.hold_reason = why
+                if self._claim_scope is not None:
+                    self._claim_scope.cancel()
+            case {RunnerCommand.OPEN: True}:
+                self.hold_reason = None
             case unknown:
                 log.warning("order not understood", extra={"order": unknown})
-        self._is_told = True
+        self._has_command = True
         self._changed.send()
 
 

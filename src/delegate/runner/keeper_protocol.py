@@ -6,14 +6,14 @@ import json
 from enum import StrEnum
 
 
-class Order(StrEnum):
+class RunnerCommand(StrEnum):
     """From the keeper: what a runner may do until it hears otherwise."""
 
     HOLD = "hold"  # and why: it claims nothing
     OPEN = "open"
 
 
-class News(StrEnum):
+class RunnerStatus(StrEnum):
     """From a runner."""
 
     IDLE = "idle"  # it could begin a task at once
@@ -22,11 +22,11 @@ class News(StrEnum):
     TROUBLE = "trouble"  # it tries again, but until it is idle nobody should count on it
 
 
-def line(words: dict[str, object]) -> bytes:
-    return json.dumps(words).encode() + b"\n"
+def encode_line(message: dict[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
-def words_of(line: bytes) -> object:
+def decode_line(line: bytes) -> object:
     """What was said, or None: whoever may open the other end of the pipe must not be able to stop us with nonsense."""
     try:
         return json.loads(line)

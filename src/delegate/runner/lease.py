@@ -10,16 +10,18 @@ import anyio
 
 from delegate.runner.upload.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
-from delegate.wire.runners import Assignment, Control, Message, RenewRequest
+from delegate.wire.runners import Assignment, Control, MessageView, RenewRequest
 
 log = logging.getLogger(__name__)
 
-WAKE_TICK = 1.0  # seconds between two looks at the clock that counts sleep
-ASLEEP = 2.0  # a look that comes this much too late means that we, or the machine, were stopped
-FIRST_BEAT = 0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
+SLEEP_CHECK_INTERVAL = 1.0  # seconds between two looks at the clock that counts sleep
+SLEEP_THRESHOLD = 2.0  # a look that comes this much too late means that we, or the machine, were stopped
+FIRST_RENEWAL_DELAY = (
+    0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
+)
 EFFECT_SHARE = 6  # of a lease, one part must be left when something outside is begun
-SPREAD = 0.1  # heartbeats of many runners must not fall together
-ASKED_BEAT = 2.0  # seconds; the relay does not hold renewals of an attempt that asked, and its agent ends soon
+HEARTBEAT_JITTER = 0.1  # heartbeats of many runners must not fall together
+ASKED_HEARTBEAT = 2.0  # seconds; the relay does not hold renewals of an attempt that asked, and its agent ends soon
 # Counts the time the machine sleeps, unlike the clock that timeouts run on.
 SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
 
@@ -31,46 +33,46 @@ def sleep_counting_clock() -> float:
 class Lease:
     """Renewing raises StaleFence when the attempt is somebody else's; no answer is no news, and the agent goes on."""
 
-    def __init__(self, link: RelayLink, attempt: Assignment, attention: Wakeup) -> None:
+    def __init__(self, link: RelayLink, attempt: Assignment, wakeup: Wakeup) -> None:
         self._link = link
         self._attempt = attempt
-        self._attention = attention
+        self._wakeup = wakeup
         self._renewed = Wakeup()
         self._seen = Wakeup()
         self._renewed_at = sleep_counting_clock()  # when the renewal that was answered had been sent
-        self._asking = anyio.CancelScope()
+        self._renewal_scope = anyio.CancelScope()
         self._is_urgent = False
-        self._messages: list[Message] = []
+        self._messages: list[MessageView] = []
         self._last_message = 0
         self._messages_seen = 0
         self.cancel_reason: str | None = None
         self.asked_at: float | None = None  # when we heard that the agent has asked a person something
-        self.answers = 0
+        self.renewals = 0
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Renew until cancelled."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._beat)
+            group.start_soon(self._renew_periodically)
             group.start_soon(self._notice_sleep)
 
-    async def fresh(self, margin: float = 0.0) -> None:
+    async def ensure_fresh(self, margin: float = 0.0) -> None:
         """Returns when a renewal is known that is good for `margin` more seconds: nothing is sent on an old one."""
         while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease - margin:
-            self._hurry()
+            self._renew_now()
             await self._renewed.wait()
 
-    async def fresh_for_effect(self) -> None:
+    async def ensure_fresh_for_effect(self) -> None:
         """The same directly before something is done outside, which takes a while."""
-        await self.fresh(self._link.timings.lease / EFFECT_SHARE)
+        await self.ensure_fresh(self._link.timings.lease / EFFECT_SHARE)
 
-    async def news(self) -> None:
+    async def refresh(self) -> None:
         """Returns when the relay has told all that it knew at the moment of the call."""
         since = sleep_counting_clock()
         while self._renewed_at < since:
-            self._hurry()
+            self._renew_now()
             await self._renewed.wait()
 
-    def heed(self, control: Control) -> None:
+    def apply_control(self, control: Control) -> None:
         """Take in what came with an answer about this attempt."""
         new = [message for message in control.messages if message.id > self._last_message]
         if new:
@@ -80,27 +82,27 @@ class Lease:
             self.cancel_reason = control.cancel
         if control.asked and self.asked_at is None:
             self.asked_at = anyio.current_time()
-        self._attention.send()
+        self._wakeup.send()
 
-    def take_messages(self) -> list[Message]:
+    def take_messages(self) -> list[MessageView]:
         taken, self._messages = self._messages, []
         return taken
 
-    def put_back(self, messages: list[Message]) -> None:
+    def put_back(self, messages: list[MessageView]) -> None:
         """These were taken and could not be handed on; they stand before what came meanwhile."""
         self._messages = messages + self._messages
 
-    def mark_seen(self, message: Message) -> None:
+    def mark_seen(self, message: MessageView) -> None:
         """The agent has the message; the next renewal says so."""
         self._messages_seen = message.id
         self._seen.send()
 
-    async def _beat(self) -> None:
-        await anyio.sleep(FIRST_BEAT)
+    async def _renew_periodically(self) -> None:
+        await anyio.sleep(FIRST_RENEWAL_DELAY)
         while True:
             has_asked = self.asked_at is not None
-            beat = min(self._link.timings.heartbeat, ASKED_BEAT) if has_asked else self._link.timings.heartbeat
-            beat *= random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311
+            beat = min(self._link.timings.heartbeat, ASKED_HEARTBEAT) if has_asked else self._link.timings.heartbeat
+            beat *= random.uniform(1 - HEARTBEAT_JITTER, 1 + HEARTBEAT_JITTER)  # noqa: S311
             next_beat = anyio.current_time() + beat
             is_urgent, self._is_urgent = self._is_urgent, False
             is_answered = await self._renew(0.0 if is_urgent or has_asked or self.cancel_reason is not None else beat)
@@ -113,13 +115,13 @@ class Lease:
         """One renewal, which the relay may hold for `wait` seconds until it has news; False: broken off."""
         request = RenewRequest(fence=self._attempt.fence, messages_seen=self._messages_seen, wait=wait)
         sent_at = sleep_counting_clock()
-        with anyio.CancelScope() as self._asking:
+        with anyio.CancelScope() as self._renewal_scope:
             control = await self._link.renew(self._attempt, request)
-        if self._asking.cancelled_caught:
+        if self._renewal_scope.cancelled_caught:
             return False
         self._renewed_at = sent_at
-        self.answers += 1
-        self.heed(control)
+        self.renewals += 1
+        self.apply_control(control)
         self._renewed.send()
         return True
 
@@ -127,13 +129,13 @@ class Lease:
         """A connection may be dead after a sleep and the attempt somebody else's: ask before anything is sent."""
         while True:
             before = sleep_counting_clock()
-            await anyio.sleep(WAKE_TICK)
-            missed = sleep_counting_clock() - before - WAKE_TICK
-            if missed > ASLEEP:
+            await anyio.sleep(SLEEP_CHECK_INTERVAL)
+            missed = sleep_counting_clock() - before - SLEEP_CHECK_INTERVAL
+            if missed > SLEEP_THRESHOLD:
                 log.info("woke up", extra={"attempt_id": self._attempt.attempt_id, "seconds": round(missed, 1)})
-                self._hurry()
+                self._renew_now()
 
-    def _hurry(self) -> None:
+    def _renew_now(self) -> None:
         self._is_urgent = True
-        self._asking.cancel()
+        self._renewal_scope.cancel()
         self._seen.send()

@@ -26,20 +26,20 @@ def remove(parent: Path, name: str) -> None:
     assert name not in {"", ".", ".."}
     assert "/" not in name
     try:
-        with opened(parent) as directory:
+        with open_directory(parent) as directory:
             _remove_in(directory, name)
     except FileNotFoundError:
         return
 
 
-def clear(root: Path, but: frozenset[str]) -> None:
+def clear(root: Path, keep: frozenset[str]) -> None:
     """Empty a workspace, but for these entries.
 
     What cannot be removed, like files that a container made as another user, is moved out of the way, to a directory
     beside the workspace that each sweep tries to remove again.
     """
     for entry in sorted(path.name for path in root.iterdir()):
-        if entry not in but:
+        if entry not in keep:
             _remove_or_move_away(root, entry)
             failpoint("workspace.entry_removed")
 
@@ -48,15 +48,15 @@ def _remove_or_move_away(root: Path, name: str) -> None:
     try:
         remove(root, name)
     except OSError as problem:
-        rest = rest_of(root)
+        rest = rest_path(root)
         log.warning("not removed", extra={"path": str(root / name), "rest": rest.name, "why": str(problem)})
         try:
             (root / name).rename(rest)
-        except OSError as again:
-            log.warning("not moved away", extra={"path": str(root / name), "why": str(again)})
+        except OSError as move_problem:
+            log.warning("not moved away", extra={"path": str(root / name), "why": str(move_problem)})
 
 
-def rest_of(root: Path) -> Path:
+def rest_path(root: Path) -> Path:
     """A new name beside the workspace, for what is only to be removed."""
     return root.with_name(f"{root.name}{REST}{secrets.token_hex(4)}")
 
@@ -69,18 +69,18 @@ def _remove_in(directory: int, name: str) -> None:
     if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=directory)
         return
-    _open_up(directory, name)
-    with opened(name, directory) as top:
-        pending = _emptied(top, top)
+    _make_writable(directory, name)
+    with open_directory(name, directory) as top:
+        pending = _empty_directory(top, top)
         while pending:
             inner = pending.pop()
-            with opened(inner, top) as below:
-                pending += _emptied(below, top)
+            with open_directory(inner, top) as below:
+                pending += _empty_directory(below, top)
             os.rmdir(inner, dir_fd=top)
     os.rmdir(name, dir_fd=directory)
 
 
-def _emptied(directory: int, top: int) -> list[str]:
+def _empty_directory(directory: int, top: int) -> list[str]:
     """Remove the files and move the directories up to the top, so that depth has no limit; their new names."""
     moved = []
     with os.scandir(directory) as entries:
@@ -89,13 +89,13 @@ def _emptied(directory: int, top: int) -> list[str]:
         if not is_directory:
             os.unlink(name, dir_fd=directory)
             continue
-        _open_up(directory, name)
+        _make_writable(directory, name)
         moved.append(secrets.token_hex(8))
         os.rename(name, moved[-1], src_dir_fd=directory, dst_dir_fd=top)
     return moved
 
 
-def _open_up(directory: int, name: str) -> None:
+def _make_writable(directory: int, name: str) -> None:
     """Build tools make directories that nobody may change; their owner may."""
     mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     if mode & OWNER != OWNER:
@@ -103,7 +103,7 @@ def _open_up(directory: int, name: str) -> None:
 
 
 @contextmanager
-def opened(path: Path | str, directory: int | None = None) -> Iterator[int]:
+def open_directory(path: Path | str, directory: int | None = None) -> Iterator[int]:
     """A directory itself, never what a link leads to."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, dir_fd=directory)

@@ -10,13 +10,13 @@ import secrets
 import shutil
 from pathlib import Path
 
-from delegate.config.home_files import hold, make_directory, write_private
+from delegate.config.home_files import acquire_lock, make_directory, write_private
 from delegate.errors import AlreadyRunning, InvalidField
 from delegate.model import RunnerId
 
 log = logging.getLogger(__name__)
 
-LOCK_PATIENCE = 15.0  # seconds; a predecessor that hands back its task needs up to ten
+LOCK_TIMEOUT = 15.0  # seconds; a predecessor that hands back its task needs up to ten
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
@@ -28,7 +28,7 @@ class Slot:
         self._claim = directory / "claim"
         self._identity = directory / "identity.json"
         self._spools = directory / "spool"
-        lock = hold(directory / "lock", LOCK_PATIENCE)
+        lock = acquire_lock(directory / "lock", LOCK_TIMEOUT)
         if lock is None:
             raise AlreadyRunning(home=directory, pid="unknown")
         self._lock = lock
@@ -83,7 +83,7 @@ class Slot:
             raise InvalidField(field="attemptId", why="cannot be the name of a directory")
         return self._spools / attempt_id
 
-    def spooled(self) -> list[str]:
+    def spooled_attempts(self) -> list[str]:
         """The attempts that have a spool."""
         return sorted(path.name for path in self._spools.iterdir() if FILE_NAME.fullmatch(path.name))
 

@@ -8,88 +8,95 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from delegate.config.paths import Home
-from delegate.config.values import without_login
+from delegate.config.values import mask_login
 from delegate.errors import NotFound, Refused
 from delegate.model import EffectKind
-from delegate.runner.context import Equipment
+from delegate.runner.context import RunnerContext
 from delegate.runner.forges.base import ForgeFailed, PullRequest, PullState
 from delegate.runner.forges.body import marker
 from delegate.runner.forges.remotes import forge_for
 from delegate.runner.git.program import Git, GitFailed
-from delegate.runner.publishing.effects import ENDED, Entry, Journal, Undo, postponed, unsettled
-from delegate.runner.publishing.push import PushRejected, delete_branch_if
+from delegate.runner.publishing.effects import (
+    ENDED_STATUSES,
+    EffectEntry,
+    EffectJournal,
+    Undo,
+    find_unsettled,
+    postpone,
+)
+from delegate.runner.publishing.push import PushRejected, delete_branch_if_unchanged
 from delegate.runner.workspaces.journal import read_journal
-from delegate.runner.workspaces.locks import locked
+from delegate.runner.workspaces.locks import hold_lock
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of
 from delegate.runner.workspaces.repositories import SetupProblem, repository
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 
 log = logging.getLogger(__name__)
 
-MIRROR_PATIENCE = 60.0  # seconds; somebody may just fetch
+MIRROR_LOCK_TIMEOUT = 60.0  # seconds; somebody may just fetch
 SUPERSEDED = (
     "Closed by Delegate: the machine that opened this was asleep while another one finished the same task ({recorded})."
 )
 UNWANTED = "Closed by Delegate: the task that this was opened for ended without it."
 
 
-async def tidy_up(equipment: Equipment, now: datetime) -> datetime | None:
+async def tidy_up(runner_context: RunnerContext, now: datetime) -> datetime | None:
     """Quick when there is nothing to do. When to look again at what is not settled yet; None: all is."""
     try:
-        git = await equipment.git.get()
+        git = await runner_context.git.get()
     except GitFailed as problem:
         log.warning("no git on this machine", extra={"why": problem.why})
         return None
-    await _undo_due(equipment, git, now)
-    home = Home(equipment.settings.home)
-    settings = equipment.settings
+    await _undo_due(runner_context, git, now)
+    home = Home(runner_context.settings.home)
+    settings = runner_context.settings
     limits = SalvageLimits(age=timedelta(days=settings.salvage_days), size=settings.salvage_bytes)
-    live = await _live(equipment, home)
+    live = await _live_lineages(runner_context, home)
     await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=now)
-    return min((entry.not_before or now for entry in equipment.journal.entries()), default=None)
+    return min((entry.not_before or now for entry in runner_context.journal.entries()), default=None)
 
 
-async def _undo_due(equipment: Equipment, git: Git, now: datetime) -> None:
+async def _undo_due(runner_context: RunnerContext, git: Git, now: datetime) -> None:
     """Until the first failure: a remote that hangs takes minutes, and the next claim must not wait for more of them."""
-    undos = await unsettled(equipment.link, equipment.journal)
+    undos = await find_unsettled(runner_context.link, runner_context.journal)
     may_try = True
     for undo in sorted(undos, key=lambda undo: undo.entry.not_before or now):
         if may_try and (undo.entry.not_before or now) <= now:
-            may_try = await _undo(equipment, git, undo, now)
+            may_try = await _undo(runner_context, git, undo, now)
         elif undo.entry.kind is EffectKind.PUSH:
-            await _disown(git, Home(equipment.settings.home), undo.entry)
+            await _forget_branch(git, Home(runner_context.settings.home), undo.entry)
 
 
-async def _undo(equipment: Equipment, git: Git, undo: Undo, now: datetime) -> bool:
+async def _undo(runner_context: RunnerContext, git: Git, undo: Undo, now: datetime) -> bool:
     """The task ended without what this runner did for it: a pull request nobody asked for, a branch nobody needs."""
     entry = undo.entry
     what = {"task_id": entry.task_id, "kind": entry.kind, "branch": entry.target}
     try:
         if entry.kind is EffectKind.PULL_REQUEST:
-            await _close_pull_requests(equipment, git, undo)
+            await _close_pull_requests(runner_context, git, undo)
         else:
-            await _delete_branch(git, Home(equipment.settings.home), entry)
+            await _delete_branch(git, Home(runner_context.settings.home), entry)
     except (ForgeFailed, GitFailed, PushRejected, SetupProblem) as problem:
-        _put_off(equipment.journal, entry, now, {**what, "why": str(problem)})
+        _postpone_or_drop(runner_context.journal, entry, now, {**what, "why": str(problem)})
         return False
     log.info("effect undone", extra=what)
-    equipment.journal.forget(entry)
+    runner_context.journal.forget(entry)
     return True
 
 
-def _put_off(journal: Journal, entry: Entry, now: datetime, what: dict[str, str]) -> None:
-    later = postponed(entry, now)
+def _postpone_or_drop(journal: EffectJournal, entry: EffectEntry, now: datetime, what: dict[str, str]) -> None:
+    later = postpone(entry, now)
     if later is not None:
         journal.note(later)
         log.warning("effect not undone", extra={**what, "next_try": later.not_before})
         return
     pull_request = {"pull_request": entry.pull_request} if entry.pull_request else {}
-    log.warning("effect left for good", extra={**what, **pull_request, "remote": without_login(entry.url)})
+    log.warning("effect left for good", extra={**what, **pull_request, "remote": mask_login(entry.url)})
     journal.forget(entry)
 
 
-async def _close_pull_requests(equipment: Equipment, git: Git, undo: Undo) -> None:
-    forge = await forge_for(git, undo.entry.url, equipment.environ, equipment.settings.gh_command)
+async def _close_pull_requests(runner_context: RunnerContext, git: Git, undo: Undo) -> None:
+    forge = await forge_for(git, undo.entry.url, runner_context.environ, runner_context.settings.gh_command)
     comment = SUPERSEDED.format(recorded=undo.recorded) if undo.recorded else UNWANTED
     for pull in await forge.find(undo.entry.target):
         if must_close(pull, undo):
@@ -102,46 +109,46 @@ def must_close(pull: PullRequest, undo: Undo) -> bool:
     return is_made_for_it and pull.state is PullState.OPEN and pull.url != undo.recorded
 
 
-async def _delete_branch(git: Git, home: Home, entry: Entry) -> None:
+async def _delete_branch(git: Git, home: Home, entry: EffectEntry) -> None:
     """At the remote, if it is still what this runner pushed; nobody may fetch it into the mirror again meanwhile."""
-    async with _disowned(git, home, entry):
-        await delete_branch_if(git, entry.url, entry.target, entry.commit)
+    async with _mirror_without_branch(git, home, entry):
+        await delete_branch_if_unchanged(git, entry.url, entry.target, entry.commit)
 
 
-async def _disown(git: Git, home: Home, entry: Entry) -> None:
+async def _forget_branch(git: Git, home: Home, entry: EffectEntry) -> None:
     try:
-        async with _disowned(git, home, entry):
+        async with _mirror_without_branch(git, home, entry):
             pass
     except (GitFailed, SetupProblem) as problem:
         log.warning("branch stays in the mirror", extra={"branch": entry.target, "why": str(problem)})
 
 
 @asynccontextmanager
-async def _disowned(git: Git, home: Home, entry: Entry) -> AsyncIterator[None]:
+async def _mirror_without_branch(git: Git, home: Home, entry: EffectEntry) -> AsyncIterator[None]:
     """The mirror does not know the branch: what the remote is believed to have is not saved by a sweep."""
     mirror = mirror_of(home, repository(entry.url).key)
-    async with locked(lock_of(mirror), MIRROR_PATIENCE, "its mirror is in use"):
+    async with hold_lock(lock_of(mirror), MIRROR_LOCK_TIMEOUT, "its mirror is in use"):
         if mirror.is_dir():
             await git.run(f"--git-dir={mirror}", "update-ref", "-d", f"refs/heads/{entry.target}", cwd=mirror)
         yield
 
 
-async def _live(equipment: Equipment, home: Home) -> set[str]:
+async def _live_lineages(runner_context: RunnerContext, home: Home) -> set[str]:
     """Lineages of workspaces that somebody will come back to."""
     live: set[str] = set()
     for root in sorted(home.workspaces.iterdir()) if home.workspaces.is_dir() else []:
         journal = read_journal(root)
         for task_id in journal.tasks if journal else ():
-            if not await _has_ended(equipment, task_id):
+            if not await _has_ended(runner_context, task_id):
                 live.add(journal.lineage if journal else root.name)
     return live
 
 
-async def _has_ended(equipment: Equipment, task_id: str) -> bool:
+async def _has_ended(runner_context: RunnerContext, task_id: str) -> bool:
     try:
-        answer = await equipment.link.effects(task_id)
+        response = await runner_context.link.effects(task_id)
     except NotFound:
         return True  # the relay has forgotten it: it ended long ago
     except Refused:
         return False  # another machine's: not ours to judge
-    return answer.status in ENDED
+    return response.status in ENDED_STATUSES

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from delegate.errors import InvalidSchedule
-from delegate.schedule.zones import moment_of, moments_of, zone_named
+from delegate.schedule.zones import first_instant_of, instants_of, zone_named
 
 CHANGE_MAX = timedelta(hours=3)  # no clocks are changed by more
 FIELDS = {
@@ -51,11 +51,11 @@ def _problem(parts: list[str]) -> str | None:
         field = str(error).removeprefix("Bad ")
         if field == "day-of-month" and parts[3] != "*" and _problem([*parts[:3], "*", parts[4]]) is None:
             return "that day never comes in that month"
-        return _fault(field, parts[list(FIELDS).index(field)])
-    return "that day never comes" if first is None else _long_step(parts)
+        return _describe_bad_field(field, parts[list(FIELDS).index(field)])
+    return "that day never comes" if first is None else _describe_long_step(parts)
 
 
-def _fault(field: str, written: str) -> str:
+def _describe_bad_field(field: str, written: str) -> str:
     """Why cronsim takes the field not: a step, a range, or a value that is none of its own."""
     for part in written.split(","):
         span, slash, step = part.partition("/")
@@ -67,7 +67,7 @@ def _fault(field: str, written: str) -> str:
     return f"its {field} must be of {FIELDS[field]}"
 
 
-def _long_step(parts: list[str]) -> str | None:
+def _describe_long_step(parts: list[str]) -> str | None:
     """A step that leads out of its field at once; cronsim takes it for the field's first value alone."""
     for (field, size), written in zip(SIZES.items(), parts, strict=True):
         for part in written.split(","):
@@ -85,44 +85,44 @@ def times_after(expression: str, timezone: str, after: datetime) -> Iterator[dat
     """The times of a cron expression, in UTC. Where the clocks change it does as Debian's cron: a time of day that they
     skip comes in the first minute after the gap, one that they show twice comes once, the first time; what comes every
     so many minutes or hours (a field that begins with `*`) goes by real time."""
-    place = zone_named(timezone)
+    zone = zone_named(timezone)
     has_star = any(part.startswith("*") for part in expression.split()[:2])
-    moments = _by_real_time if has_star else _by_time_of_day
+    instants = _by_real_time if has_star else _by_time_of_day
     last = after
     try:
         # Without a zone: with one, cronsim loses times where clocks change by half an hour, or at midnight.
-        shown = CronSim(expression, _start(after, place))
+        local_times = CronSim(expression, _start(after, zone))
     except CronSimError:
         raise _bad_cron(expression, f"write {EXAMPLE}") from None
-    for moment in moments(shown, place):
-        if moment > last:  # times that share the end of a gap come once
-            yield moment
-            last = moment
+    for instant in instants(local_times, zone):
+        if instant > last:  # times that share the end of a gap come once
+            yield instant
+            last = instant
 
 
 def time_after(expression: str, timezone: str, after: datetime) -> datetime | None:
     return next(times_after(expression, timezone, after), None)
 
 
-def _start(after: datetime, place: ZoneInfo) -> datetime:
+def _start(after: datetime, zone: ZoneInfo) -> datetime:
     """What the clocks on the wall show then; before a change of clocks, early enough for all that they show again."""
-    local = after.astimezone(place)
-    if local.utcoffset() != (after + CHANGE_MAX).astimezone(place).utcoffset():
-        local = (after - CHANGE_MAX).astimezone(place)
+    local = after.astimezone(zone)
+    if local.utcoffset() != (after + CHANGE_MAX).astimezone(zone).utcoffset():
+        local = (after - CHANGE_MAX).astimezone(zone)
     return local.replace(tzinfo=None, fold=0)
 
 
-def _by_time_of_day(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
-    for time in shown:
-        yield moment_of(time, place)
+def _by_time_of_day(local_times: Iterable[datetime], zone: ZoneInfo) -> Iterator[datetime]:
+    for time in local_times:
+        yield first_instant_of(time, zone)
 
 
-def _by_real_time(shown: Iterable[datetime], place: ZoneInfo) -> Iterator[datetime]:
-    again: list[datetime] = []  # all that is shown twice comes first once and then once more
-    for time in shown:
-        moments = moments_of(time, place)
-        if len(moments) == 1:
-            yield from again
-            again.clear()
-        yield from moments[:1]
-        again += moments[1:]
+def _by_real_time(local_times: Iterable[datetime], zone: ZoneInfo) -> Iterator[datetime]:
+    repeats: list[datetime] = []  # all that is shown twice comes first once and then once more
+    for time in local_times:
+        instants = instants_of(time, zone)
+        if len(instants) == 1:
+            yield from repeats
+            repeats.clear()
+        yield from instants[:1]
+        repeats += instants[1:]

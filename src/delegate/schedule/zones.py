@@ -28,17 +28,17 @@ def _names() -> frozenset[str]:
     return frozenset(available_timezones())
 
 
-def moments_of(time: datetime, place: ZoneInfo) -> list[datetime]:
+def instants_of(time: datetime, zone: ZoneInfo) -> list[datetime]:
     """When the clocks show this: once, twice, or never."""
-    readings = (time.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1))
-    return sorted({moment for moment in readings if moment.astimezone(place).replace(tzinfo=None, fold=0) == time})
+    readings = (time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    return sorted({instant for instant in readings if instant.astimezone(zone).replace(tzinfo=None, fold=0) == time})
 
 
-def moment_of(time: datetime, place: ZoneInfo) -> datetime:
+def first_instant_of(time: datetime, zone: ZoneInfo) -> datetime:
     """When the clocks show this for the first time; if they skip it, the first minute after the gap."""
-    if moments := moments_of(time, place):
-        return moments[0]
+    if instants := instants_of(time, zone):
+        return instants[0]
     time = time.replace(second=0, microsecond=0)
-    while not (moments := moments_of(time, place)):
+    while not (instants := instants_of(time, zone)):
         time += MINUTE
-    return moments[0]
+    return instants[0]

@@ -16,11 +16,11 @@ from delegate.errors import DamagedDatabase, DelegateError, DiskFull, Refused
 from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
-KEPT = 12  # automatic backups; at one every six hours, three days
-ALWAYS_KEPT = 2
-KEPT_BYTES = 5 * 1024**3  # beyond this the older ones go first
-COMPANIONS = ("-wal", "-shm")
-DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)  # damaged text comes back inside of an error's message
+KEEP_COUNT = 12  # automatic backups; at one every six hours, three days
+KEEP_COUNT_MIN = 2
+KEEP_BYTES_MAX = 5 * 1024**3  # beyond this the older ones go first
+WAL_SUFFIXES = ("-wal", "-shm")
+DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # damaged text comes back inside of an error's message
 
 
 def backup(settings: Settings, target: Path | None) -> Path:
@@ -50,15 +50,15 @@ def restore(settings: Settings, source: Path | None) -> Path:
     if not chosen.is_file():
         raise Refused(why=f"there is no backup {chosen}")
     try:
-        check_whole(chosen)
-    except DAMAGE as error:
+        check_integrity(chosen)
+    except DAMAGE_ERRORS as error:
         raise fault_of(chosen, error, backup="or name another one") from error
     incoming = home.database.with_suffix(".incoming")
     shutil.copyfile(chosen, incoming)
     incoming.chmod(0o600)
     flush(incoming)
     aside = home.database.with_name(f"{home.database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
-    for suffix in ("", *COMPANIONS):
+    for suffix in ("", *WAL_SUFFIXES):
         old = home.database.with_name(home.database.name + suffix)
         if old.exists():
             old.rename(aside.with_name(aside.name + suffix))
@@ -79,17 +79,17 @@ def save_copy(database: Path, target: Path) -> None:
             closing(sqlite3.connect(partial)) as copy,
         ):
             source.backup(copy)  # in one step: steps would begin anew with every write of the relay
-        check_whole(partial)
+        check_integrity(partial)
         flush(partial)
         partial.rename(target)
         flush(target.parent)
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise fault_of(database, error, backup="no new one was made") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def check_whole(path: Path) -> None:
+def check_integrity(path: Path) -> None:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -129,5 +129,5 @@ def prune(home: Home) -> None:
     total = 0
     for number, path in enumerate(automatic):
         total += path.stat().st_size
-        if number >= KEPT or (number >= ALWAYS_KEPT and total > KEPT_BYTES):
+        if number >= KEEP_COUNT or (number >= KEEP_COUNT_MIN and total > KEEP_BYTES_MAX):
             path.unlink()

@@ -27,7 +27,7 @@ T = TypeVar("T")
 BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of them
 # Turns of the event loop before a commit, when the one before had several jobs: their callers come back with the next
 # ones, and those that are being read just now still join it.
-GATHERING = 2
+GATHER_TURNS = 2
 READERS = 8
 POSTGRES_WRITERS = 8
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
@@ -69,7 +69,7 @@ class Database:
             with self.engine.connect() as connection:
                 return work(connection)
         except exc.DBAPIError as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     async def write(self, name: str, work: Callable[[Connection], T]) -> T:
         """Commit `work`; when this returns, the change is on disk. `name` is the failpoint around the commit."""
@@ -94,7 +94,7 @@ class Database:
             except exc.DBAPIError as error:
                 if remaining and getattr(error.orig, "sqlstate", None) in RETRIED_STATES:
                     continue
-                raise translated(error) from error
+                raise translate_error(error) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def commit_forever(self) -> None:
@@ -114,20 +114,20 @@ class Database:
                     await to_thread.run_sync(commit_batch, connection, batch)
                 for job in batch:
                     job.done.set()
-                gathering = GATHERING if len(batch) > 1 else 0
+                gathering = GATHER_TURNS if len(batch) > 1 else 0
 
 
 def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
     try:
         with connection.begin():
-            if not _ran_smoothly(connection, batch):
+            if not _run_without_savepoints(connection, batch):
                 for job in batch:
                     _run_in_savepoint(connection, job)
             for job in batch:
                 failpoint(f"{job.name}.before")
     except (exc.DBAPIError, OSError) as error:
         # The commit itself failed: nothing of the batch is on disk.
-        failure = translated(error) if isinstance(error, exc.DBAPIError) else DiskFull(why=error)
+        failure = translate_error(error) if isinstance(error, exc.DBAPIError) else DiskFull(why=error)
         for job in batch:
             job.error = failure  # also a refusal: what it was refused for may have been rolled back with the rest
         return
@@ -135,7 +135,7 @@ def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
         failpoint(f"{job.name}.after")
 
 
-def _ran_smoothly(connection: Connection, batch: list[Job[Any]]) -> bool:
+def _run_without_savepoints(connection: Connection, batch: list[Job[Any]]) -> bool:
     """Nearly every batch has no refusal in it and needs no savepoints; one that has is undone and done with them."""
     connection.exec_driver_sql("SAVEPOINT batch")
     try:
@@ -155,7 +155,7 @@ def _run_in_savepoint(connection: Connection, job: Job[Any]) -> None:
     try:
         job.result = job.work(connection)
     except Exception as error:  # a defect in one job must not fail its neighbours; its caller gets it
-        job.error = translated(error) if isinstance(error, exc.DBAPIError) else error
+        job.error = translate_error(error) if isinstance(error, exc.DBAPIError) else error
         if isinstance(error, exc.DBAPIError) and not _is_open(connection):
             raise  # SQLite rolled everything back by itself (full disk); the whole batch is gone
         connection.exec_driver_sql("ROLLBACK TO job")
@@ -168,7 +168,7 @@ def _is_open(connection: Connection) -> bool:
     return isinstance(raw, sqlite3.Connection) and raw.in_transaction
 
 
-def translated(error: exc.DBAPIError) -> Exception:
+def translate_error(error: exc.DBAPIError) -> Exception:
     """What a database failure is called in our own words."""
     text = str(error.orig)
     lowered = text.lower()

@@ -11,20 +11,20 @@ from delegate.model import Effect, EffectKind, EffectState, TaskId
 from delegate.store.tables import effect
 
 
-def put_effect(connection: Connection, told: Effect) -> None:
+def put_effect(connection: Connection, reported: Effect) -> None:
     """What one try at an effect has come to; the name of what it has made is kept when it begins again."""
     mine = (
-        effect.c.task_id == told.task_id,
-        effect.c.kind == told.kind,
-        effect.c.target == told.target,
-        effect.c.fence == told.fence,
+        effect.c.task_id == reported.task_id,
+        effect.c.kind == reported.kind,
+        effect.c.target == reported.target,
+        effect.c.fence == reported.fence,
     )
-    values = {"state": told.state, "expected": told.expected}
-    if told.external_id is not None:
-        values["external_id"] = told.external_id
+    values = {"state": reported.state, "expected": reported.expected}
+    if reported.external_id is not None:
+        values["external_id"] = reported.external_id
     changed = connection.execute(update(effect).where(*mine).values(**values))
     if changed.rowcount == 0:
-        key = {"task_id": told.task_id, "kind": told.kind, "target": told.target, "fence": told.fence}
+        key = {"task_id": reported.task_id, "kind": reported.kind, "target": reported.target, "fence": reported.fence}
         connection.execute(insert(effect).values(**key, **values))
 
 

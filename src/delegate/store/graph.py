@@ -19,13 +19,13 @@ from delegate.store.tables import dependency, has_state, task
 from delegate.store.tasks import to_task
 
 T = TypeVar("T", TaskId, int)
-ENDED_BADLY = (TaskState.FAILED, TaskState.CANCELLED)
-UNENDED_TASK_STATES = tuple(state for state in TaskState if state not in FINAL_TASK_STATES)
+UNSUCCESSFUL_TASK_STATES = (TaskState.FAILED, TaskState.CANCELLED)
+OPEN_TASK_STATES = tuple(state for state in TaskState if state not in FINAL_TASK_STATES)
 IDS_AT_ONCE = 500  # in one statement: neither database takes any number of parameters
 INSERT = insert(dependency)
 # Every end of a task asks this: made once, it is hashed once. The states are looked at here and not there: by them a
 # planner would begin with all that waits for anything.
-BEHIND = select(task.c.depth, task.c.seq, task.c.id, task.c.state).where(
+DEPENDENTS = select(task.c.depth, task.c.seq, task.c.id, task.c.state).where(
     task.c.id.in_(select(dependency.c.task_id).where(dependency.c.depends_on.in_(bindparam("ids", expanding=True))))
 )
 CANCEL_BLOCKED = (
@@ -55,7 +55,7 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Blocked:
+class BlockedTask:
     """The place of a task that waits in the order of the locks."""
 
     depth: int
@@ -63,7 +63,7 @@ class Blocked:
     id: TaskId
 
 
-def in_slices(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+def in_batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(ids), IDS_AT_ONCE):
         yield ids[start : start + IDS_AT_ONCE]
 
@@ -72,11 +72,11 @@ def insert_dependencies(connection: Connection, new: Task) -> None:
     connection.execute(INSERT, [{"task_id": new.id, "depends_on": other} for other in new.depends_on])
 
 
-def hold_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, Dependency]:
+def lock_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, Dependency]:
     """Those of these tasks that exist; none of them can end before this transaction does."""
     columns = select(task.c.id, task.c.state, task.c.reason, task.c.depth).order_by(task.c.depth, task.c.seq)
     found: dict[TaskId, Dependency] = {}
-    for some in in_slices(_in_lock_order(connection, ids)):
+    for some in in_batches(_in_lock_order(connection, ids)):
         rows = connection.execute(columns.where(task.c.id.in_(some)).with_for_update(read=True))
         found |= {TaskId(row.id): to_dependency(row) for row in rows}
     return found
@@ -86,7 +86,7 @@ def _in_lock_order(connection: Connection, ids: Sequence[TaskId]) -> Sequence[Ta
     if len(ids) <= IDS_AT_ONCE:
         return ids  # the one statement that locks them brings them into the order
     places = select(task.c.depth, task.c.seq, task.c.id)
-    rows = [row for some in in_slices(ids) for row in connection.execute(places.where(task.c.id.in_(some)))]
+    rows = [row for some in in_batches(ids) for row in connection.execute(places.where(task.c.id.in_(some)))]
     return [TaskId(row.id) for row in sorted(rows, key=lambda row: (row.depth, row.seq))]
 
 
@@ -99,24 +99,24 @@ def count_dependents(connection: Connection, ids: Sequence[TaskId]) -> dict[Task
 def dependents_of(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
     """Whoever waits for any of these, or has."""
     query = select(dependency.c.task_id).distinct()
-    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_slices(ids))
+    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_batches(ids))
     return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
 
 
-def needed_by(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
+def dependency_ids_of(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
     """Whatever any of these waits for, or has waited for; some may have been dropped."""
     query = select(dependency.c.depends_on).distinct()
-    slices = (query.where(dependency.c.task_id.in_(some)) for some in in_slices(ids))
+    slices = (query.where(dependency.c.task_id.in_(some)) for some in in_batches(ids))
     return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
 
 
-def blocked_behind(connection: Connection, ids: Sequence[TaskId]) -> set[Blocked]:
+def blocked_dependents(connection: Connection, ids: Sequence[TaskId]) -> set[BlockedTask]:
     """Who still waits for any of these."""
-    rows = (row for some in in_slices(ids) for row in connection.execute(BEHIND, {"ids": some}))
+    rows = (row for some in in_batches(ids) for row in connection.execute(DEPENDENTS, {"ids": some}))
     return {to_blocked(row) for row in rows if row.state == TaskState.BLOCKED}
 
 
-def late_blocked(connection: Connection, *, limit: int) -> list[Blocked]:
+def find_unsettled_blocked(connection: Connection, *, limit: int) -> list[BlockedTask]:
     """Who still waits though nothing is left to wait for. An end settles what waits for it, as far as it goes."""
     other = task.alias()
     dependencies = (
@@ -125,8 +125,8 @@ def late_blocked(connection: Connection, *, limit: int) -> list[Blocked]:
         .where(dependency.c.task_id == task.c.id)
         .correlate(task)
     )
-    is_spoilt = dependencies.where(other.c.state.in_(ENDED_BADLY)).exists()
-    is_open = dependencies.where(other.c.state.in_(UNENDED_TASK_STATES)).exists()
+    is_spoilt = dependencies.where(other.c.state.in_(UNSUCCESSFUL_TASK_STATES)).exists()
+    is_open = dependencies.where(other.c.state.in_(OPEN_TASK_STATES)).exists()
     is_late = or_(and_(task.c.on_dependency_failure == OnDependencyFailure.CANCEL, is_spoilt), ~is_open)
     query = select(task.c.depth, task.c.seq, task.c.id).where(has_state(task, TaskState.BLOCKED), is_late)
     return [to_blocked(row) for row in connection.execute(query.order_by(task.c.seq).limit(limit))]
@@ -147,24 +147,25 @@ def dependencies_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskI
         .order_by(task.c.seq)
     )
     found: dict[TaskId, list[Dependency]] = {task_id: [] for task_id in ids}
-    for some in in_slices(ids):
+    for some in in_batches(ids):
         for row in connection.execute(query.where(dependency.c.task_id.in_(some))):
             found[TaskId(row.task_id)].append(to_dependency(row))
     return found
 
 
-def decisive_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
+def decisive_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
     """Of what each of these tasks waits for, all that matters: the oldest that has not ended well, and the oldest that
     has not ended."""
     spoiler, unended = (
-        func.min(case((task.c.state.in_(states), task.c.seq))) for states in (ENDED_BADLY, UNENDED_TASK_STATES)
+        func.min(case((task.c.state.in_(states), task.c.seq)))
+        for states in (UNSUCCESSFUL_TASK_STATES, OPEN_TASK_STATES)
     )
     query = (
         select(dependency.c.task_id, spoiler.label("spoiler"), unended.label("unended"))
         .join(task, task.c.id == dependency.c.depends_on)
         .group_by(dependency.c.task_id)
     )
-    rows = [row for some in in_slices(ids) for row in connection.execute(query.where(dependency.c.task_id.in_(some)))]
+    rows = [row for some in in_batches(ids) for row in connection.execute(query.where(dependency.c.task_id.in_(some)))]
     known = _dependencies_at(connection, sorted({seq for row in rows for seq in row[1:] if seq is not None}))
     found: dict[TaskId, list[Dependency]] = {task_id: [] for task_id in ids}
     for row in rows:
@@ -174,7 +175,7 @@ def decisive_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, l
 
 def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int, Dependency]:
     columns = select(task.c.seq, task.c.id, task.c.state, task.c.reason, task.c.depth)
-    slices = (columns.where(task.c.seq.in_(some)) for some in in_slices(places))
+    slices = (columns.where(task.c.seq.in_(some)) for some in in_batches(places))
     return {row.seq: to_dependency(row) for query in slices for row in connection.execute(query)}
 
 
@@ -208,11 +209,11 @@ def tasks_by_id(connection: Connection, ids: Iterable[TaskId]) -> list[Task]:
 def have_session(connection: Connection, ids: Sequence[TaskId], session_id: str) -> bool:
     """Whether any of these works, or has worked, in an agent's session."""
     query = select(task.c.id).where(task.c.session_id == session_id).limit(1)
-    slices = (query.where(task.c.id.in_(some)) for some in in_slices(ids))
+    slices = (query.where(task.c.id.in_(some)) for some in in_batches(ids))
     return any(connection.execute(query).first() is not None for query in slices)
 
 
-def is_session_lent(connection: Connection, owners: Sequence[TaskId], session_id: str) -> bool:
+def is_session_shared(connection: Connection, owners: Sequence[TaskId], session_id: str) -> bool:
     """Whether one that waited for any of these works, or has worked, in an agent's session."""
     query = (
         select(task.c.id)
@@ -220,12 +221,12 @@ def is_session_lent(connection: Connection, owners: Sequence[TaskId], session_id
         .where(task.c.session_id == session_id)
         .limit(1)
     )
-    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_slices(owners))
+    slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_batches(owners))
     return any(connection.execute(query).first() is not None for query in slices)
 
 
-def to_blocked(row: Row[*tuple[Any, ...]]) -> Blocked:
-    return Blocked(depth=row.depth, seq=row.seq, id=TaskId(row.id))
+def to_blocked(row: Row[*tuple[Any, ...]]) -> BlockedTask:
+    return BlockedTask(depth=row.depth, seq=row.seq, id=TaskId(row.id))
 
 
 def to_dependency(row: Row[*tuple[Any, ...]]) -> Dependency:

@@ -37,7 +37,7 @@ def keep_questions(connection: Connection, known: Task, questions: Sequence[Ques
     return result.rowcount == 1
 
 
-def put_aside(connection: Connection, asked: Task) -> bool:
+def release_asking_task(connection: Connection, asked: Task) -> bool:
     """From a runner to where its answer is: waiting for one, or queued with it. The attempt is not counted."""
     result = connection.execute(
         update(task)

@@ -12,8 +12,10 @@ from delegate.model import Attempt, Change, Checkpoint, TaskId, Usage
 from delegate.store.tables import change, checkpoint
 
 
-def insert_checkpoint(connection: Connection, of: Attempt, left: Checkpoint, now: datetime) -> None:
-    connection.execute(insert(checkpoint).values(task_id=of.task_id, attempt_id=of.id, at=now, data=asdict(left)))
+def insert_checkpoint(connection: Connection, attempt: Attempt, new: Checkpoint, now: datetime) -> None:
+    connection.execute(
+        insert(checkpoint).values(task_id=attempt.task_id, attempt_id=attempt.id, at=now, data=asdict(new))
+    )
 
 
 def last_checkpoint(connection: Connection, tasks: Sequence[TaskId]) -> Checkpoint | None:
@@ -26,8 +28,8 @@ def last_checkpoint(connection: Connection, tasks: Sequence[TaskId]) -> Checkpoi
     return Checkpoint(**{**data, **lists, "usage": Usage(**data["usage"])})
 
 
-def insert_change(connection: Connection, of: Attempt, made: Change) -> None:
-    connection.execute(insert(change).values(task_id=of.task_id, attempt_id=of.id, **asdict(made)))
+def insert_change(connection: Connection, attempt: Attempt, new: Change) -> None:
+    connection.execute(insert(change).values(task_id=attempt.task_id, attempt_id=attempt.id, **asdict(new)))
 
 
 def last_change(connection: Connection, task_id: TaskId) -> Change | None:

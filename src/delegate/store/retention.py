@@ -11,10 +11,10 @@ from delegate.states import FINAL_TASK_STATES
 from delegate.store.tables import dependency, output, schedule, schedule_run, task
 
 
-def drop_ended_before(connection: Connection, moment: datetime, limit: int) -> int:
+def drop_ended_before(connection: Connection, cutoff: datetime, limit: int) -> int:
     """Ended tasks with everything that belongs to them, except those that a living one waits for or goes on from, or
     that a living schedule names for its tasks to come."""
-    ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < moment)
+    ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < cutoff)
     named = _named_by_schedules(connection)
     # So many more are read that enough are left: as a condition of the query the names could be too many.
     query = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit + len(named))
@@ -50,18 +50,18 @@ def _has_follower() -> ColumnElement[bool]:
     return select(follower.c.id).where(*living).exists()
 
 
-def drop_schedules_ended_before(connection: Connection, moment: datetime, limit: int) -> int:
+def drop_schedules_ended_before(connection: Connection, cutoff: datetime, limit: int) -> int:
     """With their runs, except those that a living one comes after."""
-    ended = (schedule.c.state.in_(FINAL_SCHEDULE_STATES), schedule.c.ended_at < moment)
+    ended = (schedule.c.state.in_(FINAL_SCHEDULE_STATES), schedule.c.ended_at < cutoff)
     old = select(schedule.c.id).where(*ended, ~_has_follower()).limit(limit)
     return connection.execute(delete(schedule).where(schedule.c.id.in_(old))).rowcount
 
 
-def drop_runs_before(connection: Connection, moment: datetime, limit: int) -> int:
+def drop_runs_before(connection: Connection, cutoff: datetime, limit: int) -> int:
     """Runs of living schedules, as far as their tasks are gone. Looks at the `limit` oldest: all are in this order."""
     oldest = select(schedule_run).order_by(schedule_run.c.id).limit(limit).subquery()
     is_kept = select(task.c.id).where(task.c.id == oldest.c.task_id).exists()
-    old = select(oldest.c.id).where(oldest.c.at < moment, ~is_kept)
+    old = select(oldest.c.id).where(oldest.c.at < cutoff, ~is_kept)
     return connection.execute(delete(schedule_run).where(schedule_run.c.id.in_(old))).rowcount
 
 

@@ -12,7 +12,7 @@ from delegate.store.tables import relay, runner
 
 RELAY = "relay"
 # Made once: every claim needs them.
-SEE = update(runner).where(runner.c.id == bindparam("which"))
+TOUCH = update(runner).where(runner.c.id == bindparam("which"))
 SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
 ALL = select(runner).order_by(runner.c.name, runner.c.id)
 
@@ -50,7 +50,7 @@ def all_runners(connection: Connection) -> list[Runner]:
     return [to_runner(row) for row in connection.execute(ALL)]
 
 
-def see_runner(
+def touch_runner(
     connection: Connection,
     runner_id: RunnerId,
     *,
@@ -61,14 +61,14 @@ def see_runner(
 ) -> None:
     until = {name: moment.isoformat() for name, moment in parked.items()}
     seen = {"agents": list(agents), "parked": until, "problem": problem, "seen_at": now}
-    connection.execute(SEE, {"which": runner_id, **seen})
+    connection.execute(TOUCH, {"which": runner_id, **seen})
 
 
-def forget_runner(connection: Connection, runner_id: RunnerId) -> None:
+def delete_runner(connection: Connection, runner_id: RunnerId) -> None:
     connection.execute(delete(runner).where(runner.c.id == runner_id))
 
 
-def forget_runners(connection: Connection, *, silent_since: datetime) -> int:
+def delete_silent_runners(connection: Connection, *, silent_since: datetime) -> int:
     return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
 
 

@@ -11,7 +11,7 @@ from delegate.model import ScheduleId, Task, TaskId
 from delegate.schedule.model import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.store.tables import has_state, schedule, schedule_run
 
-LIVING = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
+OPEN_SCHEDULE_STATES = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
 LAST_OUTCOME = (
     select(schedule_run.c.outcome)
     .where(schedule_run.c.schedule_id == schedule.c.id)
@@ -71,7 +71,7 @@ def schedule_of_trigger(connection: Connection, trigger_key: str) -> Schedule | 
     return None if row is None else to_schedule(row)
 
 
-def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, datetime]]:
+def next_due(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, datetime]]:
     """Those that are due next, or already, with their times."""
     query = select(schedule.c.id, schedule.c.next_run_at).where(
         has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.isnot(None)
@@ -80,7 +80,7 @@ def first_in_line(connection: Connection, *, limit: int) -> list[tuple[ScheduleI
     return [(ScheduleId(row.id), row.next_run_at) for row in rows]
 
 
-def reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
+def lock_reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Active ones whose next run was worked out at a time that the clock has not reached again."""
     query = SCHEDULES.where(has_state(schedule, ScheduleState.ACTIVE), schedule.c.reckoned_at > now)
     rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
@@ -208,7 +208,7 @@ def lock_waiting_for(connection: Connection, schedule_id: ScheduleId) -> list[Sc
 def _waits(table: FromClause) -> ColumnElement[bool]:
     """Whether it comes after another, and has no time until that has ended."""
     follows = and_(table.c.after_id.isnot(None), table.c.cron.is_(None))
-    return and_(follows, table.c.state.in_(LIVING), table.c.next_run_at.is_(None))
+    return and_(follows, table.c.state.in_(OPEN_SCHEDULE_STATES), table.c.next_run_at.is_(None))
 
 
 def count_waiting_with(connection: Connection, schedule_id: ScheduleId) -> int:
@@ -222,7 +222,7 @@ def count_waiting_with(connection: Connection, schedule_id: ScheduleId) -> int:
     return connection.execute(select(func.count()).select_from(crowd).where(crowd.c.waits)).scalar_one()
 
 
-def lock_lapsed(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
+def lock_expired(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
     """Those that have expired while they had no time to run at: they waited for another, or were paused."""
     waits = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.is_(None))
     waiting = SCHEDULES.where(*waits, schedule.c.expires_at <= now)

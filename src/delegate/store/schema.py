@@ -17,7 +17,7 @@ from sqlalchemy import Connection, exc, inspect, text
 
 from delegate.config.paths import Home
 from delegate.errors import BadSetting, DamagedDatabase, DelegateError, NewerDatabase, StoreBusy
-from delegate.store.backup import COMPANIONS, DAMAGE, flush, newest_backup, save_copy
+from delegate.store.backup import DAMAGE_ERRORS, WAL_SUFFIXES, flush, newest_backup, save_copy
 from delegate.store.database import is_postgres, postgres_engine, sqlite_engine
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ SQLITE_HEADER = b"SQLite format 3\x00"
 SCHEMA_ROWS = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
 MIGRATIONS = Path(__file__).parent / "migrations"
 # A checkpoint of these can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
-FIRST_SOUND_SQLITE = (3, 51, 3)
+FIRST_FIXED_SQLITE = (3, 51, 3)
 PATCHED_SQLITE = {(3, 44): 6, (3, 50): 7}
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afpfs"})
 
@@ -52,7 +52,7 @@ def prepare(home: Home, *, url: str, now: datetime) -> None:
 def _create(home: Home) -> None:
     """Made beside its place and moved there when it is whole: a first start that is killed leaves no half of it."""
     incoming = home.database.with_name(f"{home.database.name}.new")
-    for suffix in ("", *COMPANIONS):
+    for suffix in ("", *WAL_SUFFIXES):
         incoming.with_name(incoming.name + suffix).unlink(missing_ok=True)
     _upgrade_file(incoming)
     flush(incoming)
@@ -80,7 +80,7 @@ def check_sqlite(home: Home) -> str | None:
     """The revision of the file, or None when there is none yet. Reads only: a damaged file is not made worse."""
     path = home.database
     journal = path.with_name(f"{path.name}-wal")
-    with _damage_named(home):
+    with _report_damage(home):
         if not path.exists():
             if journal.exists() and journal.stat().st_size:
                 raise sqlite3.DatabaseError(f"it is gone, but its journal {journal.name} is still there")
@@ -113,10 +113,10 @@ def revision_of(connection: sqlite3.Connection) -> str:
 
 
 @contextmanager
-def _damage_named(home: Home) -> Iterator[None]:
+def _report_damage(home: Home) -> Iterator[None]:
     try:
         yield
-    except (*DAMAGE, OSError) as error:
+    except (*DAMAGE_ERRORS, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         backup = newest_backup(home) or "there is none yet"
         raise DamagedDatabase(path=home.database, why=why, backup=backup) from error
@@ -176,7 +176,7 @@ def upgrade(connection: Connection) -> None:
 
 def warn_of_risks(path: Path) -> None:
     version = sqlite3.sqlite_version_info
-    if version < FIRST_SOUND_SQLITE and version[2] < PATCHED_SQLITE.get(version[:2], 1000):
+    if version < FIRST_FIXED_SQLITE and version[2] < PATCHED_SQLITE.get(version[:2], 1000):
         log.warning("this SQLite has the WAL-reset defect", extra={"version": sqlite3.sqlite_version})
     if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
         log.warning("the database is on a network file system: locks may not hold", extra={"filesystem": kind})

@@ -57,11 +57,11 @@ def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -
         "created_at": new.created_at,
     }
     if new.mode is not Mode.IN_PLACE or new.title or new.issue or new.retry_of or new.depends_on or new.schedule_id:
-        row |= _rarer_columns(new)
+        row |= _optional_columns(new)
     connection.execute(INSERT, row)
 
 
-def _rarer_columns(new: Task) -> dict[str, object]:
+def _optional_columns(new: Task) -> dict[str, object]:
     """What a plain task has none of: a third of the time of its submit went into columns without a value."""
     return {
         "mode": new.mode,
@@ -122,7 +122,7 @@ def _claimable(lane: str, priority: Any) -> tuple[Any, ...]:  # Any: what SQLAlc
     )
 
 
-def _next_in_line() -> Update:
+def _claim_statement() -> Update:
     oldest = select(task.c.seq).where(*_claimable("in_lane", bindparam("least"))).order_by(*_ORDER).limit(1)
     return (
         update(task)
@@ -141,7 +141,7 @@ def _next_in_line() -> Update:
     )
 
 
-TAKE = _next_in_line()
+CLAIM_NEXT = _claim_statement()
 
 
 @cache
@@ -184,7 +184,7 @@ def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) ->
 def take_queued(connection: Connection, head: Head, now: datetime) -> Task | None:
     """Move the head, or the next behind it, to running under a new fence: rows that another relay takes are passed
     over."""
-    row = connection.execute(TAKE, {"in_lane": head.lane, "least": head.priority, "now": now}).one_or_none()
+    row = connection.execute(CLAIM_NEXT, {"in_lane": head.lane, "least": head.priority, "now": now}).one_or_none()
     return None if row is None else to_task(row)
 
 
@@ -245,7 +245,7 @@ def request_cancel(connection: Connection, task_id: TaskId, reason: str, now: da
     return result.rowcount == 1
 
 
-def explain_cancel(connection: Connection, task_id: TaskId, reason: str) -> bool:
+def set_cancel_reason(connection: Connection, task_id: TaskId, reason: str) -> bool:
     result = connection.execute(
         update(task)
         .where(task.c.id == task_id, has_state(task, TaskState.RUNNING), task.c.cancel_requested_at.is_not(None))

@@ -49,30 +49,30 @@ def without_nul(text: str) -> str:
     return text
 
 
-def branch(name: str) -> str:
+def check_branch(name: str) -> str:
     if problem := branch_names.branch_problem(name):
         raise ValueError(problem)
     return name
 
 
-def written_out(moment: object) -> datetime:
+def parse_timestamp(timestamp: object) -> datetime:
     """Digits alone pydantic would count from 1970; they are more likely meant as a date, or as milliseconds."""
-    if isinstance(moment, datetime):
-        return moment
-    if isinstance(moment, str) and ISO_8601.fullmatch(moment):
+    if isinstance(timestamp, datetime):
+        return timestamp
+    if isinstance(timestamp, str) and ISO_8601.fullmatch(timestamp):
         with suppress(ValueError):  # no calendar has a 30th of February, and ours no leap seconds
-            return datetime.fromisoformat(moment.upper())
+            return datetime.fromisoformat(timestamp.upper())
     raise ValueError("is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z")
 
 
-def in_utc(moment: datetime) -> datetime:
+def to_utc(timestamp: datetime) -> datetime:
     try:
-        return moment.astimezone(UTC)
+        return timestamp.astimezone(UTC)
     except OverflowError:
         raise ValueError("is no moment of the years 1 to 9999 in UTC") from None
 
 
-def storable(data: dict[str, object]) -> dict[str, object]:
+def check_storable(data: dict[str, object]) -> dict[str, object]:
     """What an agent said may be any JSON; what cannot be stored or read back is refused here, not found out later."""
     pending: list[tuple[object, int]] = [(data, 1)]
     while pending:
@@ -95,10 +95,10 @@ def storable(data: dict[str, object]) -> dict[str, object]:
 
 # What the API's document says where intake knows better words for a refusal than a pattern has.
 NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
-UNSEEN = r"\u200b-\u200d\u2060\ufeff"
-VISIBLE = Field(json_schema_extra={"pattern": rf"^[^\x00]*[^\s\x00{UNSEEN}][^\x00]*$"})
+INVISIBLE = r"\u200b-\u200d\u2060\ufeff"
+VISIBLE = Field(json_schema_extra={"pattern": rf"^[^\x00]*[^\s\x00{INVISIBLE}][^\x00]*$"})
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
-ONE_LINE = rf"^[^{CONTROL}]*[^\s{CONTROL}{UNSEEN}][^{CONTROL}]*$"
+ONE_LINE = rf"^[^{CONTROL}]*[^\s{CONTROL}{INVISIBLE}][^{CONTROL}]*$"
 ABSOLUTE = Field(json_schema_extra={"pattern": r"^/[^\x00]*$"})
 BASE64 = Field(json_schema_extra={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
 KNOWN_AGENT = Field(json_schema_extra={"pattern": rf"^({'|'.join(AgentName)}|{ACP_AGENT.pattern})$"})
@@ -107,7 +107,7 @@ MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$"
 ID = r"^[A-Za-z0-9_.-]+$"
 ZONE = r"^[A-Za-z0-9_+/-]+$"
 # What is wrong with a text that is not of this form, for people; the other patterns are for programs.
-NOT_OF_FORM = {
+PATTERN_MESSAGES = {
     NAME: "has a control character in it, as a tab or a new line",
     MODEL: "is no name of a model: those have letters, digits and ._:/@[]-, begin with one of the first two, up to 100",
     ID: "is no id: those have letters, digits, dots, - and _ only",
@@ -116,7 +116,7 @@ NOT_OF_FORM = {
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME)]
 BranchName = Annotated[
     str,
-    AfterValidator(branch),
+    AfterValidator(check_branch),
     Field(json_schema_extra={"maxLength": branch_names.LENGTH_MAX, "pattern": f"^{branch_names.BRANCH.pattern}$"}),
 ]
 RepositoryName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(without_nul), NO_NUL]
@@ -127,11 +127,11 @@ Title = Annotated[Line, Field(json_schema_extra={"pattern": ONE_LINE})]
 Summary = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(without_nul), NO_NUL]
 ModelName = Annotated[str, StringConstraints(min_length=1, pattern=MODEL)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
-Words = Annotated[
+AgentText = Annotated[
     str, StringConstraints(min_length=1, max_length=PROMPT_MAX), AfterValidator(without_nul), NO_NUL
 ]  # what a person wants an agent to read
-Moment = Annotated[AwareDatetime, BeforeValidator(written_out), AfterValidator(in_utc)]
-EventData = Annotated[dict[str, object], AfterValidator(storable)]
+Timestamp = Annotated[AwareDatetime, BeforeValidator(parse_timestamp), AfterValidator(to_utc)]
+EventData = Annotated[dict[str, object], AfterValidator(check_storable)]
 Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]
 Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]

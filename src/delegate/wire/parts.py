@@ -23,6 +23,7 @@ from delegate.model import (
 from delegate.wire.basics import (
     NO_NUL,
     PATCH_MAX,
+    AgentText,
     BranchName,
     CommitId,
     Count,
@@ -33,7 +34,6 @@ from delegate.wire.basics import (
     Text,
     Title,
     Wire,
-    Words,
     without_nul,
 )
 
@@ -104,10 +104,10 @@ class QuestionView(Wire):
     text: Text
     options: Annotated[list[Line], Field(max_length=20)] = []
     asked_at: datetime
-    answer: Words | None = None
+    answer: AgentText | None = None
 
 
-class ForerunnerView(Wire):
+class ContinuedTaskView(Wire):
     """The task that another one continues: what it was asked, how it ended, and what it left."""
 
     task_id: str

@@ -31,19 +31,19 @@ from delegate.wire.basics import (
     EventData,
     Fence,
     Line,
-    Moment,
     Name,
     Seq,
     TaskStatus,
     Text,
+    Timestamp,
     Wire,
 )
 from delegate.wire.parts import (
     ChangeView,
     CheckpointView,
     ChoiceView,
+    ContinuedTaskView,
     EffectView,
-    ForerunnerView,
     IssueView,
     QuestionView,
     ResultView,
@@ -68,7 +68,7 @@ class Timings(Wire):
     reclaim_after: float
 
 
-class RegisterAnswer(Wire):
+class RegisterResponse(Wire):
     runner_id: str
     token: str
     timings: Timings
@@ -78,14 +78,14 @@ class LeaveRequest(Wire):
     """The runner stops and holds nothing; it is not listed any more until it registers again."""
 
 
-class LeaveAnswer(Wire):
+class LeaveResponse(Wire):
     runner_id: str
 
 
 class ClaimRequest(Wire):
     claim_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
     agents: Annotated[list[Name], Field(max_length=20)]
-    parked: dict[Name, Moment] = Field(default_factory=dict, max_length=20)
+    parked: dict[Name, Timestamp] = Field(default_factory=dict, max_length=20)
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
     ask_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the agent's own token
     problem: Line | None = None  # why it takes no work just now; it asks only to say so
@@ -117,7 +117,7 @@ class Assignment(Wire):
     choices: list[ChoiceView] = []
     lineage: str
     checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
-    forerunner: ForerunnerView | None = None  # the task that this one continues with a checkpoint of its own
+    continued_task: ContinuedTaskView | None = None  # the task that this one continues with a checkpoint of its own
     questions: list[QuestionView] = []  # of the attempt before, answered
     effects: list[EffectView] = []  # of all tasks of the lineage
     resume_session: str | None = None  # the agent's session of the attempt before, if it had one
@@ -135,18 +135,18 @@ class EffectRequest(Wire):
     external_id: Line | None = None
 
 
-class EffectsAnswer(Wire):
+class EffectsResponse(Wire):
     """How a task stands outside, for a runner that must know what became of an effect it had begun."""
 
     status: TaskStatus
     effects: list[EffectView]
 
 
-class ClaimAnswer(Wire):
+class ClaimResponse(Wire):
     assignment: Assignment | None = None
 
 
-class Message(Wire):
+class MessageView(Wire):
     id: int
     text: str
 
@@ -156,11 +156,11 @@ class Control(Wire):
 
     next_seq: int
     cancel: str | None = None  # the reason, when somebody asked for the end
-    messages: list[Message] = []
+    messages: list[MessageView] = []
     asked: bool = False  # its agent has asked something: the attempt ends when its turn does
 
 
-class AttemptsAnswer(Wire):
+class AttemptsResponse(Wire):
     assignments: list[Assignment]
 
 
@@ -200,7 +200,7 @@ class RecordItem(Wire):
     """
 
     seq: Seq
-    at: Moment
+    at: Timestamp
     kind: RecordedKind
     data: EventData = Field(default_factory=dict)
     stream: Stream | None = None
@@ -209,7 +209,7 @@ class RecordItem(Wire):
     bytes: Annotated[StrictInt, Field(ge=0, le=SKIPPED_MAX)] | None = None
 
     @model_validator(mode="after")
-    def has_only_what_its_kind_has(self) -> Self:
+    def check_fields_of_kind(self) -> Self:
         if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
             raise ValueError("has output, but another kind")
         if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
@@ -231,7 +231,7 @@ class FinishRequest(Wire):
     message: Text = ""
     exit_code: Annotated[StrictInt, Field(ge=-255, le=255)] | None = None
     session_id: Name | None = None
-    not_before: Moment | None = None
+    not_before: Timestamp | None = None
     usage: UsageView = Field(default_factory=UsageView)
     result: ResultView | None = None
     checkpoint: CheckpointView | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from delegate.schedule.model import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
-from delegate.wire.basics import ZONE, IdText, Moment, Name, Text, Wire
+from delegate.wire.basics import ZONE, IdText, Name, Text, Timestamp, Wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
 YEAR_MS = 366 * 86_400_000
@@ -23,11 +23,11 @@ class ScheduleRequest(SubmitRequest):
 
     schedule_type: Literal["cron", "one_time"]
     cron_expression: Cron | None = None  # five fields
-    scheduled_at: Moment | None = None
+    scheduled_at: Timestamp | None = None
     timezone: Zone = "UTC"
     missed_run_policy: MissedRunPolicy = MissedRunPolicy.SKIP
     max_runs: RunCount | None = None
-    expires_at: Moment | None = None
+    expires_at: Timestamp | None = None
     after_schedule: IdText | None = None
 
 

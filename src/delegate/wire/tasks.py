@@ -26,6 +26,7 @@ from delegate.wire.basics import (
     ABSOLUTE,
     KNOWN_AGENT,
     VISIBLE,
+    AgentText,
     BranchName,
     IdText,
     Line,
@@ -39,13 +40,12 @@ from delegate.wire.basics import (
     Text,
     Title,
     Wire,
-    Words,
     without_nul,
 )
 from delegate.wire.parts import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
 
 BATCH_MAX = 100
-Prompt = Annotated[Words, VISIBLE]
+Prompt = Annotated[AgentText, VISIBLE]
 Agent = Annotated[str, StringConstraints(min_length=1, max_length=200), KNOWN_AGENT]
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 Directory = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE]
@@ -92,7 +92,7 @@ class BatchRequest(Wire):
     tasks: Annotated[list[BatchEntry], Field(min_length=1, max_length=BATCH_MAX)]
 
 
-class BatchAnswer(Wire):
+class BatchResponse(Wire):
     tasks: list[TaskView]
 
 
@@ -112,19 +112,19 @@ class RetryRequest(Wire):
 
 
 class ResumeRequest(Wire):
-    context: Words | None = None  # what the agent is to know or do differently
+    context: AgentText | None = None  # what the agent is to know or do differently
     request_key: Name | None = None
 
 
 class AnswerRequest(Wire):
     """The answer to all that a task's agent has asked and nobody has answered yet."""
 
-    text: Words
+    text: AgentText
     request_key: Name | None = None
 
 
 class MessageRequest(Wire):
-    text: Words
+    text: AgentText
     request_key: Name | None = None
 
 

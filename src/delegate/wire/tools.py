@@ -14,17 +14,17 @@ from delegate.model import OPTION_MAX, OPTIONS_MAX, QUESTION_MAX, OnDependencyFa
 from delegate.schedule.model import PIPELINE_STEPS, MissedRunPolicy, RunOutcome, ScheduleState
 from delegate.wire.basics import (
     NO_NUL,
+    AgentText,
     IdText,
     ModelName,
-    Moment,
     Money,
     PriorityName,
     RepositoryName,
     ScheduleCursor,
     TaskCursor,
     Text,
+    Timestamp,
     Wire,
-    Words,
     without_nul,
 )
 from delegate.wire.basics import (
@@ -55,13 +55,13 @@ LineCursor = Annotated[
     StringConstraints(max_length=100),
     Field(json_schema_extra={"pattern": r"^[0-9]{1,18}\.[0-9]{1,9}-[0-9]{1,18}\.[0-9]{1,9}$"}),
 ]
-AskedText = Annotated[
+QuestionText = Annotated[
     str, StringConstraints(min_length=1, max_length=QUESTION_MAX), AfterValidator(without_nul), NO_NUL
 ]
 OptionText = Annotated[str, StringConstraints(min_length=1, max_length=OPTION_MAX), AfterValidator(without_nul), NO_NUL]
 
 
-class TaskWishes(Wire):
+class TaskParameters(Wire):
     """What can be said of a task, whatever starts it."""
 
     prompt: Annotated[
@@ -102,7 +102,7 @@ class TaskWishes(Wire):
     max_budget_usd: Annotated[Money | None, Field(description="What the task may cost, in US dollars.")] = None
 
 
-class DelegateTask(TaskWishes):
+class DelegateTask(TaskParameters):
     """Hand a piece of work to an agent in the background.
 
     Answers at once; the task goes on by itself, also when this conversation ends.
@@ -150,7 +150,7 @@ class ResumeTask(Wire):
 
     task_id: Annotated[IdText, TASK]
     additional_context: Annotated[
-        Words | None, Field(description="What the agent is to know or do differently this time.")
+        AgentText | None, Field(description="What the agent is to know or do differently this time.")
     ] = None
 
 
@@ -158,10 +158,10 @@ class AnswerTask(Wire):
     """Answer what a task's agent has asked; it then goes on in the same session."""
 
     task_id: Annotated[IdText, TASK]
-    answer: Annotated[Words, Field(description="One answer for all that it asked.")]
+    answer: Annotated[AgentText, Field(description="One answer for all that it asked.")]
 
 
-class ScheduleTask(TaskWishes):
+class ScheduleTask(TaskParameters):
     """Run a task later, once or again and again. Each run is a task of its own."""
 
     schedule_type: Annotated[
@@ -172,7 +172,7 @@ class ScheduleTask(TaskWishes):
         Cron | None, Field(description="Five fields: minute, hour, day of month, month, day of week.")
     ] = None
     scheduled_at: Annotated[
-        Moment | None, Field(description="A moment to come, ISO 8601 with its zone: 2030-02-19T08:00:00Z.")
+        Timestamp | None, Field(description="A moment to come, ISO 8601 with its zone: 2030-02-19T08:00:00Z.")
     ] = None
     timezone: Annotated[Zone, Field(description="IANA name of the zone that cronExpression is read in.")] = "UTC"
     missed_run_policy: Annotated[
@@ -180,7 +180,7 @@ class ScheduleTask(TaskWishes):
         Field(description="A run more than 5 minutes late: skip it, catch it up once, or fail the schedule."),
     ] = MissedRunPolicy.SKIP
     max_runs: Annotated[RunCount | None, Field(description="The schedule completes after so many runs.")] = None
-    expires_at: Annotated[Moment | None, Field(description="No run at or after this moment.")] = None
+    expires_at: Annotated[Timestamp | None, Field(description="No run at or after this moment.")] = None
     after_schedule: Annotated[IdText | None, Field(description="Run after a run of this schedule has ended well.")] = (
         None
     )
@@ -224,7 +224,7 @@ class CancelSchedule(Wire):
     cancel_tasks: Annotated[StrictBool, Field(description="Also stop its tasks that have not ended.")] = False
 
 
-class Step(TaskWishes):
+class Step(TaskParameters):
     """One step of a pipeline."""
 
     delay: Annotated[DelayMs, Field(description="Milliseconds to wait after the end of the step before.")] = 0
@@ -245,7 +245,7 @@ class AskUser(Wire):
     Then end your turn: the answer comes as your next message.
     """
 
-    question: Annotated[AskedText, Field(description="One question, understandable without your work before it.")]
+    question: Annotated[QuestionText, Field(description="One question, understandable without your work before it.")]
     options: Annotated[
         list[OptionText], Field(max_length=OPTIONS_MAX, description="Possible answers, if there are few.")
     ] = []
@@ -254,7 +254,7 @@ class AskUser(Wire):
 # Answers.
 
 
-class Delegated(Wire):
+class DelegateTaskResult(Wire):
     task_id: str
     status: TaskState
     why: str | None = None  # why it does not run yet
@@ -277,7 +277,7 @@ class TaskBrief(Wire):
     finished_at: datetime | None = None
 
 
-class StatusAnswer(Wire):
+class TaskStatusResult(Wire):
     """`task`, `attempts` and `checkpoint` for one task; `tasks` and `next` for a page."""
 
     task: TaskView | None = None
@@ -287,20 +287,20 @@ class StatusAnswer(Wire):
     next: str | None = None
 
 
-class LogsAnswer(Wire):
+class TaskLogsResult(Wire):
     task_id: str
     status: TaskState
     lines: list[OutputLine]
     next: str
 
 
-class Cancelled(Wire):
+class CancelTaskResult(Wire):
     task_id: str
     status: TaskState  # a running one ends when its runner has stopped it
     also_cancelled: list[str]  # those that depended on it; of a running one none yet
 
 
-class Again(Wire):
+class RetryTaskResult(Wire):
     task_id: str
     status: TaskState
     retry_of: str
@@ -308,12 +308,12 @@ class Again(Wire):
     retry_count: int
 
 
-class Answered(Wire):
+class AnswerTaskResult(Wire):
     task_id: str
     status: TaskState
 
 
-class Scheduled(Wire):
+class ScheduleResult(Wire):
     schedule_id: str
     status: ScheduleState
     next_run_at: datetime | None = None
@@ -339,28 +339,28 @@ class ScheduleBrief(Wire):
     why: str | None = None
 
 
-class SchedulesAnswer(Wire):
+class ListSchedulesResult(Wire):
     schedules: list[ScheduleBrief]
     next: str | None = None
 
 
-class ScheduleAnswer(Wire):
+class GetScheduleResult(Wire):
     schedule: ScheduleView
     history: list[RunView] | None = None
 
 
-class ScheduleCancelled(Wire):
+class CancelScheduleResult(Wire):
     schedule_id: str
     status: ScheduleState
     cancelled_tasks: list[str]
 
 
-class PipelineAnswer(Wire):
+class CreatePipelineResult(Wire):
     pipeline_id: str
-    steps: list[Scheduled]
+    steps: list[ScheduleResult]
 
 
-class Asked(Wire):
+class AskUserResult(Wire):
     task_id: str
     asked: int  # how many questions wait for an answer now
     next: str  # what to do now

@@ -221,8 +221,8 @@ def test_settings_that_are_made_at_the_same_time_are_all_kept(desk: Desk) -> Non
 def test_a_file_that_somebody_else_keeps_locked_is_not_waited_for_without_end(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delegate.cli.commands.config.PATIENCE", 0.0)
-    lock = homes.hold(Home(desk.home).config_lock, patience=1.0)
+    monkeypatch.setattr("delegate.cli.commands.config.LOCK_TIMEOUT", 0.0)
+    lock = homes.acquire_lock(Home(desk.home).config_lock, timeout=1.0)
     assert lock is not None
 
     code, _, err = desk.run("set", "cpu_threshold", "50")
@@ -335,7 +335,7 @@ def test_it_is_told_who_still_counts_otherwise(desk: Desk, monkeypatch: pytest.M
 @contextmanager
 def relay_up(desk: Desk) -> Iterator[None]:
     """As a keeper marks it."""
-    lock = homes.own(Home(desk.home), patience=1.0)
+    lock = homes.lock_home(Home(desk.home), timeout=1.0)
     homes.write_private(desk.home / "relay.json", homes.new_address(1, 1).as_json())
     yield
     os.close(lock)

@@ -23,15 +23,15 @@ from tests.fakes.world import World, wait_until
 from tests.journeys.shop import needed, open_market
 
 from delegate import __version__
-from delegate.cli.commands.doctor import page
-from delegate.cli.render.output import Look
+from delegate.cli.commands.doctor import format_findings
+from delegate.cli.render.output import OutputStyle
 from delegate.config.home_files import PRIVATE_DIRECTORY
 from delegate.config.settings import load
-from delegate.runner.doctor.case import Case
+from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.examine import examine
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process import supervisor
-from delegate.runner.workspaces.journal import Journal, State, write_journal
+from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, write_journal
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import repository
 
@@ -101,7 +101,7 @@ class Machine:
         """By part and subject; of several the last."""
         environ = {**self.env, **more}
         with tempfile.TemporaryDirectory() as scratch:
-            case = Case(
+            case = DoctorContext(
                 settings=load({"DELEGATE_HOME": str(self.home), **environ}),
                 environ=environ,
                 directory=self.work,
@@ -109,7 +109,7 @@ class Machine:
                 now=datetime.now(UTC),
                 is_root=os.geteuid() == 0,
             )
-            return {f"{one.part}: {one.subject}": one for one in anyio.run(examine, case)}
+            return {f"{one.section}: {one.subject}": one for one in anyio.run(examine, case)}
 
 
 @pytest.fixture
@@ -335,11 +335,11 @@ def test_no_line_is_wider_than_the_screen(machine: Machine, width: int) -> None:
 
 def test_on_a_narrow_screen_a_finding_is_a_block() -> None:
     findings = [
-        Part.GIT.ok("git", "2.39.5"),
-        Part.GIT.warning("author", "user.name is not set", "`git config --global user.name …`"),
+        DoctorSection.GIT.ok("git", "2.39.5"),
+        DoctorSection.GIT.warning("author", "user.name is not set", "`git config --global user.name …`"),
     ]
 
-    narrow = page(findings, Look(width=40, colour=False, now=datetime.now(UTC)))
+    narrow = format_findings(findings, OutputStyle(width=40, colour=False, now=datetime.now(UTC)))
 
     assert narrow == [
         "git",
@@ -352,11 +352,11 @@ def test_on_a_narrow_screen_a_finding_is_a_block() -> None:
 
 def test_a_terminal_gets_colours_and_a_long_name_a_line_of_its_own() -> None:
     findings = [
-        Part.AGENTS.ok("acp:opencode acp", "1.18.18"),
-        Part.AGENTS.problem("acp:claude-agent-acp", "does not run: Cannot find module x"),
+        DoctorSection.AGENTS.ok("acp:opencode acp", "1.18.18"),
+        DoctorSection.AGENTS.problem("acp:claude-agent-acp", "does not run: Cannot find module x"),
     ]
 
-    shown = page(findings, Look(width=60, colour=True, now=datetime.now(UTC)))
+    shown = format_findings(findings, OutputStyle(width=60, colour=True, now=datetime.now(UTC)))
 
     assert shown == [
         "\x1b[1magents\x1b[0m",
@@ -683,10 +683,10 @@ def test_a_workspace_that_nobody_works_in_is_told(machine: Machine) -> None:
     assert (found.level, found.message) == ("note", "1 workspace that nobody works in: task-1")
 
 
-def kept(at: datetime) -> Journal:
-    return Journal(
+def kept(at: datetime) -> WorkspaceJournal:
+    return WorkspaceJournal(
         lineage="task-1",
-        state=State.READY,
+        state=WorkspaceState.READY,
         repository=repository("https://github.com/acme/shop.git"),
         base=Base(branch="main", commit="0" * 40),
         branch="delegate/task-1",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.cli.scripted_relay import Run, answer, body_of, problem
 
-from delegate.cli.commands.results import painted_line, plain
-from delegate.cli.context import Door
+from delegate.cli.commands.results import escape_line, paint_line
+from delegate.cli.context import CommandContext
 from delegate.cli.follow import AgentFollower, say_question
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+né\x0cw\t\x1b[2J\n"
@@ -66,7 +66,7 @@ def test_a_diff_without_colour_is_harmless_too(shown: Callable[..., str], monkey
 
 @pytest.mark.parametrize(("line", "told"), [(" same", " same"), ("", ""), ("\\ No newline", "\\ No newline")])
 def test_lines_that_did_not_change_have_no_colour(line: str, told: str) -> None:
-    assert (painted_line(line), plain(line)) == (told, told)
+    assert (paint_line(line), escape_line(line)) == (told, told)
 
 
 def test_a_diff_that_was_cut_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +161,7 @@ def test_an_empty_answer_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
 def test_a_follower_is_told_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     data = {"text": "Which one?", "options": ["a", "b"]}
 
-    AgentFollower(Door(environ={})).event(
+    AgentFollower(CommandContext(environ={})).event(
         {"id": 1, "taskId": "task-1", "attemptId": None, "kind": "question", "at": "2026-01-01T00:00:00Z", "data": data}
     )
 
@@ -173,9 +173,9 @@ def test_how_to_answer_is_told_as_long_as_nobody_has(capsys: pytest.CaptureFixtu
     task: Any = {"taskId": "task-1", "status": "waiting", "questions": [{**asked, "answer": None}]}
     answered: Any = {**task, "questions": [{**asked, "answer": "a"}]}
 
-    say_question(Door(environ={}), task)
+    say_question(CommandContext(environ={}), task)
     open_one = capsys.readouterr().err
-    say_question(Door(environ={}), answered)
+    say_question(CommandContext(environ={}), answered)
 
     assert open_one == "delegate: task-1 waits for an answer\nhint: delegate answer task-1 TEXT\n"
     assert capsys.readouterr().err == ""

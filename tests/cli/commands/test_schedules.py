@@ -10,8 +10,8 @@ import pytest
 from tests.cli.render.test_output import NOW, look
 from tests.cli.scripted_relay import Run, answer, body_of, problem
 
-from delegate.cli.datetimes import parse_moment
-from delegate.cli.render.schedule_page import TOLD_OUTCOMES, next_lines, pipeline_table, schedule_page, schedule_table
+from delegate.cli.datetimes import parse_datetime
+from delegate.cli.render.schedule_page import OUTCOME_LABELS, next_lines, pipeline_table, schedule_page, schedule_table
 from delegate.cli.render.terminal import cells
 from delegate.schedule.model import RunOutcome
 
@@ -132,7 +132,7 @@ def test_what_the_relay_refuses_is_told(run: Run, capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_moment_is_typed_as_people_do(typed: str, zone: str, meant: str) -> None:
-    assert parse_moment("at", typed, zone, NOW) == meant
+    assert parse_datetime("at", typed, zone, NOW) == meant
 
 
 def test_a_time_that_the_clocks_skip_is_told_with_what_it_became(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_colour_paints_the_status_and_the_last_run(width: int) -> None:
 
 
 def test_every_outcome_but_a_good_one_is_told() -> None:
-    assert {*TOLD_OUTCOMES, "completed"} == {outcome.value for outcome in RunOutcome}
+    assert {*OUTCOME_LABELS, "completed"} == {outcome.value for outcome in RunOutcome}
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from tests.runner.workspaces.conftest import BRANCH, LINEAGE, Scene, make_scene
 
-from delegate.cli.commands.workspaces import bytes_shown
+from delegate.cli.commands.workspaces import format_size
 from delegate.cli.main import main
 from delegate.runner.workspaces.closing import close
 
@@ -148,4 +148,4 @@ def test_dropped_work_is_gone(kept: Scene, capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_a_size_is_short(size: int, shown: str) -> None:
-    assert bytes_shown(size) == shown
+    assert format_size(size) == shown

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delegate.cli.render.output import Look, relay_page, task_table
+from delegate.cli.render.output import OutputStyle, relay_page, task_table
 from delegate.cli.render.task_page import task_page
 from delegate.cli.render.terminal import cells
 
@@ -96,8 +96,8 @@ TASKS = [
 ]
 
 
-def look(width: int = 80, *, colour: bool = False) -> Look:
-    return Look(width=width, colour=colour, now=NOW)
+def look(width: int = 80, *, colour: bool = False) -> OutputStyle:
+    return OutputStyle(width=width, colour=colour, now=NOW)
 
 
 def test_the_table_of_tasks_says_why_they_wait_and_how_they_ended() -> None:
@@ -138,7 +138,7 @@ LACKS = (
 @pytest.mark.parametrize("width", [20, 40, 64, 80, 120])
 def test_on_a_terminal_a_task_says_all_of_why_it_waits(width: int) -> None:
     waiting = task(status="queued", why=LACKS, prompt="日本語")
-    terminal = Look(width=width, colour=False, now=NOW, folds=True)
+    terminal = OutputStyle(width=width, colour=False, now=NOW, wraps=True)
 
     lines = task_table([waiting], terminal)
 
@@ -149,7 +149,7 @@ def test_on_a_terminal_a_task_says_all_of_why_it_waits(width: int) -> None:
 def test_a_note_in_wide_letters_or_without_spaces_stays_inside_the_terminal() -> None:
     asks = [task(status="queued", why=why) for why in ("日本語" * 30, "x" * 90, "")]
 
-    lines = task_table(asks, Look(width=20, colour=False, now=NOW, folds=True))
+    lines = task_table(asks, OutputStyle(width=20, colour=False, now=NOW, wraps=True))
 
     assert max(map(cells, lines)) <= 20
     assert sum(line.count("x") for line in lines if set(line) == {" ", "x"}) == 90
@@ -405,7 +405,7 @@ def test_on_a_terminal_long_text_goes_on_under_its_beginning() -> None:
         "attempts": [],
         "events": [event],
     }
-    terminal = Look(width=40, colour=False, now=NOW, folds=True)
+    terminal = OutputStyle(width=40, colour=False, now=NOW, wraps=True)
 
     assert task_page(detail, terminal)[2:] == [
         "  prompt     make the parser accept",
@@ -446,7 +446,7 @@ def test_the_page_of_the_relay_lists_its_runners() -> None:
         "runners": [runner, idle],
     }
 
-    assert relay_page("http://127.0.0.1:4000", relay, Look(width=40, colour=False, now=NOW, folds=True)) == [
+    assert relay_page("http://127.0.0.1:4000", relay, OutputStyle(width=40, colour=False, now=NOW, wraps=True)) == [
         "relay     http://127.0.0.1:4000 (process",
         "          7, version 0.1.0)",
         "database  sqlite",

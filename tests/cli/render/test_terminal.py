@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.cli.render.screen import Screen
+from delegate.cli.render.screen import OutputSanitizer
 from delegate.cli.render.terminal import cells, fit, one_line, pad
 
 
@@ -50,11 +50,11 @@ def test_foreign_text_in_a_table_is_one_printable_line() -> None:
     ],
 )
 def test_a_terminal_is_only_sent_text_and_colours(hostile: str, shown: str) -> None:
-    assert Screen().feed(hostile.encode(), final=True) == shown
+    assert OutputSanitizer().feed(hostile.encode(), final=True) == shown
 
 
 def test_an_escape_sequence_in_pieces_is_still_one() -> None:
-    screen = Screen()
+    screen = OutputSanitizer()
     pieces = [b"a\x1b", b"]52;c;", b"AAAA", b"\x07b\x1b[3", b"1mc\r", b"\nd\xe6\x97", b"\xa5"]
 
     shown = "".join(screen.feed(piece) for piece in pieces) + screen.feed(b"", final=True)

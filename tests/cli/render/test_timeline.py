@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from delegate.cli.render.timeline import WORDS, event_words, model_shown, span, spent
+from delegate.cli.render.timeline import FORMATTERS, format_duration, format_event, format_model_name, format_usage
 from delegate.client.responses import UsageData
 from delegate.model import EventKind
-from delegate.preferences.models import shown_model
+from delegate.preferences.models import short_model_name
 
 
 def test_every_kind_of_event_has_its_words() -> None:
-    assert set(WORDS) == {kind.value for kind in EventKind}
+    assert set(FORMATTERS) == {kind.value for kind in EventKind}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_every_kind_of_event_has_its_words() -> None:
     ],
 )
 def test_an_event_is_told_in_one_line(kind: str, data: dict[str, Any], words: str | None) -> None:
-    told = event_words(
+    told = format_event(
         {"id": 1, "taskId": "task-1", "attemptId": None, "kind": kind, "at": "2026-01-01T00:00:00Z", "data": data}
     )
 
@@ -104,7 +104,7 @@ def test_an_event_is_told_in_one_line(kind: str, data: dict[str, Any], words: st
     [(-1, "0.0s"), (0.44, "0.4s"), (59.9, "59s"), (61, "1m"), (3599, "59m"), (7500, "2h05"), (400_000, "4d")],
 )
 def test_a_length_of_time_is_short(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_usage_names_only_what_is_known() -> None:
@@ -117,7 +117,7 @@ def test_usage_names_only_what_is_known() -> None:
         "turns": 0,
     }
 
-    assert spent(nothing) == ""
+    assert format_usage(nothing) == ""
     used: UsageData = {
         **nothing,
         "inputTokens": 1200,
@@ -126,11 +126,11 @@ def test_usage_names_only_what_is_known() -> None:
         "costUsd": 0.01234,
         "turns": 1,
     }
-    assert spent(used) == "1,500 tokens in, 50 out, $0.0123, 1 turn"
+    assert format_usage(used) == "1,500 tokens in, 50 out, $0.0123, 1 turn"
 
 
 @pytest.mark.parametrize(
     "model", ["claude-sonnet-4-5", "claude-opus-4-6-20260101", "claude-3-7-sonnet", "opus", "gpt-5.5", ""]
 )
 def test_a_model_is_shown_as_everywhere_else(model: str) -> None:
-    assert model_shown(model) == shown_model(model)
+    assert format_model_name(model) == short_model_name(model)

@@ -34,7 +34,7 @@ ASSIGNMENT_KEYS = {
     "choices",
     "lineage",
     "checkpoint",
-    "forerunner",
+    "continuedTask",
     "questions",
     "effects",
     "resumeSession",

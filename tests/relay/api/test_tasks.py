@@ -10,7 +10,7 @@ from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
 
 from delegate.model import Stream
 from delegate.relay.feeds import LINES_MAX
-from delegate.relay.lines import Line, Tail
+from delegate.relay.lines import Line, OutputTail
 
 pytestmark = pytest.mark.anyio
 
@@ -240,7 +240,7 @@ async def test_a_line_without_end_is_shown_in_pieces(runner: Runner) -> None:
 
 def test_the_end_of_very_much_output_is_not_more_than_an_answer_should_carry() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    tail = Tail(10_000, LINES_MAX)
+    tail = OutputTail(10_000, LINES_MAX)
 
     for number in range(600):
         tail.add(Line(at, Stream.STDOUT, data) for data in (b"%d" % number, b"x" * 64 * 1024))

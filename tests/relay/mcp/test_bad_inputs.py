@@ -14,7 +14,7 @@ from tests.relay.mcp.test_tools import Outer, speaking
 from tests.relay.peers import RelayProcess, client, problem_of, raw_exchange, request_bytes
 
 from delegate.errors import DelegateError
-from delegate.relay.mcp.calls import parsed
+from delegate.relay.mcp.calls import parse_arguments
 from delegate.relay.mcp.schemas import schema_of
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
 from delegate.wire.basics import Wire
@@ -234,7 +234,7 @@ def test_a_moment_is_written_out_with_its_zone(field: str, moment: object) -> No
 
 def fault_in(parameters: type[Wire], arguments: dict[str, Any]) -> DelegateError | None:
     try:
-        parsed(parameters, arguments)
+        parse_arguments(parameters, arguments)
     except DelegateError as error:
         return error
     return None

@@ -34,9 +34,9 @@ from tests.relay.peers import (
 from delegate.errors import DiskFull
 from delegate.intake.submit import Request, submit
 from delegate.relay.app import make_app
-from delegate.relay.mcp.calls import Call
+from delegate.relay.mcp.calls import ToolCall
+from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
-from delegate.relay.mcp.words import for_agents
 from delegate.states import ADVICE, Reason
 from delegate.wire.tools import TaskStatus
 
@@ -183,7 +183,7 @@ async def test_what_to_do_is_told_in_tools(outer: Outer, runner: Runner) -> None
 
 @pytest.mark.parametrize("reason", Reason)
 def test_no_advice_leaves_an_agent_with_a_command_that_is_no_tool(reason: Reason) -> None:
-    advice = for_agents(ADVICE[reason])
+    advice = rewrite_for_agents(ADVICE[reason])
 
     shell = re.findall(r"`(?:delegate |--)[^`]*`(?! \(in a shell\))", advice)
     assert shell == []
@@ -552,7 +552,7 @@ async def test_a_client_that_goes_away_is_not_waited_for(tmp_path: Path) -> None
 
 async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path, relay_min_free=2**60) as relay:
-        call = Call(relay=relay, attempt_id=None, headers={})
+        call = ToolCall(relay=relay, attempt_id=None, headers={})
 
         for name in ("DelegateTask", "RetryTask", "ResumeTask", "ScheduleTask", "CreatePipeline"):
             with pytest.raises(DiskFull):
@@ -563,7 +563,7 @@ async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> N
 async def test_the_status_of_a_task_is_read_without_its_events(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path) as relay:
         task = (await submit(relay.database, Request(prompt="x", repository="o/n"), relay.settings, relay.now())).task
-        call = Call(relay=relay, attempt_id=None, headers={})
+        call = ToolCall(relay=relay, attempt_id=None, headers={})
 
         with overheard() as statements:
             await FOR_OWNER["TaskStatus"].run(call, TaskStatus(task_id=task.id))

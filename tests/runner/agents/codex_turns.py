@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delegate.model import Usage
-from delegate.runner.agents import Roots, Turn
+from delegate.runner.agents import AgentTurn, Roots
 from delegate.wire.runners import Assignment
 
 SESSION = "01a1de09-0500-7542-8d98-040d611df614"
@@ -16,7 +16,7 @@ def codex_turn(
     workspace: Roots | None = None,
     spent: Usage | None = None,
     **fields: object,
-) -> Turn:
+) -> AgentTurn:
     basis = {
         "attempt_id": "att-0123456789abcdef",
         "task_id": "task-0123456789",
@@ -29,4 +29,4 @@ def codex_turn(
         "max_output": 1_048_576,
     }
     assignment = Assignment.model_validate({**basis, **fields})
-    return Turn(assignment=assignment, text=text, session=session, workspace=workspace, spent=spent or Usage())
+    return AgentTurn(assignment=assignment, text=text, session=session, workspace=workspace, spent=spent or Usage())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from delegate.model import Usage
-from delegate.runner.agents import Roots, Turn
+from delegate.runner.agents import AgentTurn, Roots
 from delegate.wire.runners import Assignment
 
 
@@ -31,7 +31,7 @@ def new_assignment() -> Callable[..., Assignment]:
 
 
 @pytest.fixture
-def new_turn(new_assignment: Callable[..., Assignment]) -> Callable[..., Turn]:
+def new_turn(new_assignment: Callable[..., Assignment]) -> Callable[..., AgentTurn]:
     """The first turn of an attempt, unless its parts are given; all other fields are the assignment's."""
 
     def make(
@@ -41,10 +41,12 @@ def new_turn(new_assignment: Callable[..., Assignment]) -> Callable[..., Turn]:
         workspace: Roots | None = None,
         spent: Usage | None = None,
         **fields: object,
-    ) -> Turn:
+    ) -> AgentTurn:
         assignment = new_assignment(**fields)
         words = assignment.prompt if text is None else text
-        return Turn(assignment=assignment, text=words, session=session, workspace=workspace, spent=spent or Usage())
+        return AgentTurn(
+            assignment=assignment, text=words, session=session, workspace=workspace, spent=spent or Usage()
+        )
 
     return make
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delegate.model import EventKind, Stream, Usage
-from delegate.runner.agents import Ending, Fact, Turn
+from delegate.runner.agents import AgentTurn, Ending, Fact
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.acp_reading import AcpReading
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
@@ -77,7 +77,7 @@ class Talk:
 
 
 @pytest.fixture
-def talk(new_turn: Callable[..., Turn]) -> NewReading:
+def talk(new_turn: Callable[..., AgentTurn]) -> NewReading:
     agent = Acp(command="some-agent --acp", is_root=False)
     return lambda **fields: Talk(agent.reading(new_turn(working_directory="/work", **fields)))
 
@@ -110,10 +110,10 @@ def test_a_later_attempt_in_place_is_told_about_the_one_before(talk: NewReading)
     assert running.asked[-1]["params"]["prompt"][0]["text"].startswith("An earlier attempt")
 
 
-def test_files_and_terminals_are_not_offered(new_turn: Callable[..., Turn]) -> None:
+def test_files_and_terminals_are_not_offered(new_turn: Callable[..., AgentTurn]) -> None:
     made = Acp(command="some-agent --acp", is_root=False).invocation(new_turn(), {"PATH": "/nowhere"})
 
-    assert json.loads(made.opening)["params"]["clientCapabilities"] == {
+    assert json.loads(made.initial_input)["params"]["clientCapabilities"] == {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
     }

@@ -16,10 +16,10 @@ import pytest
 from tests.fakes.anthropic_standin import AnthropicStandin
 
 from delegate.model import EventKind, Outcome, Usage
-from delegate.runner.agents import Ending, Fact, Turn
+from delegate.runner.agents import AgentTurn, Ending, Fact
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.acp_reading import AcpReading
-from delegate.runner.agents.probes import probe, works
+from delegate.runner.agents.probes import can_start, probe
 from delegate.runner.process.agent_process import Command, become_subreaper, launch, start_spare
 from delegate.states import AttemptState, Reason
 
@@ -71,14 +71,14 @@ class Bench:
     def asked(self) -> list[dict[str, Any]]:
         return [request["body"] for request in self.model.requests if request.get("kind") == "main"]
 
-    async def run(self, command: str, turn: Turn, *messages: str) -> Ran:
+    async def run(self, command: str, turn: AgentTurn, *messages: str) -> Ran:
         agent = agent_of(command)
         made, reading, facts = agent.invocation(turn, self.environ), agent.reading(turn), []
         waiting = list(messages)
         process = await launch(await start_spare(), Command(argv=made.argv, cwd=self.work, env=made.env))
         try:
             with anyio.fail_after(60):
-                await process.send(made.opening)
+                await process.send(made.initial_input)
                 while True:
                     stream, data = await process.receive()
                     facts += reading.feed(stream, data)
@@ -109,11 +109,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def turn(bench: Bench, new_turn: Callable[..., Turn]) -> Callable[..., Turn]:
+def turn(bench: Bench, new_turn: Callable[..., AgentTurn]) -> Callable[..., AgentTurn]:
     return lambda **fields: new_turn(working_directory=str(bench.work), **fields)
 
 
-NewTurn = Callable[..., Turn]
+NewTurn = Callable[..., AgentTurn]
 
 
 async def test_the_adapter_edits_a_file_and_runs_a_command_and_everything_is_told(bench: Bench, turn: NewTurn) -> None:
@@ -227,5 +227,5 @@ async def test_the_adapter_is_probed_by_a_greeting(bench: Bench) -> None:
     assert found.problem is None
     assert found.version is not None
     assert found.version.startswith("0.")
-    assert await works(agent_of(ADAPTER), bench.environ)
+    assert await can_start(agent_of(ADAPTER), bench.environ)
     assert bench.asked() == []

@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 
 from delegate.model import Stream
-from delegate.runner.agents import Roots, Turn
+from delegate.runner.agents import AgentTurn, Roots
 from delegate.runner.agents.acp import Acp
-from delegate.runner.agents.asking import Asking, ask_token
+from delegate.runner.agents.ask_tool import AskEndpoint, ask_token
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
-from delegate.tokens import hash_of
+from delegate.tokens import hash_token
 
 TOKEN = "dat_" + "5" * 64
 URL = "http://127.0.0.1:4100/mcp"
-NewTurn = Callable[..., Turn]
+NewTurn = Callable[..., AgentTurn]
 
 
 @pytest.fixture
 def turn(new_turn: NewTurn, tmp_path: Path) -> NewTurn:
-    def make(**fields: Any) -> Turn:
-        asking = Asking(url=URL, token=TOKEN, file=tmp_path / "mcp.json")
-        return replace(new_turn(**fields), asking=asking)
+    def make(**fields: Any) -> AgentTurn:
+        asking = AskEndpoint(url=URL, token=TOKEN, file=tmp_path / "mcp.json")
+        return replace(new_turn(**fields), ask_endpoint=asking)
 
     return make
 
@@ -45,7 +45,7 @@ def test_the_token_is_another_for_each_claim_and_does_not_show_the_runners_own()
     assert len(tokens) == 4
     assert ask_token("drs_a", "claim-1") in tokens
     assert all(token.startswith("dat_") and len(token) == 68 for token in tokens)
-    assert hash_of(TOKEN) == hashlib.sha256(TOKEN.encode()).hexdigest()
+    assert hash_token(TOKEN) == hashlib.sha256(TOKEN.encode()).hexdigest()
 
 
 def test_claude_reads_the_server_from_a_file_and_its_arguments_hold_no_secret(turn: NewTurn, tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_new_session_in_a_workspace_hears_of_the_tool_and_nobody_else(
 ) -> None:
     workspace = in_workspace(tmp_path)
 
-    def hears(said: Turn) -> bool:
-        return b"ask_user" in agent.invocation(said, {"PATH": "/bin"}).opening
+    def hears(said: AgentTurn) -> bool:
+        return b"ask_user" in agent.invocation(said, {"PATH": "/bin"}).initial_input
 
     assert hears(turn(workspace=workspace))
     assert not hears(turn())  # the prompt of a user's own directory goes as it is
@@ -101,7 +101,7 @@ def test_a_new_session_in_a_workspace_hears_of_the_tool_and_nobody_else(
     assert not hears(new_turn(workspace=workspace))
 
 
-def spoken(turn: Turn, *answers: dict[str, Any]) -> list[dict[str, Any]]:
+def spoken(turn: AgentTurn, *answers: dict[str, Any]) -> list[dict[str, Any]]:
     """What an agent that answers so hears from us."""
     reading = Acp(command="agent", is_root=False).reading(turn)
     heard: list[dict[str, Any]] = []

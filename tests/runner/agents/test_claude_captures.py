@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from delegate.model import Outcome, Stream, Usage
-from delegate.runner.agents import Ending, Turn
+from delegate.runner.agents import AgentTurn, Ending
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
 from delegate.runner.process.agent_process import Exit
@@ -179,7 +179,7 @@ PARKED = {
 
 
 @pytest.fixture
-def judged(new_turn: Callable[..., Turn], captures: Path, now: datetime) -> Callable[..., Outcome]:
+def judged(new_turn: Callable[..., AgentTurn], captures: Path, now: datetime) -> Callable[..., Outcome]:
     def judge(name: str, exit_code: int = 0, stderr: str = "") -> Outcome:
         reading = ClaudeReading(new_turn())
         reading.feed(Stream.STDOUT, (captures / f"{name}.jsonl").read_bytes())

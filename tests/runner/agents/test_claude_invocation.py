@@ -8,10 +8,10 @@ import pytest
 
 from delegate.config.settings import Settings
 from delegate.model import AgentName, is_agent
-from delegate.runner.agents import Invocation, Roots, Turn, agents
+from delegate.runner.agents import AgentTurn, Invocation, Roots, agents
 from delegate.runner.agents.claude import Claude
 
-NewTurn = Callable[..., Turn]
+NewTurn = Callable[..., AgentTurn]
 STREAMING = ["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
 
 
@@ -34,7 +34,7 @@ def invocation(program: Path, new_turn: NewTurn) -> Callable[..., Invocation]:
 
 
 def request_of(invocation: Invocation) -> str:
-    (line,) = invocation.opening.splitlines()
+    (line,) = invocation.initial_input.splitlines()
     text: str = json.loads(line)["message"]["content"][0]["text"]
     return text
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents import Ending, Fact, Turn
+from delegate.runner.agents import AgentTurn, Ending, Fact
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.agents.facts import TEXT_MAX
@@ -29,7 +29,7 @@ NewReading = Callable[..., ClaudeReading]
 
 
 @pytest.fixture
-def new_reading(new_turn: Callable[..., Turn]) -> NewReading:
+def new_reading(new_turn: Callable[..., AgentTurn]) -> NewReading:
     return lambda **fields: ClaudeReading(new_turn(**fields))
 
 

@@ -12,7 +12,7 @@ from tests.runner.agents.codex_turns import SESSION, codex_turn
 
 from delegate.config.settings import Settings
 from delegate.model import AgentName, Mode
-from delegate.runner.agents import Invocation, Roots, Turn, agents
+from delegate.runner.agents import AgentTurn, Invocation, Roots, agents
 from delegate.runner.agents.codex import Codex
 
 UNATTENDED = ["--json", "--skip-git-repo-check", "-c", 'approval_policy="never"']
@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Path:
     return program_at(tmp_path / "bin" / "codex")
 
 
-def invocation(program: Path, turn: Turn, **environ: str) -> Invocation:
+def invocation(program: Path, turn: AgentTurn, **environ: str) -> Invocation:
     return Codex(command="codex").invocation(turn, {"PATH": str(program.parent), **environ})
 
 
@@ -93,22 +93,22 @@ def test_the_permission_mode_chooses_the_sandbox(mode: str | None, sandbox: str,
 def test_the_words_go_through_stdin_and_never_into_the_arguments(text: str, program: Path) -> None:
     made = invocation(program, codex_turn(text))
 
-    assert made.opening == text.encode()
+    assert made.initial_input == text.encode()
     assert text not in made.argv
 
 
 def test_half_a_character_does_not_spoil_the_words_around_it(program: Path) -> None:
     turn = codex_turn("x")
-    halved = Turn(assignment=turn.assignment, text="before \ud800 after")
+    halved = AgentTurn(assignment=turn.assignment, text="before \ud800 after")
 
-    assert invocation(program, halved).opening == b"before ? after"
+    assert invocation(program, halved).initial_input == b"before ? after"
 
 
 def test_a_session_is_resumed(program: Path) -> None:
     made = invocation(program, codex_turn("Go on.", session=SESSION, mode=Mode.WORKTREE))
 
     assert list(made.argv[:4]) == [str(program), "exec", "resume", SESSION]
-    assert made.opening == b"Go on."
+    assert made.initial_input == b"Go on."
 
 
 @pytest.mark.parametrize("session", ["--last", "-c", "a b", "../x", "", "session_of_another_agent"])
@@ -119,8 +119,8 @@ def test_a_session_id_that_is_none_is_not_passed_on(session: str, program: Path)
 def test_a_later_attempt_in_place_is_told_about_the_one_before(program: Path) -> None:
     made = invocation(program, codex_turn("Fix calc.add", number=2))
 
-    assert made.opening.startswith(b"An earlier attempt at this request was interrupted")
-    assert made.opening.endswith(b"\n\nFix calc.add")
+    assert made.initial_input.startswith(b"An earlier attempt at this request was interrupted")
+    assert made.initial_input.endswith(b"\n\nFix calc.add")
 
 
 def test_the_environment_is_the_users_without_an_outer_session(program: Path) -> None:

@@ -14,7 +14,7 @@ from delegate.model import EventKind, Stream, Usage
 from delegate.runner.agents import Ending, Fact
 from delegate.runner.agents.claude_verdict import UNKNOWN_RESET
 from delegate.runner.agents.codex_reading import CodexReading
-from delegate.runner.agents.codex_verdict import last_words, reset_time
+from delegate.runner.agents.codex_verdict import last_error_line, reset_time
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
@@ -319,7 +319,7 @@ def test_a_program_that_a_shell_cannot_find_is_not_installed() -> None:
     ],
 )
 def test_the_line_that_tells_most_is_found_on_stderr(stderr: str, words: str) -> None:
-    assert last_words(stderr) == words
+    assert last_error_line(stderr) == words
 
 
 # Sessions.

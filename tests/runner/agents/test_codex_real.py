@@ -19,7 +19,7 @@ from tests.fakes.world import wait_until
 from tests.runner.agents.codex_turns import SESSION, codex_turn
 
 from delegate.model import EventKind, Outcome, Usage
-from delegate.runner.agents import Ending, Fact, Roots, Turn
+from delegate.runner.agents import AgentTurn, Ending, Fact, Roots
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.codex_reading import CodexReading
 from delegate.runner.process.agent_process import AgentProcess, Command, become_subreaper, launch, start_spare
@@ -79,15 +79,15 @@ class Bench:
         self.git("add", ".")
         self.git("commit", "-q", "-m", "one")
 
-    async def start(self, turn: Turn, cwd: Path | None = None) -> AgentProcess:
+    async def start(self, turn: AgentTurn, cwd: Path | None = None) -> AgentProcess:
         made = CODEX.invocation(turn, self.environ)
         process = await launch(await start_spare(), Command(argv=made.argv, cwd=cwd or self.work, env=made.env))
-        await process.send(made.opening)
+        await process.send(made.initial_input)
         if not made.keep_input_open:
             await process.close_input()
         return process
 
-    async def run(self, turn: Turn, cwd: Path | None = None) -> Ran:
+    async def run(self, turn: AgentTurn, cwd: Path | None = None) -> Ran:
         reading, facts = CODEX.reading(turn), []
         process = await self.start(turn, cwd)
         try:
@@ -287,7 +287,7 @@ async def test_nothing_of_a_codex_that_was_ended_lives_on(bench: Bench, how: str
     assert marked(turn) == []
 
 
-def marked(turn: Turn) -> list[str]:
+def marked(turn: AgentTurn) -> list[str]:
     """The commands of all processes that carry the attempt's id."""
     marker = f"DELEGATE_ATTEMPT_ID={turn.assignment.attempt_id}".encode()
     found = []

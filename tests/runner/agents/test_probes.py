@@ -11,7 +11,7 @@ from tests.fakes import acp_agent
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
-from delegate.runner.agents.probes import Probe, claude_login, codex_provider, probe, works
+from delegate.runner.agents.probes import Probe, can_start, claude_login, codex_provider, probe
 from delegate.runner.agents.shell import Shell
 
 pytestmark = pytest.mark.anyio
@@ -44,12 +44,12 @@ async def test_what_is_not_installed_is_a_problem_with_a_fix(install: Install) -
         fix="npm install -g @anthropic-ai/claude-code, or set DELEGATE_CLAUDE_COMMAND",
     )
     assert (await probe(Acp(command="no-agent --acp", is_root=False), environ)).problem is not None
-    assert not await works(CLAUDE, environ)
+    assert not await can_start(CLAUDE, environ)
 
 
 async def test_a_shell_needs_nothing(install: Install) -> None:
     assert await probe(Shell(), install()) == Probe()
-    assert await works(Shell(), install())
+    assert await can_start(Shell(), install())
 
 
 async def test_a_program_that_fails_is_a_problem_in_its_own_words(install: Install) -> None:
@@ -58,21 +58,21 @@ async def test_a_program_that_fails_is_a_problem_in_its_own_words(install: Insta
     found = await probe(CLAUDE, environ)
 
     assert found.problem == "`claude --version` ended with 3: Cannot find module x"
-    assert not await works(CLAUDE, environ)
+    assert not await can_start(CLAUDE, environ)
 
 
 async def test_a_program_without_its_interpreter_does_not_work(install: Install, tmp_path: Path) -> None:
     environ = install(claude="")
     (tmp_path / "bin" / "claude").write_text("#!/no/such/interpreter\n")
 
-    assert not await works(CLAUDE, environ)
+    assert not await can_start(CLAUDE, environ)
     assert "could not be started" in str((await probe(CLAUDE, environ)).problem)
 
 
 async def test_delegates_secrets_and_an_outer_session_stay_out(install: Install, tmp_path: Path) -> None:
     environ = install(claude=f"/usr/bin/env > {tmp_path}/seen; echo 1.0.0")
 
-    assert await works(CLAUDE, {**environ, "DELEGATE_TOKEN": "secret-1", "CLAUDECODE": "1", "MINE": "kept"})
+    assert await can_start(CLAUDE, {**environ, "DELEGATE_TOKEN": "secret-1", "CLAUDECODE": "1", "MINE": "kept"})
 
     seen = (tmp_path / "seen").read_text()
     assert "MINE=kept" in seen
@@ -131,7 +131,7 @@ async def test_another_agent_is_greeted_and_says_who_it_is(install: Install, tmp
     agent = Acp(command="acp-agent", is_root=False)
 
     assert await probe(agent, environ) == Probe(version="1.2.3")
-    assert await works(agent, environ)
+    assert await can_start(agent, environ)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ async def test_a_program_that_does_not_speak_the_protocol_does_not_work(script: 
     agent = Acp(command="agent", is_root=False)
 
     assert (await probe(agent, environ)).problem == "`agent` does not answer in the Agent Client Protocol"
-    assert not await works(agent, environ)
+    assert not await can_start(agent, environ)
 
 
 async def test_an_agent_that_is_known_by_name_only_has_to_say_its_version(install: Install, tmp_path: Path) -> None:
     environ = install(opencode=f'echo "$@" >> {tmp_path}/calls')
 
-    assert await works(Acp(command="opencode acp", is_root=False), environ)
+    assert await can_start(Acp(command="opencode acp", is_root=False), environ)
 
     assert (tmp_path / "calls").read_text() == "--version\n"
 
@@ -165,4 +165,4 @@ async def test_the_real_programs_are_probed_without_a_model(agent: Claude | Code
     assert found.version is not None
     assert found.version[0].isdigit()
     assert (found.is_logged_in, found.problem) == (False, f"{agent.name} is not logged in")
-    assert await works(agent, {**kept, "HOME": str(tmp_path)})
+    assert await can_start(agent, {**kept, "HOME": str(tmp_path)})

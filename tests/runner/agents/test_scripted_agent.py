@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from delegate.model import EventKind, Outcome, Stream
-from delegate.runner.agents import Ending, Fact, Turn
+from delegate.runner.agents import AgentTurn, Ending, Fact
 from delegate.runner.agents.claude import Claude
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
@@ -23,14 +23,16 @@ PROGRAM = Path(__file__).parents[2] / "fakes" / "scripted_agent.py"
 
 
 @pytest.fixture
-def play(new_turn: Callable[..., Turn], tmp_path: Path, now: datetime) -> Callable[..., tuple[Outcome, list[Fact]]]:
+def play(
+    new_turn: Callable[..., AgentTurn], tmp_path: Path, now: datetime
+) -> Callable[..., tuple[Outcome, list[Fact]]]:
     entry: Path = runpy.run_path(str(PROGRAM))["install"](tmp_path / "bin")
 
     def run(*steps: dict[str, object], messages: tuple[str, ...] = (), **environ: str) -> tuple[Outcome, list[Fact]]:
         claude = Claude(command=str(entry), is_root=False)
         turn = new_turn(prompt=f"Play this: {json.dumps({'steps': steps})}" if steps else "Hello.")
         made, reading = claude.invocation(turn, {**os.environ, **environ}), claude.reading(turn)
-        given = made.opening + b"".join(reading.message(text) or b"" for text in messages)
+        given = made.initial_input + b"".join(reading.message(text) or b"" for text in messages)
         ended = subprocess.run(made.argv, env=made.env, input=given, capture_output=True, timeout=30)
         facts = reading.feed(Stream.STDOUT, ended.stdout)
         code = ended.returncode

@@ -8,12 +8,12 @@ from datetime import datetime
 import pytest
 
 from delegate.model import Outcome, Stream
-from delegate.runner.agents import Ending, Turn
+from delegate.runner.agents import AgentTurn, Ending
 from delegate.runner.agents.shell import Shell
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
-NewTurn = Callable[..., Turn]
+NewTurn = Callable[..., AgentTurn]
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(new_turn: NewTurn) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     def run_it(prompt: str, cut: int | None = None) -> subprocess.CompletedProcess[bytes]:
         made = Shell().invocation(new_turn(prompt=prompt), os.environ)
         assert not made.keep_input_open
-        return subprocess.run(made.argv, env=made.env, input=made.opening[:cut], capture_output=True, timeout=30)
+        return subprocess.run(made.argv, env=made.env, input=made.initial_input[:cut], capture_output=True, timeout=30)
 
     return run_it
 
@@ -86,7 +86,7 @@ def test_the_prompt_is_not_shown_to_other_users(new_turn: NewTurn) -> None:
     assert "secret" not in " ".join(made.argv)
 
 
-def judged(turn: Turn, exit: Exit, ending: Ending, now: datetime) -> Outcome:
+def judged(turn: AgentTurn, exit: Exit, ending: Ending, now: datetime) -> Outcome:
     return Shell().reading(turn).judge(exit, ending, now)
 
 

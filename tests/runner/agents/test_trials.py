@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from delegate.config.home_files import hold
+from delegate.config.home_files import acquire_lock
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
@@ -37,7 +37,7 @@ class Machine:
 
     async def tried(self, trials: Trials) -> list[str]:
         """Try all that is due; the agents that can be offered then."""
-        while (agent := trials.due(ALL, self.environ)) is not None:
+        while (agent := trials.next_due(ALL, self.environ)) is not None:
             await trials.try_out(agent, self.environ)
         return [agent.name for agent in ALL if trials.has_passed(agent, self.environ)]
 
@@ -86,7 +86,7 @@ async def test_a_program_that_is_gone_is_not_offered(machine: Machine) -> None:
     program.unlink()
 
     assert not trials.has_passed(CLAUDE, machine.environ)
-    assert trials.due(ALL, machine.environ) is None
+    assert trials.next_due(ALL, machine.environ) is None
 
 
 async def test_a_program_that_could_not_be_started_after_all_is_left_alone_and_tried_by_others(
@@ -96,15 +96,15 @@ async def test_a_program_that_could_not_be_started_after_all_is_left_alone_and_t
     trials = Trials(machine.memory)
     await machine.tried(trials)
 
-    trials.doubt("claude")
+    trials.mark_failed("claude")
 
     assert await machine.tried(trials) == ["shell"]
-    assert Trials(machine.memory).due(ALL, machine.environ) is CLAUDE
+    assert Trials(machine.memory).next_due(ALL, machine.environ) is CLAUDE
 
 
 async def test_while_another_runner_tries_it_is_waited_for(machine: Machine) -> None:
     machine.install("claude")
-    trials, lock = Trials(machine.memory), hold(machine.memory.with_suffix(".lock"), 1.0)
+    trials, lock = Trials(machine.memory), acquire_lock(machine.memory.with_suffix(".lock"), 1.0)
     assert lock is not None
     await trials.try_out(CLAUDE, machine.environ)
     assert machine.ran() == []
@@ -121,4 +121,4 @@ async def test_a_spoilt_memory_is_none(machine: Machine) -> None:
     for text in ("", "[1]", '{"claude": 7}', "\x00"):
         machine.memory.write_text(text)
 
-        assert Trials(machine.memory).due(ALL, machine.environ) is CLAUDE
+        assert Trials(machine.memory).next_due(ALL, machine.environ) is CLAUDE

@@ -13,20 +13,20 @@ from tests.fakes import acp_agent
 
 from delegate.model import EventKind
 from delegate.runner.agents.acp import Acp
-from delegate.runner.attempt.attempt import carry_out
+from delegate.runner.attempt.attempt import run_attempt
 from delegate.states import TaskState
 from delegate.wire.runners import Assignment, ClaimRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
 
-    from delegate.runner.context import Equipment
+    from delegate.runner.context import RunnerContext
 
 pytestmark = pytest.mark.anyio
 MANY = 2_000  # questions, whose answers fill a pipe several times
 
 
-async def taken(stage: Stage, tmp_path: Path, *steps: dict[str, object]) -> tuple[Equipment, Assignment]:
+async def taken(stage: Stage, tmp_path: Path, *steps: dict[str, object]) -> tuple[RunnerContext, Assignment]:
     """A runner that has just been given a task for the scripted agent."""
     agent = Acp(command=str(acp_agent.install(tmp_path / "bin")), is_root=False)
     await stage.submit(f"Play this: {json.dumps({'steps': steps})}", agent=agent.name)
@@ -48,7 +48,7 @@ async def test_an_agent_that_asks_for_permission_gets_it(stage: Stage, tmp_path:
     equipment, assignment = await taken(stage, tmp_path, {"ask": "execute"})
 
     with anyio.fail_after(30):
-        await carry_out(equipment, assignment)
+        await run_attempt(equipment, assignment)
 
     assert await said(stage, assignment) == ["once"]
 
@@ -57,7 +57,7 @@ async def test_an_agent_that_asks_much_and_reads_late_is_heard_all_the_while(sta
     equipment, assignment = await taken(stage, tmp_path, {"flood": MANY}, {"read": MANY})
 
     with anyio.fail_after(30):
-        await carry_out(equipment, assignment)
+        await run_attempt(equipment, assignment)
 
     assert await said(stage, assignment) == [f"{MANY} refused"]
 
@@ -69,11 +69,11 @@ async def test_a_message_in_mid_turn_waits_and_is_the_next_prompt(stage: Stage, 
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out, equipment, assignment)
+            group.start_soon(run_attempt, equipment, assignment)
             await stage.news(assignment.task_id, "One.")
             await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": more})
             for _ in range(3):  # of the answers to come, only the first may have been on its way before the message
-                await equipment.shutdown.attention.wait()
+                await equipment.shutdown.wakeup.wait()
             go.touch()
 
     assert await said(stage, assignment) == ["One.", "Two."]

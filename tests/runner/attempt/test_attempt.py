@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from delegate.model import AgentName, AttemptId, EventKind, Outcome, Stream, TaskId, Usage
-from delegate.queue.rescue import lose
-from delegate.runner.agents import Agent, Ending, Fact, Invocation, Turn
-from delegate.runner.attempt import outcome as ends
-from delegate.runner.attempt.attempt import carry_out
-from delegate.runner.attempt.holding import Holding
-from delegate.runner.attempt.outcome import End
-from delegate.runner.context import Equipment
+from delegate.queue.rescue import lose_attempt
+from delegate.runner.agents import Agent, AgentTurn, Ending, Fact, Invocation
+from delegate.runner.attempt import outcomes
+from delegate.runner.attempt.attempt import run_attempt
+from delegate.runner.attempt.holding import HeldAttempt
+from delegate.runner.attempt.outcomes import EndRequest
+from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.store.attempts import get_attempt
@@ -50,7 +50,7 @@ class Script:
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         assignment = turn.assignment
         if self.directory is not None:
             (self.directory / assignment.attempt_id / f"{0:016d}.jsonl").symlink_to("/dev/full")
@@ -58,9 +58,9 @@ class Script:
             self.sessions.append(turn.session)
         env = {**environ, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
         argv = ("/bin/sh", "-c", assignment.prompt)
-        return Invocation(argv=argv, env=env, opening=b"hello\n", keep_input_open=True)
+        return Invocation(argv=argv, env=env, initial_input=b"hello\n", keep_input_open=True)
 
-    def reading(self, turn: Turn) -> ScriptReading:
+    def reading(self, turn: AgentTurn) -> ScriptReading:
         return ScriptReading(agent=self, is_resumed=turn.session is not None, parse_errors=self.parse_errors)
 
 
@@ -93,7 +93,7 @@ class ScriptReading:
         return replace(self.agent.outcome, message=ending.value)
 
 
-def with_script(equipment: Equipment, script: Script) -> Equipment:
+def with_script(equipment: RunnerContext, script: Script) -> RunnerContext:
     scripted: dict[str, Agent] = {AgentName.CLAUDE: script}
     return replace(equipment, agents=scripted)
 
@@ -101,19 +101,19 @@ def with_script(equipment: Equipment, script: Script) -> Equipment:
 async def test_what_a_command_prints_arrives_exactly_and_its_end_too(stage: Stage) -> None:
     equipment, assignment = await stage.take("printf 'a\\0b\\377'; printf oops >&2; exit 7")
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     detail = await stage.detail(assignment.task_id)
     assert (detail.task.status, detail.task.reason, detail.task.exit_code) == ("failed", Reason.COMMAND_FAILED, 7)
     assert await stage.output(assignment.task_id, "stdout") == b"a\0b\xff"
     assert await stage.output(assignment.task_id, "stderr") == b"oops"
-    assert equipment.slot.spooled() == []
+    assert equipment.slot.spooled_attempts() == []
 
 
 async def test_the_start_is_a_fact_of_the_timeline(stage: Stage) -> None:
     equipment, assignment = await stage.take("exit 0")
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     detail = await stage.detail(assignment.task_id)
     started = next(event for event in detail.events if event.kind is EventKind.STARTED)
@@ -126,7 +126,7 @@ async def test_output_is_seen_while_the_command_still_runs(stage: Stage) -> None
     equipment, assignment = await stage.take(f"echo early; until [ -e {go} ]; do sleep 0.01; done; echo late")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, equipment, assignment)
+        group.start_soon(run_attempt, equipment, assignment)
         with anyio.fail_after(5):
             await stage.news(assignment.task_id, "event: output")
         early = await stage.output(assignment.task_id)
@@ -140,7 +140,7 @@ async def test_output_is_seen_while_the_command_still_runs(stage: Stage) -> None
 async def test_many_megabytes_arrive_byte_by_byte(stage: Stage) -> None:
     equipment, assignment = await stage.take("seq 1 1000000", maxOutputBuffer=64 * 1024 * 1024)
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     expected = "".join(f"{number}\n" for number in range(1, 1_000_001)).encode()
     assert await stage.output(assignment.task_id) == expected
@@ -152,7 +152,7 @@ async def test_a_directory_that_is_gone_is_named(stage: Stage) -> None:
     equipment, assignment = await stage.take("exit 0", workingDirectory=str(gone))
     gone.rmdir()
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.SETUP_ERROR)
@@ -164,7 +164,7 @@ async def test_a_file_is_no_directory_to_work_in(stage: Stage) -> None:
     file.touch()
     equipment, assignment = await stage.take("exit 0", workingDirectory=str(file))
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert task.message == f"{file} is not a directory"
@@ -173,7 +173,7 @@ async def test_a_file_is_no_directory_to_work_in(stage: Stage) -> None:
 async def test_an_agent_that_is_not_there_any_more_is_not_installed(stage: Stage) -> None:
     equipment, assignment = await stage.take("hello", agent="claude")
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.NOT_INSTALLED)
@@ -186,7 +186,7 @@ async def test_cancel_ends_the_tree_of_a_command_that_does_not_listen(stage: Sta
     equipment, assignment = await stage.take(deaf)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, equipment, assignment)
+        group.start_soon(run_attempt, equipment, assignment)
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/cancel", json={"reason": "wrong branch"})
 
@@ -199,7 +199,7 @@ async def test_cancel_ends_the_tree_of_a_command_that_does_not_listen(stage: Sta
 async def test_a_command_that_takes_too_long_is_stopped(stage: Stage) -> None:
     equipment, assignment = await stage.take("echo begun; sleep 60", timeout=1000)
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.TIMEOUT)
@@ -221,7 +221,7 @@ async def test_an_agent_that_hangs_is_ended_for_the_right_reason(stage: Stage, p
     soon = timedelta(seconds=0.2)
     hasty = replace(equipment.settings, no_start_after=soon, stalled_after=soon, linger_after=soon)
 
-    await carry_out(replace(with_script(equipment, Script()), settings=hasty), assignment)
+    await run_attempt(replace(with_script(equipment, Script()), settings=hasty), assignment)
 
     assert (await stage.detail(assignment.task_id)).task.message == ending
 
@@ -229,7 +229,7 @@ async def test_an_agent_that_hangs_is_ended_for_the_right_reason(stage: Stage, p
 async def test_the_input_is_closed_when_the_result_is_there(stage: Stage) -> None:
     equipment, assignment = await stage.take("read first; echo RESULT; read more || echo closed", agent="claude")
 
-    await carry_out(with_script(equipment, Script()), assignment)
+    await run_attempt(with_script(equipment, Script()), assignment)
 
     assert await stage.output(assignment.task_id) == b"RESULT\nclosed\n"
     assert (await stage.detail(assignment.task_id)).task.message == Ending.EXITED
@@ -241,7 +241,7 @@ async def test_a_message_reaches_the_agent_while_it_works_and_not_as_a_command(s
     equipment, assignment = await stage.take(script, agent="claude")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
+        group.start_soon(run_attempt, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "/compact"})
 
@@ -255,11 +255,11 @@ async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(s
     equipment, assignment = await stage.take(script, agent="claude")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
+        group.start_soon(run_attempt, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "use tabs " * 20})
         for _ in range(3):  # of the answers to come, only the first may have been on its way before the message
-            await equipment.shutdown.attention.wait()
+            await equipment.shutdown.wakeup.wait()
         go.touch()
 
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
@@ -269,7 +269,7 @@ async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(s
 async def test_lines_that_could_not_be_understood_are_counted_in_the_timeline(stage: Stage) -> None:
     equipment, assignment = await stage.take("echo RESULT", agent="claude")
 
-    await carry_out(with_script(equipment, Script(parse_errors=2)), assignment)
+    await run_attempt(with_script(equipment, Script(parse_errors=2)), assignment)
 
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
     assert warnings == ["lines of the agent's output that could not be understood: 2"]
@@ -280,7 +280,7 @@ async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None
     sessions: list[str | None] = []
 
     resuming = assignment.model_copy(update={"resume_session": "old"})
-    await carry_out(with_script(equipment, Script(sessions=sessions)), resuming)
+    await run_attempt(with_script(equipment, Script(sessions=sessions)), resuming)
 
     assert sessions == ["old", None]
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
@@ -292,7 +292,7 @@ async def test_a_full_disk_ends_the_attempt_and_not_the_runner(stage: Stage) -> 
     equipment, assignment = await stage.take("echo something; sleep 60", agent="claude")
     directory = equipment.slot.spool(assignment.attempt_id).parent
 
-    end = await carry_out(with_script(equipment, Script(directory=directory)), assignment)
+    end = await run_attempt(with_script(equipment, Script(directory=directory)), assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.DISK_FULL)
@@ -305,7 +305,7 @@ async def test_a_usage_limit_parks_the_task(stage: Stage) -> None:
     limit = Outcome(state=AttemptState.RELEASED, reason=Reason.USAGE_LIMIT, message="limit", not_before=until)
     equipment, assignment = await stage.take("exit 0", agent="claude")
 
-    end = await carry_out(with_script(equipment, Script(outcome=limit)), assignment)
+    end = await run_attempt(with_script(equipment, Script(outcome=limit)), assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.not_before) == ("queued", until)
@@ -320,14 +320,14 @@ async def test_an_attempt_taken_away_is_stopped_and_leaves_nothing_behind(stage:
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out, equipment, assignment)
+            group.start_soon(run_attempt, equipment, assignment)
             await stage.news(assignment.task_id, "event: output")
             await take_away(stage, assignment)
 
     detail = await stage.detail(assignment.task_id)
     assert detail.task.status == "queued"
     assert [attempt.state for attempt in detail.attempts] == [AttemptState.LOST]
-    assert equipment.slot.spooled() == []
+    assert equipment.slot.spooled_attempts() == []
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
 
@@ -338,7 +338,7 @@ async def take_away(stage: Stage, assignment: Assignment) -> None:
         task = get_task(connection, TaskId(assignment.task_id))
         assert attempt is not None
         assert task is not None
-        lose(connection, task, attempt, datetime.now(UTC))
+        lose_attempt(connection, task, attempt, datetime.now(UTC))
 
     await stage.relay.database.write("test", act)
 
@@ -346,7 +346,7 @@ async def take_away(stage: Stage, assignment: Assignment) -> None:
 async def test_a_supervisor_that_is_killed_counts_as_a_lost_runner(stage: Stage) -> None:
     equipment, assignment = await stage.take("kill -9 $PPID; sleep 60")
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.LOST_RUNNER)
@@ -356,7 +356,7 @@ async def test_stopping_the_runner_hands_an_agents_task_back_uncounted(stage: St
     equipment, assignment = await stage.take("echo up; sleep 60", agent="claude")
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, with_script(equipment, Script()), assignment)
+        group.start_soon(run_attempt, with_script(equipment, Script()), assignment)
         await stage.news(assignment.task_id, "event: output")
         equipment.shutdown.stop_now()
 
@@ -371,7 +371,7 @@ async def test_a_command_broken_off_by_its_runner_is_lost(stage: Stage, rerun: b
     equipment, assignment = await stage.take("echo up; sleep 60", rerun=rerun)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, equipment, assignment)
+        group.start_soon(run_attempt, equipment, assignment)
         await stage.news(assignment.task_id, "event: output")
         equipment.shutdown.stop_now()
 
@@ -385,7 +385,7 @@ async def test_a_command_that_had_not_begun_is_handed_back_uncounted(stage: Stag
     equipment, assignment = await stage.take(f"touch {stage.work / 'begun'}")
     equipment.shutdown.stop_now()
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.attempt) == ("queued", 0)
@@ -394,12 +394,12 @@ async def test_a_command_that_had_not_begun_is_handed_back_uncounted(stage: Stag
 
 async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
     class Broken(Script):
-        def reading(self, turn: Turn) -> ScriptReading:
+        def reading(self, turn: AgentTurn) -> ScriptReading:
             raise ZeroDivisionError
 
     equipment, assignment = await stage.take("exit 0", agent="claude")
 
-    await carry_out(with_script(equipment, Broken()), assignment)
+    await run_attempt(with_script(equipment, Broken()), assignment)
 
     assert (await stage.detail(assignment.task_id)).task.reason == Reason.INTERNAL
 
@@ -415,7 +415,7 @@ async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
 async def test_a_command_that_damages_its_directory_has_still_ended_well(stage: Stage, damage: str) -> None:
     equipment, assignment = await stage.take(damage)
 
-    await carry_out(equipment, assignment)
+    await run_attempt(equipment, assignment)
 
     detail = await stage.detail(assignment.task_id)
     assert (detail.task.status, detail.task.reason) == ("completed", Reason.DONE)
@@ -425,19 +425,19 @@ async def test_the_end_is_noted_before_anybody_looks_at_the_directory_and_again_
     equipment, assignment = await stage.take("exit 0")
     spool = equipment.slot.spool(assignment.attempt_id)
     ended = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done")
-    found: list[End | None] = []
+    found: list[EndRequest | None] = []
 
-    async def decide() -> End:
+    async def decide() -> EndRequest:
         spool.mkdir(parents=True)
-        return ends.finish(assignment, ended)
+        return outcomes.finish(assignment, ended)
 
-    async def look(end: End) -> End:
-        found.append(ends.noted(spool))
+    async def look(end: EndRequest) -> EndRequest:
+        found.append(outcomes.load_end(spool))
         return end.model_copy(update={"checkpoint": CheckpointView(branch="main")})
 
-    told = await Holding(equipment, assignment).until(decide, look)
+    told = await HeldAttempt(equipment, assignment).hold_until_end(decide, look)
 
-    assert found == [ends.finish(assignment, ended)]
+    assert found == [outcomes.finish(assignment, ended)]
     assert told is not None
     assert told.checkpoint == CheckpointView(branch="main")
     checkpoint = (await stage.detail(assignment.task_id)).checkpoint
@@ -448,13 +448,13 @@ async def test_the_end_is_noted_before_anybody_looks_at_the_directory_and_again_
 async def test_an_end_that_cannot_be_completed_is_told_as_it_is(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     equipment, assignment = await stage.take("exit 0")
 
-    async def decide() -> End:
-        return ends.finish(assignment, Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done"))
+    async def decide() -> EndRequest:
+        return outcomes.finish(assignment, Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done"))
 
-    async def look(end: End) -> End:
+    async def look(end: EndRequest) -> EndRequest:
         raise LookupError("something that nobody has thought of")
 
-    await Holding(equipment, assignment).until(decide, look)
+    await HeldAttempt(equipment, assignment).hold_until_end(decide, look)
 
     assert (await stage.detail(assignment.task_id)).task.status == "completed"
     assert "end not completed" in caplog.messages

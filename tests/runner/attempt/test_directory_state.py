@@ -10,7 +10,7 @@ import pytest
 from tests.runner.publishing.conftest import PLAIN, plain_git
 
 from delegate.runner.attempt import directory_state as module
-from delegate.runner.attempt.directory_state import DirectoryState, directory_state
+from delegate.runner.attempt.directory_state import DirectoryState, read_directory_state
 from delegate.runner.git.program import GitSetup
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ class Repository:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told must not hang on how busy the machine is."""
-    monkeypatch.setattr(module, "PATIENCE", 5.0)
+    monkeypatch.setattr(module, "STATE_TIMEOUT", 5.0)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def names_in(directory: Path) -> set[str]:
 
 async def state_of(directory: Path) -> DirectoryState:
     with TemporaryDirectory() as scratch:
-        told = await directory_state(GitSetup(PLAIN, Path(scratch) / "git"), directory, Path(scratch))
+        told = await read_directory_state(GitSetup(PLAIN, Path(scratch) / "git"), directory, Path(scratch))
         assert names_in(Path(scratch)) <= {"git"}
     return told
 
@@ -190,7 +190,7 @@ async def test_what_would_take_too_long_is_not_known(repository: Repository) -> 
 async def test_a_pipe_in_git_s_way_ends_with_the_patience(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    monkeypatch.setattr(module, "STATE_TIMEOUT", 0.3)
     (repository.path / ".gitignore").unlink()
     os.mkfifo(repository.path / ".gitignore")
 

@@ -12,14 +12,14 @@ from tests.runner.attempt.test_attempt import Script, with_script
 
 from delegate.model import AttemptId, EventKind
 from delegate.queue.questions import ask
-from delegate.runner.agents import Invocation, Turn
+from delegate.runner.agents import AgentTurn, Invocation
 from delegate.runner.attempt import attempt as attempt_module
-from delegate.runner.attempt.attempt import carry_out
-from delegate.runner.attempt.watchdog import Patience
+from delegate.runner.attempt.attempt import run_attempt
+from delegate.runner.attempt.watchdog import TimeLimits
 from delegate.runner.lease import Lease
 from delegate.runner.wakeup import Wakeup
 from delegate.states import Reason
-from delegate.tokens import hash_of
+from delegate.tokens import hash_token
 from delegate.wire.runners import Assignment, ClaimRequest, Control, FinishRequest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.runner.conftest import Stage
 
-    from delegate.runner.context import Equipment
+    from delegate.runner.context import RunnerContext
 
 pytestmark = pytest.mark.anyio
 TOKEN = "dat_" + "7" * 64
@@ -37,23 +37,23 @@ TOKEN = "dat_" + "7" * 64
 class Asker(Script):
     """Its prompt finds the token in a variable, as codex does, and in a file, as claude does."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[AgentTurn] = field(default_factory=list)
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         self.turns.append(turn)
         made = Script.invocation(self, turn, environ)
-        asking = turn.asking
+        asking = turn.ask_endpoint
         assert asking is not None
         env = {**made.env, "ASK": asking.token, "FILE": str(asking.file)}
         return replace(made, env=env, files={asking.file: json.dumps({"token": asking.token})})
 
 
-async def take(stage: Stage, prompt: str) -> tuple[Equipment, Assignment]:
+async def take(stage: Stage, prompt: str) -> tuple[RunnerContext, Assignment]:
     """As the runner's loop takes a task: the relay knows the agent's token by its hash."""
     await stage.submit(prompt, agent="claude")
     equipment = stage.equipment()
     equipment.slot.remember((await equipment.link.register()).runner_id)
-    wish = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_of(TOKEN))
+    wish = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_token(TOKEN))
     answer = await equipment.link.claim(wish)
     equipment.slot.forget_claim()
     assert answer.assignment is not None
@@ -62,7 +62,7 @@ async def take(stage: Stage, prompt: str) -> tuple[Equipment, Assignment]:
 
 async def asks(stage: Stage, assignment: Assignment, text: str = "Red or blue?") -> None:
     task = await ask(stage.relay.database, AttemptId(assignment.attempt_id), text, (), stage.relay.now())
-    stage.relay.hub.alert(task.id)
+    stage.relay.hub.notify_with_holder(task.id)
 
 
 UNTIL_TOLD = 'until [ "$word" = go ]; do read word; done'
@@ -74,7 +74,7 @@ async def test_an_agent_that_asked_leaves_its_task_waiting_however_its_turn_ends
     ends = []
 
     async def work() -> None:
-        ends.append(await carry_out(with_script(equipment, Asker()), assignment, TOKEN))
+        ends.append(await run_attempt(with_script(equipment, Asker()), assignment, TOKEN))
 
     async with anyio.create_task_group() as group:
         group.start_soon(work)
@@ -93,10 +93,10 @@ async def test_an_agent_that_asked_leaves_its_task_waiting_however_its_turn_ends
 
 async def test_an_agent_that_asked_and_works_on_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     equipment, assignment = await take(stage, "echo up; sleep 60")
-    monkeypatch.setattr(attempt_module, "patience_with", lambda *_: Patience(total=60, asked=0.1))
+    monkeypatch.setattr(attempt_module, "time_limits_for", lambda *_: TimeLimits(total=60, asked=0.1))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(carry_out, with_script(equipment, Asker()), assignment, TOKEN)
+        group.start_soon(run_attempt, with_script(equipment, Asker()), assignment, TOKEN)
         await stage.news(assignment.task_id, "event: output")
         await asks(stage, assignment)
 
@@ -106,12 +106,12 @@ async def test_an_agent_that_asked_and_works_on_is_stopped(stage: Stage, monkeyp
 async def test_the_answer_reaches_the_session_that_asked(stage: Stage) -> None:
     equipment, assignment = await take(stage, "echo RESULT")
     await asks(stage, assignment)
-    await carry_out(with_script(equipment, Asker()), assignment, TOKEN)
+    await run_attempt(with_script(equipment, Asker()), assignment, TOKEN)
     await stage.client.post(f"/api/tasks/{assignment.task_id}/answer", json={"text": "Blue, please."})
 
     again = await stage.claim(equipment)
     agent = Asker()
-    await carry_out(with_script(equipment, agent), again, TOKEN)
+    await run_attempt(with_script(equipment, agent), again, TOKEN)
 
     assert [question.answer for question in again.questions] == ["Blue, please."]
     assert (again.resume_session, again.number) == ("session-1", 1)
@@ -127,7 +127,7 @@ async def test_the_agents_token_is_in_a_private_file_and_never_in_what_it_prints
     )
     equipment, assignment = await take(stage, prints)
 
-    await carry_out(with_script(equipment, Asker()), assignment, TOKEN)
+    await run_attempt(with_script(equipment, Asker()), assignment, TOKEN)
 
     output = await stage.output(assignment.task_id)
     assert output.startswith(
@@ -135,7 +135,7 @@ async def test_the_agents_token_is_in_a_private_file_and_never_in_what_it_prints
     )
     assert b"[redacted: DELEGATE_ASK_TOKEN (base64)]" in output
     assert TOKEN.encode() not in output
-    assert equipment.slot.spooled() == []
+    assert equipment.slot.spooled_attempts() == []
     warnings = [event for event in (await stage.detail(assignment.task_id)).events if event.kind is EventKind.WARNING]
     assert "DELEGATE_ASK_TOKEN" in str(warnings[-1].data)
 
@@ -143,7 +143,7 @@ async def test_the_agents_token_is_in_a_private_file_and_never_in_what_it_prints
 async def test_a_command_is_given_no_token(stage: Stage) -> None:
     equipment, assignment = await stage.take("env; ls -A $(dirname $PWD)/home/runners/1/spool/*")
 
-    await carry_out(equipment, assignment, TOKEN)
+    await run_attempt(equipment, assignment, TOKEN)
 
     output = await stage.output(assignment.task_id)
     assert b"dat_" not in output
@@ -158,9 +158,9 @@ async def test_the_lease_hears_at_once_that_the_agent_has_asked(stage: Stage) ->
     lease = Lease(equipment.link, assignment, attention)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         with anyio.fail_after(5):
-            await lease.news()
+            await lease.refresh()
             assert lease.asked_at is None
             await asks(stage, assignment)
             while lease.asked_at is None:
@@ -174,12 +174,12 @@ async def test_news_are_what_the_relay_knows_now_and_not_what_it_said_before(sta
     lease = Lease(equipment.link, assignment, Wakeup())
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lease.keep)
+        group.start_soon(lease.keep_renewed)
         with anyio.fail_after(5):
-            await lease.news()
+            await lease.refresh()
             task = await ask(stage.relay.database, AttemptId(assignment.attempt_id), "Which?", (), stage.relay.now())
             assert task.questions
-            await lease.news()  # nobody has rung
+            await lease.refresh()  # nobody has rung
         group.cancel_scope.cancel()
 
     assert lease.asked_at is not None
@@ -189,8 +189,8 @@ async def test_what_was_asked_is_heard_once(stage: Stage) -> None:
     equipment, assignment = await take(stage, "unused")
     lease = Lease(equipment.link, assignment, Wakeup())
 
-    lease.heed(Control(next_seq=0, asked=True))
+    lease.apply_control(Control(next_seq=0, asked=True))
     first = lease.asked_at
-    lease.heed(Control(next_seq=0, asked=True))
+    lease.apply_control(Control(next_seq=0, asked=True))
 
     assert lease.asked_at == first is not None

@@ -6,35 +6,35 @@ import pytest
 
 from delegate.config.settings import Settings
 from delegate.runner.agents import Ending
-from delegate.runner.attempt.watchdog import Patience, Signs, next_end, patience_with
+from delegate.runner.attempt.watchdog import AgentActivity, TimeLimits, next_deadline, time_limits_for
 from delegate.wire.runners import Assignment
 
-STRICT = Patience(total=1000, no_start=10, silence=60, linger=5)
+STRICT = TimeLimits(total=1000, no_start=10, silence=60, linger=5)
 
 
 @pytest.mark.parametrize(
     ("signs", "expected"),
     [
-        (Signs(started_at=0, launched_at=0), (10, Ending.NO_START)),
-        (Signs(started_at=0, launched_at=3), (13, Ending.NO_START)),
-        (Signs(started_at=0, launched_at=0, output_at=7), (67, Ending.STALLED)),
-        (Signs(started_at=0, launched_at=0, output_at=90, result_at=90), (95, Ending.LINGERED)),
-        (Signs(started_at=0, launched_at=0, output_at=99, result_at=90), (95, Ending.LINGERED)),
-        (Signs(started_at=0, launched_at=0, output_at=50, asked_at=20), (80, Ending.ASKED)),
-        (Signs(started_at=0, launched_at=0, output_at=25, result_at=25, asked_at=20), (30, Ending.LINGERED)),
-        (Signs(started_at=0, launched_at=0, output_at=990), (1000, Ending.TIMEOUT)),
-        (Signs(started_at=0, launched_at=0, output_at=998, result_at=998), (1000, Ending.TIMEOUT)),
+        (AgentActivity(started_at=0, launched_at=0), (10, Ending.NO_START)),
+        (AgentActivity(started_at=0, launched_at=3), (13, Ending.NO_START)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=7), (67, Ending.STALLED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=90, result_at=90), (95, Ending.LINGERED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=99, result_at=90), (95, Ending.LINGERED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=50, asked_at=20), (80, Ending.ASKED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=25, result_at=25, asked_at=20), (30, Ending.LINGERED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=990), (1000, Ending.TIMEOUT)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=998, result_at=998), (1000, Ending.TIMEOUT)),
     ],
 )
-def test_the_first_limit_that_is_reached_ends_an_agent(signs: Signs, expected: tuple[float, Ending]) -> None:
-    assert next_end(STRICT, signs) == expected
+def test_the_first_limit_that_is_reached_ends_an_agent(signs: AgentActivity, expected: tuple[float, Ending]) -> None:
+    assert next_deadline(STRICT, signs) == expected
 
 
 def test_a_silent_command_is_ended_by_its_total_time_only() -> None:
-    patience = patience_with(assignment("shell"), Settings())
+    patience = time_limits_for(assignment("shell"), Settings())
 
-    assert next_end(patience, Signs(started_at=0, launched_at=0)) == (90, Ending.TIMEOUT)
-    assert next_end(patience, Signs(started_at=0, launched_at=0, output_at=1)) == (90, Ending.TIMEOUT)
+    assert next_deadline(patience, AgentActivity(started_at=0, launched_at=0)) == (90, Ending.TIMEOUT)
+    assert next_deadline(patience, AgentActivity(started_at=0, launched_at=0, output_at=1)) == (90, Ending.TIMEOUT)
 
 
 def test_an_agent_has_the_patience_of_the_settings() -> None:
@@ -42,7 +42,7 @@ def test_an_agent_has_the_patience_of_the_settings() -> None:
         no_start_after=timedelta(seconds=1), stalled_after=timedelta(seconds=2), linger_after=timedelta(seconds=3)
     )
 
-    assert patience_with(assignment("claude"), settings) == Patience(total=90, no_start=1, silence=2, linger=3)
+    assert time_limits_for(assignment("claude"), settings) == TimeLimits(total=90, no_start=1, silence=2, linger=3)
 
 
 def assignment(agent: str) -> Assignment:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delegate.runner.doctor.case import spoken_age, told
-from delegate.runner.doctor.commands import missing_programs, programs
-from delegate.runner.doctor.findings import Part, first_to_mend
+from delegate.runner.doctor.commands import list_programs, missing_programs
+from delegate.runner.doctor.context import format_age, quote_line
+from delegate.runner.doctor.findings import DoctorSection, first_problem
 from delegate.runner.doctor.relay import clock_skew
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -30,7 +30,7 @@ SECOND = timedelta(seconds=1)
     ],
 )
 def test_the_programs_of_a_command_are_its_plain_first_words(command: str, names: list[str]) -> None:
-    assert programs(command) == names
+    assert list_programs(command) == names
 
 
 def test_a_program_that_path_does_not_have_is_missing() -> None:
@@ -49,18 +49,21 @@ def test_a_program_that_path_does_not_have_is_missing() -> None:
 def test_clocks_differ_by_what_whole_seconds_and_the_way_of_the_answer_cannot_explain(
     told_at: datetime, skew: timedelta
 ) -> None:
-    assert clock_skew(told_at, asked_at=NOON, heard_at=NOON + SECOND) == skew
+    assert clock_skew(told_at, sent_at=NOON, received_at=NOON + SECOND) == skew
 
 
 def test_the_first_problem_is_to_be_mended_first() -> None:
-    warning, first = Part.HOME.warning("disk", "is small"), Part.GIT.problem("git", "is not installed")
+    warning, first = (
+        DoctorSection.HOME.warning("disk", "is small"),
+        DoctorSection.GIT.problem("git", "is not installed"),
+    )
 
-    assert first_to_mend([warning, first, Part.AGENTS.problem("claude", "is not installed")]) is first
-    assert first_to_mend([warning]) is None
+    assert first_problem([warning, first, DoctorSection.AGENTS.problem("claude", "is not installed")]) is first
+    assert first_problem([warning]) is None
 
 
 def test_what_a_program_says_is_told_on_one_line_without_a_login() -> None:
-    assert told("fatal: no\n https://ada:secret@host/x \x1b[2J") == "fatal: no https://…@host/x \\x1b[2J"
+    assert quote_line("fatal: no\n https://ada:secret@host/x \x1b[2J") == "fatal: no https://…@host/x \\x1b[2J"
 
 
 @pytest.mark.parametrize(
@@ -68,4 +71,4 @@ def test_what_a_program_says_is_told_on_one_line_without_a_login() -> None:
     [(timedelta(seconds=1), "1 second"), (timedelta(minutes=90), "1 hour"), (timedelta(days=12), "12 days")],
 )
 def test_an_age_is_told_in_its_largest_unit(age: timedelta, words: str) -> None:
-    assert spoken_age(age) == words
+    assert format_age(age) == words

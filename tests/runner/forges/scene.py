@@ -10,7 +10,7 @@ from typing import Any
 from tests.fakes.github import GitHub as Loopback
 from tests.fakes.github_repositories import Pull
 
-from delegate.runner.forges.base import Ensured, WantedPullRequest, ensure
+from delegate.runner.forges.base import EnsuredPullRequest, WantedPullRequest, ensure
 from delegate.runner.forges.body import END_MARKER, marker
 from delegate.runner.forges.github import GitHub
 
@@ -39,7 +39,7 @@ class Scene:
     def pulls(self) -> list[Pull]:
         return self.loopback.pulls(REPOSITORY)
 
-    async def ensure(self, *, guard: Callable[[], Awaitable[None]] = allowed, **changes: Any) -> Ensured:
+    async def ensure(self, *, guard: Callable[[], Awaitable[None]] = allowed, **changes: Any) -> EnsuredPullRequest:
         return await ensure(self.forge, replace(self.wish, **changes), guard)
 
     def commit(self, name: str = "more.txt") -> str:

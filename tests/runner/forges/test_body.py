@@ -16,7 +16,7 @@ from delegate.runner.forges.body import (
     BODY_MAX,
     END_MARKER,
     BodyFacts,
-    merged_body,
+    merge_body,
     pull_request_body,
     pull_request_title,
     task_of,
@@ -243,7 +243,7 @@ def test_the_marker_names_the_task_and_nobody_else_can() -> None:
 def test_our_part_is_replaced_and_everything_around_it_stays() -> None:
     other = pull_request_body(replace(FACTS, summary=r"Other \1 words."))
 
-    assert merged_body("", FULL) == FULL
-    assert merged_body(FULL, other) == other
-    assert merged_body(f"Before.\n\n{FULL}\n\nAfter.", other) == f"Before.\n\n{other}\n\nAfter."
-    assert merged_body("A person's.", FULL) == f"A person's.\n\n---\n\n{FULL}"
+    assert merge_body("", FULL) == FULL
+    assert merge_body(FULL, other) == other
+    assert merge_body(f"Before.\n\n{FULL}\n\nAfter.", other) == f"Before.\n\n{other}\n\nAfter."
+    assert merge_body("A person's.", FULL) == f"A person's.\n\n---\n\n{FULL}"

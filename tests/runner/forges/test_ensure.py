@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 from tests.runner.forges.scene import BRANCH, REPOSITORY, Scene, allowed, body_of
 
-from delegate.runner.forges.base import Ensured, PrRejected, PullState, WantedPullRequest, ensure
+from delegate.runner.forges.base import EnsuredPullRequest, PrRejected, PullState, WantedPullRequest, ensure
 from delegate.runner.forges.local import Local
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
@@ -60,7 +60,7 @@ async def test_two_failures_are_tried_again(scene: Scene, what: str) -> None:
 @pytest.mark.promise("P2")
 async def test_one_that_a_rival_opens_between_look_and_deed_is_adopted(scene: Scene) -> None:
     gate = scene.hub.hold("PullRequestCreate")
-    ends: list[Ensured] = []
+    ends: list[EnsuredPullRequest] = []
 
     async def ask() -> None:
         ends.append(await scene.ensure())

@@ -14,7 +14,7 @@ from tests.runner.forges.scene import BRANCH, Scene, body_of
 
 from delegate.model import Issue
 from delegate.runner.forges.body import pull_request_title
-from delegate.runner.forges.github import environment, has_login
+from delegate.runner.forges.github import gh_environment, has_login
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -112,7 +112,7 @@ async def test_gh_says_for_which_hosts_it_has_a_login(scene: Scene, tmp_path: Pa
 
 
 def test_the_users_own_variables_reach_gh() -> None:
-    env = environment({"GH_TOKEN": "t", "HTTPS_PROXY": "http://proxy", "CLICOLOR_FORCE": "1"})
+    env = gh_environment({"GH_TOKEN": "t", "HTTPS_PROXY": "http://proxy", "CLICOLOR_FORCE": "1"})
 
     assert (env["GH_TOKEN"], env["HTTPS_PROXY"]) == ("t", "http://proxy")
     assert "CLICOLOR_FORCE" not in env

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delegate.runner.forges.sanitize import BREAK, UNSEEN, harmless, one_line, plain
+from delegate.runner.forges.sanitize import BREAK, INVISIBLE, one_line, sanitize_markdown, strip_invisible
 
 # As GitHub and trackers read them, freely: a mention, a keyword that closes, a tag, an image, a trailer.
 POWERFUL = {
@@ -64,7 +64,7 @@ PIECES = [
     ],
 )
 def test_what_would_do_something_only_looks_like_it(said: str, shown: str) -> None:
-    assert harmless(said) == shown
+    assert sanitize_markdown(said) == shown
 
 
 @pytest.mark.parametrize(
@@ -77,27 +77,27 @@ def test_what_would_do_something_only_looks_like_it(said: str, shown: str) -> No
     ],
 )
 def test_honest_words_stay_as_they_are(said: str) -> None:
-    assert harmless(said) == said
+    assert sanitize_markdown(said) == said
 
 
 @pytest.mark.promise("P19")
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
 def test_no_mixture_of_such_things_comes_to_life(said: str) -> None:
-    shown = harmless(said)
+    shown = sanitize_markdown(said)
 
     assert {name for name, power in POWERFUL.items() if power.search(shown)} == set()
 
 
 @given(st.text())
 def test_plain_text_has_nothing_that_is_not_seen(said: str) -> None:
-    assert UNSEEN.search(plain(said)) is None
+    assert INVISIBLE.search(strip_invisible(said)) is None
 
 
 @pytest.mark.parametrize("unit", ["<!--", "\x90", "\x1b]", "fix ", "@a", "&a", "a-", "> ", "\n/a", "data:a;base64,"])
 def test_a_long_repetition_is_read_in_one_go(unit: str) -> None:
     said = unit * (60_000 // len(unit))
 
-    assert len(harmless(said)) <= 2 * len(said)
+    assert len(sanitize_markdown(said)) <= 2 * len(said)
 
 
 def test_one_line_is_one_line_and_cut_visibly() -> None:

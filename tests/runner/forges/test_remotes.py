@@ -9,7 +9,7 @@ import pytest
 
 from delegate.runner.forges.github import GitHub
 from delegate.runner.forges.local import Local
-from delegate.runner.forges.remotes import forge_for, parse
+from delegate.runner.forges.remotes import forge_for, parse_remote
 from delegate.runner.git.program import read_git
 
 
@@ -29,7 +29,7 @@ from delegate.runner.git.program import read_git
     ],
 )
 def test_an_address_names_its_host_and_repository(url: str, host: str, repository: str, is_ssh: bool) -> None:
-    found = parse(url)
+    found = parse_remote(url)
 
     assert found is not None
     assert (found.host, found.repository, found.is_ssh) == (host, repository, is_ssh)
@@ -51,7 +51,7 @@ def test_an_address_names_its_host_and_repository(url: str, host: str, repositor
     ],
 )
 def test_what_is_no_forges_address_is_not_taken_for_one(url: str) -> None:
-    assert parse(url) is None
+    assert parse_remote(url) is None
 
 
 @pytest.mark.anyio

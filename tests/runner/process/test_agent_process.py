@@ -28,7 +28,7 @@ from delegate.runner.process.supervisor import (
     Process,
     Supervisor,
     descendants,
-    family,
+    find_live_processes,
     find_program,
     parse_ps,
     read_proc,
@@ -227,13 +227,13 @@ async def test_what_hangs_in_the_kernel_is_looked_at_less_and_less_often() -> No
     """A process that outlives its kill cannot be arranged; one that is gone before it is killed is taken for one."""
     stuck = Process(2**22 + 1, 1, 1, 1, "D", "1")
     newborn = Process(2**22 + 2, 1, 1, 1, "R", "1")
-    supervisor = Supervisor(leader=0, orders=b"")
+    supervisor = Supervisor(leader=0, unread_commands=b"")
     supervisor.end_within(0)
 
     pauses = []
     for living in [[stuck]] * 9 + [[stuck, newborn]]:
         assert not supervisor.end(living)
-        pauses.append(round(supervisor.patience() or 0))
+        pauses.append(round(supervisor.poll_timeout() or 0))
 
     assert pauses == [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 10]
 
@@ -512,7 +512,7 @@ async def test_the_family_is_the_tree_the_group_and_what_detached() -> None:
     stranger, zombie = entry(16, 1), entry(17, 10, state="Z")
     everything = table(root, child, grandchild, in_group, detached, its_child, stranger, zombie)
 
-    found = family(everything, 10, group=11, seen=table(detached))
+    found = find_live_processes(everything, 10, group=11, seen=table(detached))
 
     assert sorted(found) == [11, 12, 13, 14, 15]
 
@@ -520,7 +520,7 @@ async def test_the_family_is_the_tree_the_group_and_what_detached() -> None:
 async def test_a_pid_that_is_used_again_is_a_stranger() -> None:
     once, again = entry(14, 10, start="then"), entry(14, 1, start="later")
 
-    assert family(table(entry(10, 1), again), 10, seen=table(once)) == {}
+    assert find_live_processes(table(entry(10, 1), again), 10, seen=table(once)) == {}
 
 
 async def test_a_signal_for_a_dead_process_does_not_reach_its_successor(bystander: subprocess.Popen[bytes]) -> None:

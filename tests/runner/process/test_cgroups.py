@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from delegate.config.settings import Settings
-from delegate.runner.attempt.attempt import carry_out
-from delegate.runner.doctor.case import Case
-from delegate.runner.doctor.ceiling import examine_ceiling
+from delegate.runner.attempt.attempt import run_attempt
+from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.findings import Level
-from delegate.runner.process.cgroups import Ceilings, Groups, cpu_quota, cpu_seconds, memory_left, own_groups
+from delegate.runner.doctor.memory_limit import examine_ceiling
+from delegate.runner.process.cgroups import Groups, MemoryLimits, cpu_quota, cpu_seconds, memory_left, own_groups
 from delegate.states import Reason
 from delegate.wire.runners import FinishRequest
 
@@ -39,7 +39,7 @@ def delegated(root: Path) -> Groups:
     return Groups(unified=(own, around, root))
 
 
-def kernel(ceilings: Ceilings, attempt_id: str) -> Path:
+def kernel(ceilings: MemoryLimits, attempt_id: str) -> Path:
     """The files that the kernel would make in a new group."""
     place = ceilings.groups.unified[1] / f"delegate-{attempt_id}"
     return make(place, cgroup__procs="", memory__events="low 0\noom_kill 0\n")
@@ -101,13 +101,13 @@ def test_a_quota_of_cpu_is_a_number_of_cores(tmp_path: Path) -> None:
 
 
 def test_a_ceiling_is_a_group_of_its_own_that_is_killed_as_a_whole(tmp_path: Path) -> None:
-    ceilings = Ceilings(limit=64 * MIB, groups=delegated(tmp_path))
+    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path))
 
     made = ceilings.begin("att-1")
 
     assert made is not None
-    assert ceilings.why_not() is None
-    assert made.places == (str(tmp_path / "app.slice/delegate-att-1"), str(tmp_path / "app.slice/run-1.scope"))
+    assert ceilings.unavailable_reason() is None
+    assert made.paths == (str(tmp_path / "app.slice/delegate-att-1"), str(tmp_path / "app.slice/run-1.scope"))
     assert (made.directory / "memory.max").read_text() == str(64 * MIB)
     assert (made.directory / "memory.oom.group").read_text() == "1"
 
@@ -115,28 +115,28 @@ def test_a_ceiling_is_a_group_of_its_own_that_is_killed_as_a_whole(tmp_path: Pat
 def test_without_a_group_to_divide_it_says_so_and_the_task_runs_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    none = Ceilings(limit=MIB, groups=Groups())
-    foreign = Ceilings(limit=MIB, groups=Groups(unified=(make(tmp_path, cgroup__subtree_control="pids"),)))
+    none = MemoryLimits(limit=MIB, groups=Groups())
+    foreign = MemoryLimits(limit=MIB, groups=Groups(unified=(make(tmp_path, cgroup__subtree_control="pids"),)))
 
-    assert none.why_not() == "this system has no cgroup v2"
-    assert foreign.why_not() == "no cgroup with the memory controller is delegated to Delegate"
+    assert none.unavailable_reason() == "this system has no cgroup v2"
+    assert foreign.unavailable_reason() == "no cgroup with the memory controller is delegated to Delegate"
     assert [foreign.begin("att-1"), foreign.begin("att-2")] == [None, None]
     assert caplog.messages == ["memory ceiling not enforced"]
 
 
 def test_without_a_limit_nothing_is_made(tmp_path: Path) -> None:
-    ceilings = Ceilings(limit=None, groups=delegated(tmp_path))
+    ceilings = MemoryLimits(limit=None, groups=delegated(tmp_path))
 
-    assert (ceilings.begin("att-1"), ceilings.why_not()) == (None, None)
+    assert (ceilings.begin("att-1"), ceilings.unavailable_reason()) == (None, None)
 
 
 @pytest.mark.anyio
 async def test_an_agent_starts_inside_its_ceiling_and_the_supervisor_goes_back(stage: Stage, tmp_path: Path) -> None:
     equipment, assignment = await stage.take("exit 0")
-    ceilings = Ceilings(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
+    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
     inside = kernel(ceilings, assignment.attempt_id)
 
-    end = await carry_out(replace(equipment, ceilings=ceilings), assignment)
+    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
     assert isinstance(end, FinishRequest)
     assert end.outcome == "completed"
@@ -146,12 +146,12 @@ async def test_an_agent_starts_inside_its_ceiling_and_the_supervisor_goes_back(s
 
 @pytest.mark.anyio
 async def test_an_agent_that_was_killed_at_its_ceiling_ran_out_of_memory(stage: Stage, tmp_path: Path) -> None:
-    ceilings = Ceilings(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
+    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
     events = f'"{tmp_path}/cgroup/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
     equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}; kill -9 $$")
     kernel(ceilings, assignment.attempt_id)
 
-    end = await carry_out(replace(equipment, ceilings=ceilings), assignment)
+    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
     assert isinstance(end, FinishRequest)
     assert (end.outcome, end.reason) == ("failed", Reason.OUT_OF_MEMORY)
@@ -160,19 +160,19 @@ async def test_an_agent_that_was_killed_at_its_ceiling_ran_out_of_memory(stage: 
 
 @pytest.mark.anyio
 async def test_an_agent_that_ended_well_is_not_blamed_for_what_it_left_behind(stage: Stage, tmp_path: Path) -> None:
-    ceilings = Ceilings(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
+    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
     events = f'"{tmp_path}/cgroup/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
     equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}")
     kernel(ceilings, assignment.attempt_id)
 
-    end = await carry_out(replace(equipment, ceilings=ceilings), assignment)
+    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
     assert isinstance(end, FinishRequest)
     assert end.outcome == "completed"
 
 
 def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None:
-    case = Case(
+    case = DoctorContext(
         settings=Settings(task_memory_max=64 * MIB),
         environ={},
         directory=tmp_path,
@@ -181,10 +181,10 @@ def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None
         is_root=False,
     )
 
-    (good,) = examine_ceiling(case, Ceilings(limit=64 * MIB, groups=delegated(tmp_path)))
-    (bad,) = examine_ceiling(case, Ceilings(limit=64 * MIB, groups=Groups()))
+    (good,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path)))
+    (bad,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=Groups()))
 
     assert (good.level, good.message) == (Level.OK, "a task may take 64.0 MiB of memory")
     assert bad.level is Level.WARNING
     assert bad.message == "DELEGATE_TASK_MEMORY_MAX is not enforced: this system has no cgroup v2"
-    assert examine_ceiling(replace(case, settings=Settings()), Ceilings(limit=None)) == []
+    assert examine_ceiling(replace(case, settings=Settings()), MemoryLimits(limit=None)) == []

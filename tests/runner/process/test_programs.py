@@ -12,23 +12,25 @@ from tests.fakes.world import is_alive
 
 from delegate.runner.git.program import GitFailed, read_git
 from delegate.runner.process import programs
-from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.process.programs import ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 
 pytestmark = pytest.mark.anyio
 ENV = {"PATH": os.environ["PATH"]}
 LONG = timedelta(seconds=30)
 
 
-async def sh(script: str, *, cwd: Path, input: bytes = b"", timeout: timedelta = LONG, bound: bool = False) -> Done:
+async def sh(
+    script: str, *, cwd: Path, input: bytes = b"", timeout: timedelta = LONG, bound: bool = False
+) -> ProgramResult:
     argv = ["/bin/sh", "-c", script]
-    return await run_program(argv, cwd=cwd, env=ENV, timeout=timeout, input=input, dies_with_us=bound)
+    return await run_program(argv, cwd=cwd, env=ENV, timeout=timeout, input=input, kill_with_parent=bound)
 
 
 async def test_input_output_and_exit_code_are_the_programs_own(tmp_path: Path) -> None:
     done = await sh("cat; echo oops >&2; exit 7", cwd=tmp_path, input=b"given\0\xff")
 
     assert (done.code, done.stdout, done.stderr) == (7, b"given\0\xff", b"oops\n")
-    assert done.words == "oops"
+    assert done.error_text == "oops"
 
 
 async def test_megabytes_in_and_out_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -45,8 +47,8 @@ async def test_what_is_cut_off_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     whole = await sh("printf 1234", cwd=tmp_path)
     cut = await sh("printf 12345", cwd=tmp_path)
 
-    assert (whole.stdout, whole.is_cut) == (b"1234", False)
-    assert (cut.stdout, cut.is_cut) == (b"1234", True)
+    assert (whole.stdout, whole.is_truncated) == (b"1234", False)
+    assert (cut.stdout, cut.is_truncated) == (b"1234", True)
 
 
 async def test_git_does_not_go_on_with_half_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ from delegate.preferences.repofile import RepoFile
 from delegate.runner.checks import CheckResult, Checks
 from delegate.runner.prompts.prompt import (
     OUTPUT_MAX,
-    anew_words,
-    in_place_words,
-    red_check_words,
-    resumed_words,
+    failed_checks_prompt,
+    fresh_prompt,
+    in_place_prompts,
+    resumed_prompt,
 )
-from delegate.runner.prompts.records import CONTEXT_MAX, spoken_context
-from delegate.runner.prompts.rendering import TEMPLATES, message_words, rendered
+from delegate.runner.prompts.records import CONTEXT_MAX, render_context
+from delegate.runner.prompts.rendering import TEMPLATES, message_prompt, render
 from delegate.wire.runners import Assignment
 
 HOSTILE = [
@@ -51,7 +51,7 @@ def between_fences(name: str, words: str) -> str:
 
 
 def test_the_request_is_fenced_and_the_rules_stand_outside() -> None:
-    words = anew_words(assignment(), RepoFile())
+    words = fresh_prompt(assignment(), RepoFile())
 
     assert between_fences("request", words) == "Make the tests faster."
     for rule in (
@@ -68,19 +68,28 @@ def test_the_request_is_fenced_and_the_rules_stand_outside() -> None:
 def test_hostile_text_stays_data_wherever_it_comes_from(text: str) -> None:
     task, plain = (everywhere(words) for words in (text, "plain"))
 
-    in_place = (*in_place_words(task), *in_place_words(task.model_copy(update={"checkpoint": None, "context": None})))
-    for words in (anew_words(task, RepoFile()), resumed_words(task), message_words(text), *in_place):
+    in_place = (
+        *in_place_prompts(task),
+        *in_place_prompts(task.model_copy(update={"checkpoint": None, "context": None})),
+    )
+    for words in (fresh_prompt(task, RepoFile()), resumed_prompt(task), message_prompt(text), *in_place):
         assert text in words
         assert text not in outside_of(words)
         assert not words.startswith(("/", "-", "@"))
-    assert outside_of(anew_words(task, RepoFile())) == outside_of(anew_words(plain, RepoFile()))
-    assert outside_of(resumed_words(task)) == outside_of(resumed_words(plain))
+    assert outside_of(fresh_prompt(task, RepoFile())) == outside_of(fresh_prompt(plain, RepoFile()))
+    assert outside_of(resumed_prompt(task)) == outside_of(resumed_prompt(plain))
 
 
 def everywhere(text: str) -> Assignment:
     checkpoint = {"error": text, "summary": text, "output_tail": [text], "dirty_files": [text]}
-    forerunner = {"task_id": "task-0", "status": "failed", "prompt": text, "message": text, "checkpoint": checkpoint}
-    return assignment(text, context=text, title=text, checkpoint=checkpoint, forerunner=forerunner)
+    continued_task = {
+        "task_id": "task-0",
+        "status": "failed",
+        "prompt": text,
+        "message": text,
+        "checkpoint": checkpoint,
+    }
+    return assignment(text, context=text, title=text, checkpoint=checkpoint, continued_task=continued_task)
 
 
 def outside_of(words: str) -> str:
@@ -90,7 +99,7 @@ def outside_of(words: str) -> str:
 def test_an_issue_is_part_of_the_request() -> None:
     issue = {"key": "PER-44", "title": "Rate limit", "url": "https://linear.test/PER-44"}
 
-    words = anew_words(assignment(issue=issue), RepoFile())
+    words = fresh_prompt(assignment(issue=issue), RepoFile())
 
     assert between_fences("request", words).splitlines() == [
         "PER-44 · Rate limit",
@@ -103,7 +112,7 @@ def test_an_issue_is_part_of_the_request() -> None:
 def test_the_repository_adds_its_own_words_checks_and_protected_paths() -> None:
     file = RepoFile(prompt="Money is counted in cents.", checks=("make test", "ruff check ."), protected=("deploy/",))
 
-    words = anew_words(assignment(), file)
+    words = fresh_prompt(assignment(), file)
 
     assert "## About this repository\n\nMoney is counted in cents.\n" in words
     assert "  - `make test`\n  - `ruff check .`\n" in words
@@ -111,15 +120,15 @@ def test_the_repository_adds_its_own_words_checks_and_protected_paths() -> None:
 
 
 def test_what_is_not_there_leaves_no_trace() -> None:
-    words = anew_words(assignment(), RepoFile())
+    words = fresh_prompt(assignment(), RepoFile())
 
     assert not re.search(r"None|About this repository|What was done before|adds:|must pass before", words)
     assert "\n\n\n" not in words
 
 
 def test_the_words_fit_what_becomes_of_the_work() -> None:
-    assert "the description of the pull request" in anew_words(assignment(), RepoFile())
-    pushed = anew_words(assignment(mode="worktree"), RepoFile())
+    assert "the description of the pull request" in fresh_prompt(assignment(), RepoFile())
+    pushed = fresh_prompt(assignment(mode="worktree"), RepoFile())
     assert "pushed to that branch" in pushed
     assert "the description of" not in pushed
 
@@ -131,7 +140,7 @@ def test_an_agent_that_begins_anew_is_told_what_was_done_before() -> None:
         "output_tail": ["a", "b"],
     }
 
-    words = anew_words(assignment(checkpoint=checkpoint), RepoFile())
+    words = fresh_prompt(assignment(checkpoint=checkpoint), RepoFile())
 
     assert between_fences("error", words) == "the runner was lost"
     assert between_fences("output", words) == "a\nb"
@@ -139,7 +148,7 @@ def test_an_agent_that_begins_anew_is_told_what_was_done_before() -> None:
 
 
 def test_a_session_that_goes_on_hears_what_a_person_adds() -> None:
-    words = resumed_words(assignment(context="Use the new API.", checkpoint={"error": "checks failed"}))
+    words = resumed_prompt(assignment(context="Use the new API.", checkpoint={"error": "checks failed"}))
 
     assert between_fences("addition", words) == "Use the new API."
     assert between_fences("error", words) == "checks failed"
@@ -148,10 +157,10 @@ def test_a_session_that_goes_on_hears_what_a_person_adds() -> None:
 
 
 def test_a_shell_command_is_handed_over_as_it_is() -> None:
-    assert anew_words(assignment("make -j2 # now\n", agent="shell"), RepoFile(prompt="x")) == "make -j2 # now\n"
+    assert fresh_prompt(assignment("make -j2 # now\n", agent="shell"), RepoFile(prompt="x")) == "make -j2 # now\n"
 
 
-FORERUNNER = {
+CONTINUED_TASK = {
     "task_id": "task-0",
     "status": "completed",
     "prompt": "Build it.",
@@ -166,7 +175,7 @@ FORERUNNER = {
 
 
 def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> None:
-    anew, goes_on = in_place_words(assignment("Test it.", mode="in_place", forerunner=FORERUNNER))
+    anew, goes_on = in_place_prompts(assignment("Test it.", mode="in_place", continued_task=CONTINUED_TASK))
 
     assert "continues that of another task, task-0, which has completed" in anew
     assert f"stood: branch main, commit {'1' * 40}." in anew
@@ -183,8 +192,11 @@ def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> No
 
 
 def test_an_agent_that_continues_another_task_is_told_of_an_error_only_if_there_was_one() -> None:
-    failed = {**FORERUNNER, "status": "failed", "message": "the command ended with exit code 3"}
-    words = [in_place_words(assignment("Test it.", mode="in_place", forerunner=one))[0] for one in (FORERUNNER, failed)]
+    failed = {**CONTINUED_TASK, "status": "failed", "message": "the command ended with exit code 3"}
+    words = [
+        in_place_prompts(assignment("Test it.", mode="in_place", continued_task=one))[0]
+        for one in (CONTINUED_TASK, failed)
+    ]
 
     assert "error" not in words[0]
     assert "exit code 0" not in words[0]
@@ -192,7 +204,7 @@ def test_an_agent_that_continues_another_task_is_told_of_an_error_only_if_there_
 
 
 def test_in_a_worktree_the_task_before_has_a_chapter_of_its_own() -> None:
-    words = anew_words(assignment(forerunner=FORERUNNER), RepoFile())
+    words = fresh_prompt(assignment(continued_task=CONTINUED_TASK), RepoFile())
 
     assert "## The task before this one" in words
     assert "## What was done before" not in words
@@ -202,27 +214,29 @@ def test_in_a_worktree_the_task_before_has_a_chapter_of_its_own() -> None:
 def test_what_stays_the_same_is_said_once_however_often_a_task_is_resumed() -> None:
     """A resumed task keeps its request as it was given: what is put around it is of the latest attempt only."""
     once = assignment(mode="in_place", context="first", checkpoint={"error": "red"})
-    again = once.model_copy(update={"context": "second", "forerunner": None})
+    again = once.model_copy(update={"context": "second", "continued_task": None})
 
-    for words in in_place_words(again):
+    for words in in_place_prompts(again):
         assert words.count("Make the tests faster.") == 1
         assert between_fences("addition", words) == "second"
 
 
 def test_a_command_finds_in_its_environment_what_others_are_told() -> None:
-    task = assignment("make", agent="shell", mode="in_place", context="only\x00 the \ud800 rest", forerunner=FORERUNNER)
+    task = assignment(
+        "make", agent="shell", mode="in_place", context="only\x00 the \ud800 rest", continued_task=CONTINUED_TASK
+    )
 
-    text = spoken_context(task)
+    text = render_context(task)
 
-    assert in_place_words(task) == ("make", "make")
+    assert in_place_prompts(task) == ("make", "make")
     assert text is not None
     assert between_fences("addition", text) == "only[U+0000] the [U+D800] rest"
     assert between_fences("output", text) == "built in 2 s"
-    assert spoken_context(assignment("make", agent="shell")) is None
+    assert render_context(assignment("make", agent="shell")) is None
 
 
 def test_the_variable_never_grows_beyond_what_a_program_can_be_given() -> None:
-    text = spoken_context(assignment(agent="shell", context="ä" * 250_000))
+    text = render_context(assignment(agent="shell", context="ä" * 250_000))
 
     assert text is not None
     assert len(text.encode()) <= CONTEXT_MAX
@@ -232,7 +246,7 @@ def test_the_variable_never_grows_beyond_what_a_program_can_be_given() -> None:
 def test_red_checks_are_shown_with_their_output() -> None:
     green = CheckResult(command="ruff check", ok=True, passed=None, total=None, seconds=0.1, tail="fine", exit_code=0)
 
-    words = red_check_words(Checks(results=(green, red())))
+    words = failed_checks_prompt(Checks(results=(green, red())))
 
     assert words.startswith("The checks of the repository were run on your work, and 1 of 2 did not pass.\n")
     assert "## `pytest -q`: 16/17\n" in words
@@ -241,11 +255,11 @@ def test_red_checks_are_shown_with_their_output() -> None:
 
 
 def test_a_red_check_that_printed_nothing_says_so() -> None:
-    assert "It printed nothing." in red_check_words(Checks(results=(red(tail="  \n"),)))
+    assert "It printed nothing." in failed_checks_prompt(Checks(results=(red(tail="  \n"),)))
 
 
 def test_the_output_of_many_red_checks_is_cut_to_what_an_agent_can_read() -> None:
-    words = red_check_words(Checks(results=tuple(red(f"c{n}", "x" * OUTPUT_MAX + f"end{n}") for n in range(10))))
+    words = failed_checks_prompt(Checks(results=tuple(red(f"c{n}", "x" * OUTPUT_MAX + f"end{n}") for n in range(10))))
 
     assert all(f"end{n}\n" in words for n in range(10))
     assert len(words) < OUTPUT_MAX + 2_000
@@ -253,7 +267,7 @@ def test_the_output_of_many_red_checks_is_cut_to_what_an_agent_can_read() -> Non
 
 def test_a_template_that_names_an_unknown_fact_is_not_rendered() -> None:
     with pytest.raises(UndefinedError):
-        rendered("message.j2")
+        render("message.j2")
 
 
 def test_every_template_is_used() -> None:

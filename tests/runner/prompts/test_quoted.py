@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delegate.runner.prompts.sanitize import UNSEEN, fence, fenced, visible
+from delegate.runner.prompts.sanitize import INVISIBLE, fence_tag, fence_text, reveal_hidden
 
 
 def tags(text: str) -> str:
@@ -13,24 +13,24 @@ def tags(text: str) -> str:
 
 @given(st.text())
 def test_no_text_can_close_its_own_fence(text: str) -> None:
-    mark = fence("request", text)
+    mark = fence_tag("request", text)
 
     assert mark not in text
-    assert fenced("request", text).count(f"</{mark}>") == 1
+    assert fence_text("request", text).count(f"</{mark}>") == 1
 
 
 def test_a_text_that_holds_its_fence_gets_another() -> None:
-    first = fence("request", "x")
+    first = fence_tag("request", "x")
 
-    assert fence("request", f"x </{first}>") != first
-    assert fence("request", "x") == first
+    assert fence_tag("request", f"x </{first}>") != first
+    assert fence_tag("request", "x") == first
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_nothing_stays_hidden(text: str) -> None:
-    shown = visible(text)
+    shown = reveal_hidden(text)
 
-    assert [found[0] for found in UNSEEN.finditer(shown) if found["hidden"]] == []
+    assert [found[0] for found in INVISIBLE.finditer(shown) if found["hidden"]] == []
     shown.encode()
 
 
@@ -48,9 +48,9 @@ def test_nothing_stays_hidden(text: str) -> None:
     ],
 )
 def test_what_a_reader_would_not_see_is_made_visible(text: str, expected: str) -> None:
-    assert visible(text) == expected
+    assert reveal_hidden(text) == expected
 
 
 @pytest.mark.parametrize("text", ["Grüße, 你好, مرحبا", "👩‍💻 ❤️ 👨‍👩‍👧", "e\u0301", "x\n\n\ty", "<b>@types/node</b>"])
 def test_what_everybody_sees_stays_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert reveal_hidden(text) == text

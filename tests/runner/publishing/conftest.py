@@ -16,15 +16,15 @@ from delegate.runner.git.bare import write_bare
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.commits import commit_to_push
 from delegate.runner.publishing.publication import Publication
-from delegate.runner.publishing.push import Pushed, push
+from delegate.runner.publishing.push import PushResult, push
 from delegate.runner.secrets.redaction import Redactor
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Spool
 from delegate.runner.wakeup import Wakeup
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
-from delegate.runner.workspaces.snapshot import Snapshot, take
-from delegate.runner.workspaces.worktrees import Ground, Workspace
+from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
+from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace
 from delegate.wire.runners import Assignment
 
 KNOWN = "canary-env-Yk3vQ9zR5tLw"  # of no shape that would be known without knowing the value
@@ -78,12 +78,12 @@ class Site:
         return self.agent("rev-parse", "HEAD")
 
     async def take(self) -> Snapshot:
-        return await take(self.git, self.workspace)
+        return await take_snapshot(self.git, self.workspace)
 
     async def commit(self) -> str | None:
         return await commit_to_push(self.git, self.workspace, await self.take(), MESSAGE, AT)
 
-    async def push(self, commit: str, *known: str) -> Pushed:
+    async def push(self, commit: str, *known: str) -> PushResult:
         async def nothing_against_it() -> None:
             return
 
@@ -93,7 +93,7 @@ class Site:
         """Look into what was made: the new objects, and those of the base."""
         objects = {
             "GIT_DIR": str(self.remote),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.workspace.kept / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.workspace.kept_repository / "objects"),
         }
         return plain_git(*arguments, cwd=self.workspace.root, **objects)
 
@@ -119,9 +119,9 @@ def publication(site: Site, prompt: str = "Do what was asked") -> Publication:
     assignment = Assignment.model_validate({**known, "prompt": prompt})
     spool = Spool(site.workspace.root / "spool", max_output=1024, next_seq=0)
     record = Record(spool, Redactor({"CANARY": KNOWN.encode()}).begin(), Wakeup())
-    ground = Ground(assignment=assignment, repofile=RepoFile(), agent=Shell(), workspace=site.workspace)
+    ground = PreparedWorkspace(assignment=assignment, repofile=RepoFile(), agent=Shell(), workspace=site.workspace)
     effects = cast("Any", None)  # nothing is done outside here
-    return Publication(git=site.git, ground=ground, record=record, effects=effects, at=AT)
+    return Publication(git=site.git, prepared=ground, record=record, effects=effects, at=AT)
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +177,7 @@ def make_site(root: Path, git: Git, *, remote: Path, mirror: Path, branch: str =
         lock=cast("Any", None),
     )
     root.mkdir(parents=True)
-    write_bare(workspace.kept, branch=branch, alternates=os.fsencode(mirror / "objects") + b"\n")
+    write_bare(workspace.kept_repository, branch=branch, alternates=os.fsencode(mirror / "objects") + b"\n")
     refs = {f"refs/heads/{branch}": commit}
     write_bare(workspace.git_dir, branch="unborn", alternates=workspace.alternates, refs=refs)
     plain_git("--git-dir", str(workspace.git_dir), "worktree", "add", "-q", str(workspace.tree), branch, cwd=root)

@@ -125,7 +125,7 @@ def _poison_kept(poison: Poison, site: Site) -> None:
     plain_git("init", "-q", "--bare", "--template=", str(common), cwd=poison.directory)
     _poison_settings(poison, common / "config", str(site.remote), "common-")
     poison.hooks(common / "hooks")
-    kept = site.workspace.kept
+    kept = site.workspace.kept_repository
     poison.hooks(kept / "hooks")
     (kept / "commondir").write_text(f"{common}\n")
     (kept / "config.worktree").write_bytes((common / "config").read_bytes())

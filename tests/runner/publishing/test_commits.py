@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.runner.publishing.conftest import AT, MESSAGE, Site, plain_git
 
-from delegate.runner.publishing.commits import MESSAGE_MAX, commit_to_push, plain_message
+from delegate.runner.publishing.commits import MESSAGE_MAX, commit_to_push, normalize_message
 from delegate.runner.workspaces import history
 
 pytestmark = pytest.mark.anyio
@@ -173,7 +173,7 @@ async def test_a_head_that_is_no_commit_is_not_believed(site: Site) -> None:
 
 
 async def test_an_object_that_is_a_pipe_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "COPY_PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr(history, "COPY_TIMEOUT", timedelta(seconds=0.3))
     head = site.agent_commits("one.txt", "1\n")
     place = site.workspace.git_dir / "objects" / head[:2] / head[2:]
     place.unlink()
@@ -196,7 +196,7 @@ async def test_once_taken_the_commits_need_the_agents_repository_no_more(site: S
     shutil.rmtree(site.workspace.git_dir / "objects")
 
     assert await site.commit() == head
-    assert plain_git("fsck", "--connectivity-only", head, cwd=site.workspace.kept) == ""
+    assert plain_git("fsck", "--connectivity-only", head, cwd=site.workspace.kept_repository) == ""
 
 
 async def test_a_message_may_hold_anything(site: Site) -> None:
@@ -209,7 +209,7 @@ async def test_a_message_may_hold_anything(site: Site) -> None:
 
 
 def test_a_long_message_is_cut_and_keeps_its_trailers() -> None:
-    cut = plain_message("subject\n\n" + "x" * 1_000_000 + "\n\nDelegate-Task: task-1\n")
+    cut = normalize_message("subject\n\n" + "x" * 1_000_000 + "\n\nDelegate-Task: task-1\n")
 
     assert len(cut) < MESSAGE_MAX + 10
     assert cut.startswith("subject\n\nxxx")

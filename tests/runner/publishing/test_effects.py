@@ -8,13 +8,22 @@ import pytest
 
 from delegate.errors import StaleFence
 from delegate.model import EffectKind, EffectState, Outcome
-from delegate.runner.attempt import outcome
-from delegate.runner.context import Equipment
+from delegate.runner.attempt import outcomes
+from delegate.runner.context import RunnerContext
 from delegate.runner.lease import Lease
-from delegate.runner.publishing.effects import Deed, Effects, Entry, Journal, Undo, is_settled, recorded_of, unsettled
+from delegate.runner.publishing.effects import (
+    EffectAction,
+    EffectEntry,
+    EffectJournal,
+    Effects,
+    Undo,
+    find_unsettled,
+    is_settled,
+    recorded_of,
+)
 from delegate.states import AttemptState, Reason
 from delegate.wire.parts import EffectView
-from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
+from delegate.wire.runners import Assignment, EffectRequest, EffectsResponse
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -27,8 +36,8 @@ PULL_1, PULL_2 = "https://github.com/acme/shop/pull/1", "https://github.com/acme
 PUSH, PULL = EffectKind.PUSH, EffectKind.PULL_REQUEST
 
 
-def entry(kind: EffectKind = PUSH, *, task_id: str = "task-1", pull_request: str | None = None) -> Entry:
-    return Entry(
+def entry(kind: EffectKind = PUSH, *, task_id: str = "task-1", pull_request: str | None = None) -> EffectEntry:
+    return EffectEntry(
         task_id=task_id,
         attempt_id="att-1",
         kind=kind,
@@ -39,18 +48,18 @@ def entry(kind: EffectKind = PUSH, *, task_id: str = "task-1", pull_request: str
     )
 
 
-def answer(*effects: tuple[EffectKind, EffectState, str | None]) -> EffectsAnswer:
+def answer(*effects: tuple[EffectKind, EffectState, str | None]) -> EffectsResponse:
     views = [
         EffectView(task_id="task-1", kind=kind, fence=fence, state=state, target=BRANCH, external_id=made)
         for fence, (kind, state, made) in enumerate(effects, start=1)
     ]
-    return EffectsAnswer(status="completed", effects=views)
+    return EffectsResponse(status="completed", effects=views)
 
 
-def effects_of(equipment: Equipment, assignment: Assignment) -> Effects:
+def effects_of(equipment: RunnerContext, assignment: Assignment) -> Effects:
     return Effects(
         link=equipment.link,
-        lease=Lease(equipment.link, assignment, equipment.shutdown.attention),
+        lease=Lease(equipment.link, assignment, equipment.shutdown.wakeup),
         assignment=assignment,
         journal=equipment.journal,
         url="https://github.com/acme/shop.git",
@@ -62,39 +71,39 @@ def deed(
     kind: EffectKind = PUSH,
     *,
     may_be_done: Callable[[Exception], bool] | None = None,
-) -> Deed[str]:
+) -> EffectAction[str]:
     open_end = may_be_done or (lambda _: False)
-    return Deed(kind=kind, branch=BRANCH, commit=MINE, act=act, name=lambda done: done, may_be_done=open_end)
+    return EffectAction(kind=kind, branch=BRANCH, commit=MINE, act=act, name=lambda done: done, may_be_done=open_end)
 
 
-async def states(equipment: Equipment, assignment: Assignment) -> list[tuple[EffectState, str | None]]:
+async def states(equipment: RunnerContext, assignment: Assignment) -> list[tuple[EffectState, str | None]]:
     """What the relay knows."""
     found = await equipment.link.effects(assignment.task_id)
     return [(effect.state, effect.external_id) for effect in found.effects]
 
 
-async def finish(equipment: Equipment, assignment: Assignment) -> None:
+async def finish(equipment: RunnerContext, assignment: Assignment) -> None:
     done = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="")
-    await equipment.link.finish(assignment, outcome.finish(assignment, done))
+    await equipment.link.finish(assignment, outcomes.finish(assignment, done))
 
 
-async def give_away(equipment: Equipment, assignment: Assignment) -> None:
+async def give_away(equipment: RunnerContext, assignment: Assignment) -> None:
     """From here on the attempt is not this runner's any more."""
-    await equipment.link.release(assignment, outcome.hand_back(assignment, "somebody else's now"))
+    await equipment.link.release(assignment, outcomes.hand_back(assignment, "somebody else's now"))
 
 
 def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "effects")
+    journal = EffectJournal(tmp_path / "effects")
     journal.note(entry(PUSH))
     journal.note(entry(PULL))
     journal.note(entry(PULL, pull_request=PULL_1))
     journal.forget(entry(PUSH))
 
-    assert Journal(tmp_path / "effects").entries() == [entry(PULL, pull_request=PULL_1)]
+    assert EffectJournal(tmp_path / "effects").entries() == [entry(PULL, pull_request=PULL_1)]
 
 
 def test_a_damaged_note_does_not_hide_the_others(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = EffectJournal(tmp_path)
     journal.note(entry())
     (tmp_path / "att-0-push.json").write_text('{"taskId": "task-0"')
 
@@ -102,7 +111,7 @@ def test_a_damaged_note_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_was_never_written_is_empty(tmp_path: Path) -> None:
-    assert Journal(tmp_path / "none").entries() == []
+    assert EffectJournal(tmp_path / "none").entries() == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_a_journal_that_was_never_written_is_empty(tmp_path: Path) -> None:
     ],
 )
 def test_an_effect_is_settled_when_the_task_ended_with_it(
-    mine: Entry, recorded: list[tuple[EffectKind, EffectState, str | None]], expected: bool
+    mine: EffectEntry, recorded: list[tuple[EffectKind, EffectState, str | None]], expected: bool
 ) -> None:
     assert is_settled(mine, answer(*recorded)) is expected
 
@@ -141,7 +150,7 @@ async def test_an_effect_is_announced_and_noted_before_it_is_done(stage: Stage) 
         seen.append([noted.commit for noted in equipment.journal.entries()])
         return MINE
 
-    done = await effects_of(equipment, assignment).once(deed(act))
+    done = await effects_of(equipment, assignment).perform(deed(act))
 
     assert done == MINE
     assert seen == [[(EffectState.INTENT, None)], [MINE]]
@@ -156,7 +165,7 @@ async def test_an_effect_that_failed_is_abandoned(stage: Stage) -> None:
         raise ValueError("the remote refused it")
 
     with pytest.raises(ValueError, match="refused"):
-        await effects_of(equipment, assignment).once(deed(act))
+        await effects_of(equipment, assignment).perform(deed(act))
 
     assert await states(equipment, assignment) == [(EffectState.ABANDONED, None)]
     assert equipment.journal.entries() == []
@@ -169,7 +178,7 @@ async def test_an_effect_that_may_be_done_all_the_same_stays_announced(stage: St
         raise ValueError("nobody could look")
 
     with pytest.raises(ValueError, match="look"):
-        await effects_of(equipment, assignment).once(deed(act, PULL, may_be_done=lambda _: True))
+        await effects_of(equipment, assignment).perform(deed(act, PULL, may_be_done=lambda _: True))
 
     assert await states(equipment, assignment) == [(EffectState.INTENT, None)]
 
@@ -184,7 +193,7 @@ async def test_a_runner_that_lost_the_attempt_does_nothing_outside(stage: Stage)
 
     await give_away(equipment, assignment)
     with pytest.raises(StaleFence):
-        await effects_of(equipment, assignment).once(deed(act))
+        await effects_of(equipment, assignment).perform(deed(act))
 
     assert acted == []
     assert equipment.journal.entries() == []
@@ -199,7 +208,7 @@ async def test_what_was_done_too_late_stays_in_the_journal_with_its_address(stag
         return PULL_2
 
     with pytest.raises(StaleFence):
-        await effects_of(equipment, assignment).once(deed(act, PULL))
+        await effects_of(equipment, assignment).perform(deed(act, PULL))
 
     assert [(noted.kind, noted.pull_request) for noted in equipment.journal.entries()] == [(PULL, PULL_2)]
 
@@ -208,7 +217,7 @@ async def test_what_a_task_that_goes_on_has_outside_is_left_to_its_next_holder(s
     equipment, assignment = await stage.take("true", worktree=True)
     equipment.journal.note(entry(task_id=assignment.task_id))
 
-    assert await unsettled(equipment.link, equipment.journal) == []
+    assert await find_unsettled(equipment.link, equipment.journal) == []
     assert equipment.journal.entries() == [entry(task_id=assignment.task_id)]
 
 
@@ -218,11 +227,11 @@ async def test_what_a_task_ended_with_is_settled(stage: Stage) -> None:
     async def act() -> str:
         return MINE
 
-    await effects_of(equipment, assignment).once(deed(act))
+    await effects_of(equipment, assignment).perform(deed(act))
     await finish(equipment, assignment)
     equipment.journal.note(entry(task_id=assignment.task_id))
 
-    assert await unsettled(equipment.link, equipment.journal) == []
+    assert await find_unsettled(equipment.link, equipment.journal) == []
     assert equipment.journal.entries() == []
 
 
@@ -236,7 +245,7 @@ async def test_what_a_task_ended_without_must_be_undone(stage: Stage) -> None:
     late = entry(PULL, task_id=assignment.task_id, pull_request=PULL_2)
     equipment.journal.note(late)
 
-    assert await unsettled(equipment.link, equipment.journal) == [Undo(entry=late, recorded=PULL_1)]
+    assert await find_unsettled(equipment.link, equipment.journal) == [Undo(entry=late, recorded=PULL_1)]
     assert equipment.journal.entries() == [late]
 
 
@@ -244,5 +253,5 @@ async def test_what_belongs_to_a_task_that_the_relay_does_not_know_is_forgotten(
     equipment, _ = await stage.take("true")
     equipment.journal.note(entry(task_id="task-0000000000"))
 
-    assert await unsettled(equipment.link, equipment.journal) == []
+    assert await find_unsettled(equipment.link, equipment.journal) == []
     assert equipment.journal.entries() == []

@@ -15,11 +15,11 @@ from delegate.config.paths import Home
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
-from delegate.runner.publishing.policy import Rules, judge
-from delegate.runner.publishing.push import delete_branch_if
+from delegate.runner.publishing.policy import PublishRules, judge
+from delegate.runner.publishing.push import delete_branch_if_unchanged
 from delegate.runner.workspaces.closing import close
-from delegate.runner.workspaces.mirrors import base_of, fetched
-from delegate.runner.workspaces.preparing import prepare
+from delegate.runner.workspaces.mirrors import base_of, fetch_mirror
+from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import repository
 from delegate.runner.workspaces.saving import save
 
@@ -31,7 +31,7 @@ async def publish(site: Site) -> str:
     snapshot = await site.take()
     commit = str(await commit_to_push(site.git, site.workspace, snapshot, MESSAGE, AT))
     _, stats = await change_of(site.git, site.workspace, commit)
-    judge(stats, Rules(odd=snapshot.odd))
+    judge(stats, PublishRules(skipped=snapshot.skipped))
     await site.push(commit)
     return commit
 
@@ -111,7 +111,7 @@ async def test_neither_does_a_second_look_nor_taking_the_branch_back(site: Site,
     commit = await publish(site)
     await site.take()
 
-    assert await delete_branch_if(site.git, str(site.remote), site.workspace.branch, commit)
+    assert await delete_branch_if_unchanged(site.git, str(site.remote), site.workspace.branch, commit)
     assert poison.ran == set()
 
 
@@ -126,7 +126,7 @@ async def test_a_replaced_git_pointer_leads_nowhere(site: Site, poison: Poison) 
 
 async def life(home: Home, git: Git, remote: Path, task: str) -> AsyncIterator[Site]:
     """A workspace of the runner's own making, from the fetch to its removal."""
-    mirror = await fetched(git, home, repository(str(remote)))
+    mirror = await fetch_mirror(git, home, repository(str(remote)))
     base = await base_of(git, mirror, None)
     workspace = await prepare(git, home, assignment(task_id=task, lineage=task), mirror, base, f"{task}-work")
     site = Site(git=git, remote=remote, workspace=workspace)

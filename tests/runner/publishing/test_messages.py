@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.runner.publishing.messages import Writer, against_message
+from delegate.runner.publishing.messages import Writer, find_message_problem
 
 ADA = Writer(issue="PER-44", email="ada@example.com")
 CLOSES = "the message of one of them would close an issue that the task is not about"
@@ -23,7 +23,7 @@ CLOSES = "the message of one of them would close an issue that the task is not a
     ],
 )
 def test_a_message_that_closes_other_issues_is_objected_to(message: str) -> None:
-    assert against_message(message, ADA) == CLOSES
+    assert find_message_problem(message, ADA) == CLOSES
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_message_that_closes_other_issues_is_objected_to(message: str) -> None
     ],
 )
 def test_a_message_about_the_work_is_not(message: str) -> None:
-    assert against_message(message, ADA) is None
+    assert find_message_problem(message, ADA) is None
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_message_about_the_work_is_not(message: str) -> None:
     ],
 )
 def test_a_message_that_speaks_for_people_is_objected_to(line: str, name: str) -> None:
-    found = against_message(f"Add a parser\n\n{line}\n", ADA)
+    found = find_message_problem(f"Add a parser\n\n{line}\n", ADA)
 
     assert found == f"the message of one of them speaks for somebody else ({name})"
 
 
 def test_without_an_issue_keys_are_words() -> None:
-    assert against_message("Fixes PER-44", Writer(issue=None, email="ada@example.com")) is None
+    assert find_message_problem("Fixes PER-44", Writer(issue=None, email="ada@example.com")) is None

@@ -13,9 +13,9 @@ from tests.runner.publishing.conftest import AT, KNOWN, Site, plain_git, publica
 from delegate.model import Usage
 from delegate.runner.checks import Checks
 from delegate.runner.publishing import history_policy
-from delegate.runner.publishing.handed_in import HandedIn
+from delegate.runner.publishing.handed_in import HandedInWork
 from delegate.runner.publishing.history_policy import carried_names
-from delegate.runner.publishing.publication import Draft, Story, body_facts
+from delegate.runner.publishing.publication import PublicationDraft, ReviewFacts, body_facts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P19")]
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -24,13 +24,13 @@ MACHINES = "the agent's commits are published as one: one of them has a secret o
 secrets = pytest.mark.parametrize(("secret", "warning"), [(TOKEN, SHAPED), (KNOWN, MACHINES)], ids=["shaped", "known"])
 
 
-async def drafted(site: Site) -> Draft:
+async def drafted(site: Site) -> PublicationDraft:
     draft = await publication(site).draft()
     assert draft is not None
     return draft
 
 
-async def pushed(site: Site, draft: Draft) -> str:
+async def pushed(site: Site, draft: PublicationDraft) -> str:
     """All that the remote has got."""
     await site.push(draft.commit)
     objects = plain_git("rev-list", "--objects", site.ref, "^main", cwd=site.remote)
@@ -157,7 +157,7 @@ async def test_a_history_that_is_too_large_to_look_through_goes_out_as_one_commi
 
 
 async def test_all_portions_are_looked_through(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_policy, "PORTION", 1)
+    monkeypatch.setattr(history_policy, "BATCH_BYTES", 1)
     in_a_file(site, TOKEN)
     site.agent_commits("work.txt", "work\n")
 
@@ -178,7 +178,7 @@ async def test_messages_that_act_at_the_merge_do_not_go_out(site: Site, message:
 
 def carry(site: Site, *names: str) -> None:
     lines = ["/" + "".join(f"\\{c}" if c in "\\*?[!# " else c for c in name) for name in names]
-    site.workspace.carried.write_text("".join(f"{line}\n" for line in lines))
+    site.workspace.carried_excludes.write_text("".join(f"{line}\n" for line in lines))
 
 
 async def test_carried_names_are_read_as_they_were_written(site: Site) -> None:
@@ -221,11 +221,11 @@ async def test_work_that_was_handed_in_as_one_commit_is_found_again(site: Site, 
     in_a_file(site, TOKEN)
     head = site.agent_commits("work.txt", "work\n")
     draft = await drafted(site)
-    noted = HandedIn(task_id="task-1", commit=draft.commit, at=AT, head=head if is_head_known else None)
+    noted = HandedInWork(task_id="task-1", commit=draft.commit, at=AT, head=head if is_head_known else None)
     if is_head_known:
         site.write("left-by-a-check.txt", "x\n")
 
-    found = await publication(site).draft_again([noted])
+    found = await publication(site).draft_handed_in([noted])
 
     assert found is not None
     assert found[1].commit == draft.commit
@@ -246,7 +246,7 @@ async def test_the_reviewer_sees_what_was_left_out(site: Site, tmp_path: Path) -
     site.write("nested/file", "x\n")
     draft = await drafted(site)
 
-    story = Story(summary="", checks=Checks(), model=None, usage=Usage(), duration=timedelta())
-    facts = body_facts(publication(site).ground.assignment, draft, story)
+    story = ReviewFacts(summary="", checks=Checks(), model=None, usage=Usage(), duration=timedelta())
+    facts = body_facts(publication(site).prepared.assignment, draft, story)
 
     assert facts.warnings == ("not published: nested/ is a repository of its own",)

@@ -7,8 +7,16 @@ import pytest
 from tests.runner.publishing.conftest import Site
 
 from delegate.runner.publishing.change import BYTES_MAX, ChangedFile, Stats, change_of
-from delegate.runner.publishing.policy import FILES_MAX, PROTECTED, TOLD_MAX, Rules, Verdict, judge, leaves_tree
-from delegate.runner.workspaces.classify import Odd, Oddity
+from delegate.runner.publishing.policy import (
+    DENIALS_MAX,
+    FILES_MAX,
+    PROTECTED,
+    PolicyVerdict,
+    PublishRules,
+    judge,
+    leaves_tree,
+)
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 
 GITHUB_TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -27,12 +35,12 @@ def changed(path: str, **fields: object) -> ChangedFile:
     return ChangedFile(**{**given, **fields})  # type: ignore[arg-type]  # fields by name
 
 
-def verdict(*files: ChangedFile, protected: tuple[str, ...] = (), odd: tuple[Odd, ...] = ()) -> Verdict:
-    return judge(Stats(changed=files), Rules(protected=protected, odd=odd))
+def verdict(*files: ChangedFile, protected: tuple[str, ...] = (), odd: tuple[SkippedPath, ...] = ()) -> PolicyVerdict:
+    return judge(Stats(changed=files), PublishRules(protected=protected, skipped=odd))
 
 
 def test_a_plain_change_is_neither_denied_nor_protected() -> None:
-    assert verdict(changed("src/app.py", added=b"print(1)\n")) == Verdict(denied=(), protected=())
+    assert verdict(changed("src/app.py", added=b"print(1)\n")) == PolicyVerdict(denied=(), protected=())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def test_too_many_files_are_denied() -> None:
 
 
 def test_too_many_bytes_are_denied() -> None:
-    denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), Rules()).denied
+    denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), PublishRules()).denied
 
     assert denied == ("the change has 200,000,001 bytes; 200,000,000 is the most that is published",)
 
@@ -112,7 +120,7 @@ def test_a_secret_in_a_name_is_denied_without_being_repeated() -> None:
 def test_carried_files_are_denied_unless_they_are_gone() -> None:
     stats = Stats(changed=(changed(".env"), changed("gone.env", mode="000000"), changed("sub/.env")))
 
-    denied = judge(stats, Rules(carried=frozenset({b".env", b"gone.env"}))).denied
+    denied = judge(stats, PublishRules(carried=frozenset({b".env", b"gone.env"}))).denied
 
     assert denied == (".env was carried in from your checkout, and such files are not published",)
 
@@ -135,7 +143,7 @@ def test_a_plain_submodule_is_protected_and_not_denied() -> None:
 
     found = verdict(changed(".gitmodules", added=added), changed("lib", mode="160000", old_mode="000000"))
 
-    assert found == Verdict(denied=(), protected=(".gitmodules",))
+    assert found == PolicyVerdict(denied=(), protected=(".gitmodules",))
 
 
 def test_a_repository_without_an_entry_is_denied() -> None:
@@ -145,7 +153,7 @@ def test_a_repository_without_an_entry_is_denied() -> None:
 
 
 def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None:
-    odd = tuple(Odd(path=kind.name, kind=kind) for kind in Oddity)
+    odd = tuple(SkippedPath(path=kind.name, kind=kind) for kind in SkipReason)
 
     assert verdict(odd=odd).denied == (
         "OVERSIZED is larger than 2 GiB",
@@ -155,11 +163,11 @@ def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None
 
 
 def test_only_the_first_sentences_are_told() -> None:
-    files = [changed(f"link{number}", mode="120000", target="/") for number in range(TOLD_MAX + 5)]
+    files = [changed(f"link{number}", mode="120000", target="/") for number in range(DENIALS_MAX + 5)]
 
     denied = verdict(*files).denied
 
-    assert len(denied) == TOLD_MAX + 1
+    assert len(denied) == DENIALS_MAX + 1
     assert denied[-1] == "and 5 more"
 
 
@@ -263,5 +271,5 @@ async def test_links_and_hard_links_in_a_real_tree_are_judged(site: Site, tmp_pa
 
     _, stats = await change_of(site.git, site.workspace, commit)
 
-    denied = judge(stats, Rules(odd=snapshot.odd)).denied
+    denied = judge(stats, PublishRules(skipped=snapshot.skipped)).denied
     assert [sentence.split(" ")[0] for sentence in denied] == ["key", "git", "home", "up"]

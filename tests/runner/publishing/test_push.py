@@ -14,7 +14,14 @@ from tests.runner.publishing.conftest import Site, plain_git
 
 from delegate.runner.git.program import Git
 from delegate.runner.publishing import push as pushing
-from delegate.runner.publishing.push import Decision, Pushed, PushRejected, decide, delete_branch_if, push
+from delegate.runner.publishing.push import (
+    PushDecision,
+    PushRejected,
+    PushResult,
+    decide,
+    delete_branch_if_unchanged,
+    push,
+)
 
 pytestmark = pytest.mark.anyio
 OURS, THEIRS = "a" * 40, "b" * 40
@@ -30,11 +37,11 @@ def test_only_what_is_free_ours_or_below_us_is_replaced(remote: str | None, is_a
     decision = decide(remote, OURS, is_ancestor=is_ancestor, known=known)
 
     if remote == OURS:
-        assert decision is Decision.DONE
+        assert decision is PushDecision.DONE
     elif remote == THEIRS and not is_ancestor and not is_known:
-        assert decision is Decision.REFUSE
+        assert decision is PushDecision.REFUSE
     else:
-        assert decision is Decision.PUSH
+        assert decision is PushDecision.PUSH
 
 
 async def work(site: Site, text: str = "work\n") -> str:
@@ -55,7 +62,7 @@ async def test_a_free_branch_gets_the_commit_and_nothing_else_moves(site: Site) 
 
     pushed = await site.push(commit)
 
-    assert pushed == Pushed(commit=commit)
+    assert pushed == PushResult(commit=commit)
     assert plain_git("for-each-ref", "--format=%(refname) %(objectname)", cwd=site.remote).splitlines() == [
         f"refs/heads/main {site.base}",
         f"{site.ref} {commit}",
@@ -67,8 +74,8 @@ async def test_a_push_that_already_happened_is_found(site: Site) -> None:
     commit = await work(site)
     await site.push(commit)
 
-    assert await site.push(commit) == Pushed(commit=commit)
-    assert await site.push(commit, commit) == Pushed(commit=commit)
+    assert await site.push(commit) == PushResult(commit=commit)
+    assert await site.push(commit, commit) == PushResult(commit=commit)
     assert site.published() == commit
 
 
@@ -77,7 +84,7 @@ async def test_an_earlier_attempts_commit_is_replaced(site: Site) -> None:
     await site.push(earlier)
     later = await work(site, "later\n")
 
-    assert await site.push(later, earlier) == Pushed(commit=later)
+    assert await site.push(later, earlier) == PushResult(commit=later)
     assert site.published() == later
 
 
@@ -85,7 +92,7 @@ async def test_a_branch_below_our_commit_is_moved_forward(site: Site) -> None:
     plain_git("branch", site.workspace.branch, "main", cwd=site.remote)
     commit = await work(site)
 
-    assert await site.push(commit) == Pushed(commit=commit)
+    assert await site.push(commit) == PushResult(commit=commit)
 
 
 @pytest.mark.promise("P2")
@@ -145,7 +152,7 @@ async def test_a_lost_answer_is_looked_for(site: Site, tmp_path: Path) -> None:
 
     pushed = await lossy.push(commit)
 
-    assert pushed == Pushed(commit=commit)
+    assert pushed == PushResult(commit=commit)
     assert site.published() == commit
     assert (tmp_path / "pushes").read_text() == "x\n"
 
@@ -225,7 +232,7 @@ async def test_a_remote_that_is_gone_is_told(site: Site) -> None:
 
 
 async def test_a_remote_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushing, "PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr(pushing, "PUSH_TIMEOUT", timedelta(seconds=0.3))
     commit = await work(site)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"git://127.0.0.1:{silent.getsockname()[1]}/x"
@@ -274,11 +281,11 @@ async def test_a_pushed_branch_is_taken_back_only_as_it_was(site: Site) -> None:
     url, branch = str(site.remote), site.workspace.branch
     await site.push(commit)
 
-    assert await delete_branch_if(site.git, url, branch, OURS) is False
+    assert await delete_branch_if_unchanged(site.git, url, branch, OURS) is False
     assert site.published() == commit
-    assert await delete_branch_if(site.git, url, branch, commit) is True
+    assert await delete_branch_if_unchanged(site.git, url, branch, commit) is True
     assert site.published() is None
-    assert await delete_branch_if(site.git, url, branch, commit) is True
+    assert await delete_branch_if_unchanged(site.git, url, branch, commit) is True
 
 
 async def test_a_deletion_that_the_remote_refuses_is_told(site: Site) -> None:
@@ -287,6 +294,6 @@ async def test_a_deletion_that_the_remote_refuses_is_told(site: Site) -> None:
     plain_git("config", "receive.denyDeletes", "true", cwd=site.remote)
 
     with pytest.raises(PushRejected, match="deletion prohibited"):
-        await delete_branch_if(site.git, str(site.remote), site.workspace.branch, commit)
+        await delete_branch_if_unchanged(site.git, str(site.remote), site.workspace.branch, commit)
 
     assert site.published() == commit

@@ -12,7 +12,7 @@ from tests.runner.publishing.conftest import Site
 
 from delegate.runner.git import fifo_guard
 from delegate.runner.git.program import GitFailed
-from delegate.runner.workspaces.classify import Odd, Oddity
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ async def test_an_untouched_tree_is_the_tree_of_the_base(site: Site) -> None:
     snapshot = await site.take()
 
     assert snapshot.tree == site.kept("rev-parse", f"{site.base}^{{tree}}")
-    assert (snapshot.head, snapshot.descends, snapshot.dirty, snapshot.odd) == (site.base, True, (), ())
+    assert (snapshot.head, snapshot.descends, snapshot.dirty, snapshot.skipped) == (site.base, True, (), ())
 
 
 async def test_every_kind_of_change_is_in_the_tree(site: Site) -> None:
@@ -76,7 +76,7 @@ async def test_ignored_and_carried_files_stay_out(site: Site) -> None:
     site.write("ignored/cache", "x")
     site.write("debug.log", "x")
     site.write(".env", "TOKEN=1\n")
-    site.workspace.carried.write_text("/.env\n")
+    site.workspace.carried_excludes.write_text("/.env\n")
 
     assert (await site.take()).dirty == ()
 
@@ -119,7 +119,7 @@ async def test_names_that_pass_for_gits_own_are_left_out_and_told(site: Site, na
 
     snapshot = await site.take()
 
-    assert snapshot.odd == (Odd(path=name, kind=Oddity.GITS_OWN),)
+    assert snapshot.skipped == (SkippedPath(path=name, kind=SkipReason.RESERVED_NAME),)
     assert site.files(snapshot.tree) == site.files(site.base)
 
 
@@ -137,7 +137,7 @@ async def test_a_nested_repository_is_skipped_and_told(site: Site) -> None:
 
     snapshot = await site.take()
 
-    assert tuple(odd.path for odd in snapshot.odd) == ("vendor/lib/",)
+    assert tuple(odd.path for odd in snapshot.skipped) == ("vendor/lib/",)
     assert site.files(snapshot.tree) == site.files(site.base)
 
 
@@ -181,7 +181,7 @@ async def test_pipes_and_sockets_are_not_opened(site: Site) -> None:
 
     listening.close()
     os.close(here)
-    assert snapshot.odd == (Odd(path="run", kind=Oddity.SPECIAL),)
+    assert snapshot.skipped == (SkippedPath(path="run", kind=SkipReason.SPECIAL),)
     assert site.files(snapshot.tree).keys() == site.files(site.base).keys() - {"run"}
 
 
@@ -193,7 +193,7 @@ async def test_a_device_is_not_opened(site: Site) -> None:
 
     snapshot = await site.take()
 
-    assert snapshot.odd == (Odd(path="run", kind=Oddity.SPECIAL),)
+    assert snapshot.skipped == (SkippedPath(path="run", kind=SkipReason.SPECIAL),)
     assert site.files(snapshot.tree).keys() == site.files(site.base).keys() - {"run"}
 
 
@@ -201,7 +201,7 @@ async def test_a_huge_sparse_file_is_not_read(site: Site) -> None:
     with (site.tree / "huge").open("wb") as file:
         file.truncate(2**40)
 
-    assert (await site.take()).odd == (Odd(path="huge", kind=Oddity.OVERSIZED),)
+    assert (await site.take()).skipped == (SkippedPath(path="huge", kind=SkipReason.OVERSIZED),)
 
 
 async def test_a_hard_link_to_a_file_elsewhere_is_told(site: Site, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_a_hard_link_to_a_file_elsewhere_is_told(site: Site, tmp_path: Pat
 
     snapshot = await site.take()
 
-    assert snapshot.odd == (Odd(path="stolen", kind=Oddity.SHARED),)
+    assert snapshot.skipped == (SkippedPath(path="stolen", kind=SkipReason.SHARED),)
     assert {"stolen", "twin", "twin2"} <= site.files(snapshot.tree).keys()
 
 
@@ -227,7 +227,7 @@ async def test_a_submodule_stays_as_the_base_has_it(site: Site) -> None:
     snapshot = await site.take()
 
     assert snapshot.head == head
-    assert tuple(odd.path for odd in snapshot.odd) == ("lib",)
+    assert tuple(odd.path for odd in snapshot.skipped) == ("lib",)
     assert site.files(snapshot.tree)["lib"] == "160000"
     assert inner in site.kept("ls-tree", snapshot.tree, "lib")
 
@@ -249,7 +249,7 @@ async def test_what_is_stored_through_a_filter_stays_as_it_was_committed(site: S
 
     snapshot = await site.take()
 
-    assert tuple(odd.path for odd in snapshot.odd) == ("assets/new.bin", "assets/old.bin")
+    assert tuple(odd.path for odd in snapshot.skipped) == ("assets/new.bin", "assets/old.bin")
     assert snapshot.dirty == ("assets/new.txt",)
     assert site.kept("diff", "--name-only", head, snapshot.tree) == "assets/new.txt"
 
@@ -284,7 +284,7 @@ async def test_without_the_saved_index_nothing_is_lost(site: Site) -> None:
 
 @pytest.mark.parametrize("name", [".gitignore", "docs/.gitattributes"])
 async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.2)
+    monkeypatch.setattr(fifo_guard, "FIFO_CHECK_DELAY", 0.2)
     (site.tree / name).unlink(missing_ok=True)
     os.mkfifo(site.tree / name)
     site.write("docs/guide.md", "changed\n")
@@ -294,7 +294,7 @@ async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, mo
 
 
 async def test_a_slow_look_at_a_tree_without_such_a_pipe_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.0)
+    monkeypatch.setattr(fifo_guard, "FIFO_CHECK_DELAY", 0.0)
     site.write("docs/guide.md", "changed\n")
 
     assert (await site.take()).dirty == ("docs/guide.md",)

@@ -40,7 +40,7 @@ TOKENS = [
 ]
 REDACTOR = Redactor(SECRETS)
 # The same by one regular expression, which reads a hundred times slower and cannot wait for more.
-REFERENCE = re.compile(b"|".join([*map(re.escape, FORMS), *(shape.whole() for shape in SHAPES)]))
+REFERENCE = re.compile(b"|".join([*map(re.escape, FORMS), *(shape.whole_pattern() for shape in SHAPES)]))
 
 words = st.sampled_from([*FORMS, *TOKENS, *SECRETS.values(), b"task-", b" ", b"\n", rb"\n", b"-", b"=", b"ab"])
 parts = st.one_of(
@@ -104,7 +104,7 @@ def test_only_what_may_begin_a_secret_waits(data: bytes) -> None:
 
     held = data[len(data) - waiting :] if waiting else b""
     is_value = any(form.startswith(held) and form != held for form in FORMS)
-    assert not held or is_value or re.search(b"|".join(shape.unfinished() for shape in SHAPES), data)
+    assert not held or is_value or re.search(b"|".join(shape.unfinished_pattern() for shape in SHAPES), data)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_name_cannot_break_the_line_it_stands_in() -> None:
 def test_known_values_can_be_looked_for_in_what_is_to_go_out() -> None:
     data = b"key = tok-3Zr8Qm5Yx0Lw7Kd2-and-more\n" + b64encode(SECRETS["SHORT"]) + b"\n" + TOKENS[0]
 
-    assert REDACTOR.known_in(data) == ["LONGER", "SHORT (base64)", "TOKEN"]
-    assert REDACTOR.known_in(b"nothing") == []
+    assert REDACTOR.find_known_secrets(data) == ["LONGER", "SHORT (base64)", "TOKEN"]
+    assert REDACTOR.find_known_secrets(b"nothing") == []
 
 
 @pytest.mark.parametrize("place", range(-50, 3))
@@ -247,5 +247,5 @@ def test_what_lies_across_two_pieces_of_large_data_is_found(monkeypatch: pytest.
     token = b"ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     data = (b"." * (1024 + place) + token).ljust(2048, b".")
 
-    assert list(redaction.shaped(data)) == [(token, "GitHub token")]
-    assert Redactor({"IT": token}).known_in(data) == ["IT"]
+    assert list(redaction.find_shapes(data)) == [(token, "GitHub token")]
+    assert Redactor({"IT": token}).find_known_secrets(data) == ["IT"]

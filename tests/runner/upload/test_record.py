@@ -41,7 +41,7 @@ async def recording(directory: Path, sink: Sink) -> AsyncIterator[Record]:
         yield record
         with anyio.fail_after(5):
             while not record.is_uploaded:
-                await record.progress()
+                await record.wait_for_progress()
         group.cancel_scope.cancel()
     record.close()
 
@@ -52,7 +52,7 @@ async def test_small_pieces_of_one_stream_travel_together(tmp_path: Path) -> Non
     async with recording(tmp_path, sink) as record:
         for _ in range(100):
             record.output(Stream.STDOUT, b"x")
-        await record.progress()
+        await record.wait_for_progress()
 
     assert len(sink.lines) == 1
 

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import SocketStream
 
 from delegate.errors import Refused, RelayUnreachable, SequenceGap, StaleFence, Unauthenticated
-from delegate.runner.upload.relay import BACKOFF_MAX, RETRY_AFTER_MAX, RelayLink, pauses
+from delegate.runner.upload.relay import BACKOFF_MAX, RETRY_AFTER_MAX, RelayLink, retry_backoff
 from delegate.runner.upload.spool import Batch
 from delegate.states import Reason
 from delegate.wire.runners import Assignment, ClaimRequest, FinishRequest, RegisterRequest, RenewRequest
@@ -275,7 +275,7 @@ async def test_items_are_sent_as_they_were_spooled(standin: Standin, link: Relay
 
 
 def test_pauses_grow_to_their_limit_and_no_further() -> None:
-    pause = pauses(BACKOFF_MAX)
+    pause = retry_backoff(BACKOFF_MAX)
     away = RelayUnreachable(url="", why="", advice="")
 
     seconds = [float(pause(away)) for _ in range(20)]
@@ -286,14 +286,14 @@ def test_pauses_grow_to_their_limit_and_no_further() -> None:
 
 
 def test_the_relay_may_ask_for_a_longer_pause() -> None:
-    pause = pauses(BACKOFF_MAX)
+    pause = retry_backoff(BACKOFF_MAX)
 
     assert float(pause(RelayUnreachable(url="", why="", advice="", retry_after=30.0))) >= 30
     assert float(pause(RelayUnreachable(url="", why="", advice="", retry_after=1e9))) <= RETRY_AFTER_MAX * 1.25
 
 
 def test_only_what_may_pass_is_tried_again() -> None:
-    pause = pauses(BACKOFF_MAX)
+    pause = retry_backoff(BACKOFF_MAX)
 
     assert pause(Unauthenticated()) is not False
     assert pause(StaleFence(attempt_id="att-1", fence=1)) is False

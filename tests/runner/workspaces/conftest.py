@@ -19,8 +19,8 @@ import pytest
 from delegate.config.paths import Home
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.workspaces.kept import restore
-from delegate.runner.workspaces.mirrors import base_of, fetched
-from delegate.runner.workspaces.preparing import prepare
+from delegate.runner.workspaces.mirrors import base_of, fetch_mirror
+from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace
@@ -98,7 +98,7 @@ class Scene:
     async def workspace(self, **given: object) -> Workspace:
         """A workspace as an attempt gets it."""
         task = assignment(**{"working_directory": str(self.checkout), **given})
-        mirror = await fetched(self.git, self.home, await locate(self.git, task))
+        mirror = await fetch_mirror(self.git, self.home, await locate(self.git, task))
         base = await base_of(self.git, mirror, task.base)
         return await prepare(self.git, self.home, task, mirror, base, BRANCH)
 

@@ -15,7 +15,7 @@ from delegate import failpoints
 from delegate.runner import workspaces
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.saving import save
-from delegate.runner.workspaces.worktrees import leave
+from delegate.runner.workspaces.worktrees import release_workspace
 
 ROOM = Path(workspaces.__file__).parent
 SOURCES = "".join(path.read_text() for path in sorted(ROOM.glob("*.py")))
@@ -54,7 +54,7 @@ async def attempt(scene: Scene, number: int) -> None:
 async def lost_attempt(scene: Scene, number: int) -> None:
     workspace = await scene.workspace()
     agent_at_work(scene, workspace.tree, number)
-    leave(workspace)
+    release_workspace(workspace)
 
 
 def killed_at(point: str, act: Callable[[], Awaitable[None]]) -> bool:

@@ -5,7 +5,7 @@ from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.carried import carry_in
 from delegate.runner.workspaces.closing import close
-from delegate.runner.workspaces.snapshot import take
+from delegate.runner.workspaces.snapshot import take_snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -48,12 +48,12 @@ async def test_carried_files_are_neither_published_nor_work(scene: Scene) -> Non
     for name in odd:
         (scene.checkout / name).write_text("secret")
     workspace = await scene.workspace()
-    clean = (await take(scene.git, workspace)).tree
+    clean = (await take_snapshot(scene.git, workspace)).tree
 
     carried = await carry_in(scene.git, workspace, ["*"])
 
     assert sorted(carried) == sorted(odd)
-    assert (await take(scene.git, workspace)).tree == clean
+    assert (await take_snapshot(scene.git, workspace)).tree == clean
     assert scene.run("status", "--porcelain", cwd=workspace.tree) == ""
     assert not await close(scene.git, scene.home, workspace, pushed=None)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, never
 from tests.runner.workspaces.killed import attempt, missing
 
-from delegate.config.home_files import hold
+from delegate.config.home_files import acquire_lock
 from delegate.errors import InvalidField, NoSuchWorkspace
 from delegate.runner.git import fifo_guard
 from delegate.runner.git.program import GitFailed
@@ -20,7 +20,7 @@ from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import drop, list_kept, restore
 from delegate.runner.workspaces.saving import last_saved, save
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
-from delegate.runner.workspaces.worktrees import Workspace, leave
+from delegate.runner.workspaces.worktrees import Workspace, release_workspace
 
 pytestmark = pytest.mark.anyio
 
@@ -162,14 +162,14 @@ async def test_a_pipe_that_git_would_wait_for_is_put_away(scene: Scene, name: st
 
 
 async def test_saving_beside_an_agent_gives_up_on_such_a_pipe(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fifo_guard, "PATIENCE", 0.2)
+    monkeypatch.setattr(fifo_guard, "FIFO_CHECK_DELAY", 0.2)
     workspace = await scene.workspace()
     (workspace.tree / ".gitignore").unlink()
     os.mkfifo(workspace.tree / ".gitignore")
 
     with pytest.raises(GitFailed, match=r"\.gitignore is a pipe"):
         await save(scene.git, workspace)
-    leave(workspace)
+    release_workspace(workspace)
 
     assert await scene.swept() == []
 
@@ -214,7 +214,7 @@ async def test_neither_do_they_stop_the_next_attempt_of_a_lost_one(
     (workspace.tree / "build").mkdir()
     (workspace.tree / "build" / "stuck").write_text("a container's")
     (workspace.tree / "new.txt").write_text("new")
-    leave(workspace)
+    release_workspace(workspace)
     stuck(monkeypatch)
 
     again = await scene.workspace()
@@ -230,8 +230,8 @@ async def test_what_an_agent_put_into_our_repository_is_not_written_through(scen
     canary = scene.place / "canary"
     canary.mkdir()
     (canary / "song").write_text("sing")
-    remove((workspace.kept / name).parent, (workspace.kept / name).name)
-    (workspace.kept / name).symlink_to(canary if name == "refs/delegate" else canary / "song")
+    remove((workspace.kept_repository / name).parent, (workspace.kept_repository / name).name)
+    (workspace.kept_repository / name).symlink_to(canary if name == "refs/delegate" else canary / "song")
 
     back = await kept_and_restored(scene, workspace)
 
@@ -244,10 +244,10 @@ async def test_our_repository_has_nothing_that_leads_git_elsewhere(scene: Scene)
     workspace = await scene.workspace()
     (workspace.tree / "new.txt").write_text("new")
     for name in ("commondir", "gitdir", "config.worktree", "reftable"):
-        (workspace.kept / name).write_text("/nowhere\n")
-    os.mkfifo(workspace.kept / "shallow")
-    (workspace.kept / "info").mkdir()
-    (workspace.kept / "info" / "grafts").write_text("evil")
+        (workspace.kept_repository / name).write_text("/nowhere\n")
+    os.mkfifo(workspace.kept_repository / "shallow")
+    (workspace.kept_repository / "info").mkdir()
+    (workspace.kept_repository / "info" / "grafts").write_text("evil")
 
     with anyio.fail_after(5):
         await kept_and_restored(scene, workspace)
@@ -329,7 +329,7 @@ async def test_saving_again_saves_only_what_changed(scene: Scene) -> None:
     assert again is None
     assert one is not None
     assert two is not None
-    assert last_saved(workspace.kept) == two.commit != one.commit
+    assert last_saved(workspace.kept_repository) == two.commit != one.commit
 
 
 async def test_a_repository_of_the_agents_that_cannot_be_read_is_kept_as_it_is(scene: Scene) -> None:
@@ -432,7 +432,7 @@ async def test_a_mirror_is_free_again_when_a_half_made_one_cannot_be_removed(
         stuck(patched)
         await scene.swept()
 
-    lock = hold(scene.home.mirrors / "key.lock", 0)
+    lock = acquire_lock(scene.home.mirrors / "key.lock", 0)
     assert half.exists()
     assert lock is not None
     os.close(lock)
@@ -468,7 +468,7 @@ async def test_a_workspace_that_cannot_be_saved_stays(scene: Scene) -> None:
 async def test_a_workspace_whose_journal_is_gone_is_left_to_a_person(scene: Scene) -> None:
     workspace = await scene.workspace()
     (workspace.root / "workspace.json").unlink()
-    leave(workspace)
+    release_workspace(workspace)
 
     assert await scene.swept() == [LINEAGE]
     assert missing(scene, workspace.tree) == []

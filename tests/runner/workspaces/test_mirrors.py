@@ -9,14 +9,14 @@ import anyio
 import pytest
 from tests.runner.workspaces.conftest import Scene, assignment
 
-from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetched, tidy
+from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
 from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
 
 pytestmark = pytest.mark.anyio
 
 
 async def mirrored(scene: Scene) -> Mirror:
-    return await fetched(scene.git, scene.home, await locate(scene.git, assignment(repository=str(scene.remote))))
+    return await fetch_mirror(scene.git, scene.home, await locate(scene.git, assignment(repository=str(scene.remote))))
 
 
 async def problem_with(scene: Scene, base: str) -> str:
@@ -121,7 +121,7 @@ async def test_a_base_outside_our_grammar_is_not_asked_for(scene: Scene, name: s
 
 async def test_an_empty_repository_is_told_what_it_lacks(scene: Scene) -> None:
     scene.run("init", "-q", "--bare", str(scene.place / "empty.git"))
-    mirror = await fetched(scene.git, scene.home, repository(str(scene.place / "empty.git")))
+    mirror = await fetch_mirror(scene.git, scene.home, repository(str(scene.place / "empty.git")))
 
     with pytest.raises(SetupProblem, match="has no commit yet"):
         await base_of(scene.git, mirror, None)
@@ -132,14 +132,14 @@ async def test_a_remote_that_cannot_be_reached_leaves_the_mirror_alone(scene: Sc
     scene.remote.rename(scene.place / "away")
 
     with pytest.raises(SetupProblem, match="could not be fetched from"):
-        await fetched(scene.git, scene.home, mirror.repository)
+        await fetch_mirror(scene.git, scene.home, mirror.repository)
 
     assert scene.run("rev-parse", "main", cwd=mirror.path) == mirror.heads["main"]
 
 
 async def test_a_first_clone_that_fails_leaves_nothing(scene: Scene) -> None:
     with pytest.raises(SetupProblem, match="could not be fetched from"):
-        await fetched(scene.git, scene.home, repository(str(scene.place / "nowhere.git")))
+        await fetch_mirror(scene.git, scene.home, repository(str(scene.place / "nowhere.git")))
 
     assert [path.suffix for path in scene.home.mirrors.iterdir()] == [".lock"]
 

@@ -17,7 +17,7 @@ from delegate.runner.removal import remove
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
 from delegate.runner.workspaces.saving import save
-from delegate.runner.workspaces.worktrees import leave
+from delegate.runner.workspaces.worktrees import release_workspace
 
 pytestmark = pytest.mark.promise("P12")
 
@@ -104,7 +104,7 @@ async def test_a_directory_replaced_by_a_link_is_not_followed(scene: Scene, cana
 @pytest.mark.anyio
 async def test_a_workspace_replaced_by_a_link_is_not_followed(scene: Scene, canary: Path) -> None:
     workspace = await scene.workspace()
-    leave(workspace)
+    release_workspace(workspace)
     workspace.root.rename(scene.place / "elsewhere")
     workspace.root.symlink_to(canary)
 
@@ -164,7 +164,7 @@ async def test_a_workspace_waits_for_the_next_attempt_of_a_live_lineage(scene: S
 
 @pytest.mark.anyio
 async def test_locks_that_a_killed_git_left_in_the_mirror_do_not_stop_the_next_fetch(scene: Scene) -> None:
-    leave(await scene.workspace())
+    release_workspace(await scene.workspace())
     [mirror] = scene.home.mirrors.glob("*.git")
     for name in ("packed-refs.lock", "HEAD.lock", "refs/heads/main.lock", "refs/delegate/head.lock"):
         (mirror / name).parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ async def test_an_unfinished_creation_from_before_a_power_failure_is_not_believe
     agent_at_work(scene, workspace.tree, 1)
     journal = workspace.root / "workspace.json"
     journal.write_text(json.dumps({**json.loads(journal.read_text()), "state": "making", "boot": "another"}))
-    leave(workspace)
+    release_workspace(workspace)
 
     assert await scene.swept() == []
 

@@ -11,7 +11,7 @@ from delegate.model import EffectKind, EffectState
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
 from delegate.runner.workspaces.repositories import SetupProblem
-from delegate.runner.workspaces.worktrees import leave
+from delegate.runner.workspaces.worktrees import release_workspace
 from delegate.wire.parts import EffectView
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,7 @@ async def test_what_an_agent_sets_stays_in_its_workspace(scene: Scene) -> None:
     [mirror] = scene.home.mirrors.glob("*.git")
 
     assert "evil" not in (mirror / "config").read_text()
-    assert "evil" not in (workspace.kept / "config").read_text()
+    assert "evil" not in (workspace.kept_repository / "config").read_text()
     assert "evil" not in (scene.checkout / ".git" / "config").read_text()
 
 
@@ -103,7 +103,7 @@ async def test_the_agents_stash_and_other_branches_come_back(scene: Scene) -> No
     scene.run("checkout", "-qb", "wip", cwd=workspace.tree)
     scene.run("commit", "-q", "--allow-empty", "-m", "on the side", cwd=workspace.tree)
     scene.run("checkout", "-q", BRANCH, cwd=workspace.tree)
-    leave(workspace)
+    release_workspace(workspace)
 
     again = await scene.workspace()
 
@@ -152,7 +152,7 @@ async def test_work_whose_base_is_gone_is_kept_and_the_task_starts_anew(scene: S
 
 
 async def test_an_object_that_the_mirror_lost_is_fetched_again(scene: Scene) -> None:
-    leave(await scene.workspace())
+    release_workspace(await scene.workspace())
     [mirror] = scene.home.mirrors.glob("*.git")
     blob = scene.run("rev-parse", "main:README.md", cwd=mirror)
     (mirror / "objects" / blob[:2] / blob[2:]).unlink()

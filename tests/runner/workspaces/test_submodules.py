@@ -9,7 +9,7 @@ from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
-from delegate.runner.workspaces.worktrees import Workspace, leave
+from delegate.runner.workspaces.worktrees import Workspace, release_workspace
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def test_the_set_up_of_a_retry_brings_it_again(scene: Scene, is_lost: bool
     set_up(scene, workspace)
     (workspace.tree / "new.txt").write_text("new")
     if is_lost:
-        leave(workspace)
+        release_workspace(workspace)
     else:
         await close(scene.git, scene.home, workspace, pushed=None)
 
@@ -100,7 +100,7 @@ async def test_commits_in_it_come_back_with_it(scene: Scene, is_recorded: bool) 
     scene.run("commit", "-q", "--allow-empty", "-m", "by the agent", cwd=lib)
     if is_recorded:
         scene.run("commit", "-qam", "newer library", cwd=workspace.tree)
-    leave(workspace)
+    release_workspace(workspace)
 
     again = await scene.workspace()
     assert scene.run("log", "-1", "--format=%s", cwd=again.tree / "lib") == "by the agent"
@@ -115,7 +115,7 @@ async def test_a_stash_in_it_is_work(scene: Scene) -> None:
     lib = set_up(scene, workspace)
     (lib / "code.c").write_text("stashed\n")
     scene.run("stash", "-q", cwd=lib)
-    leave(workspace)
+    release_workspace(workspace)
 
     again = await scene.workspace()
 

@@ -8,59 +8,59 @@ from pathlib import Path
 
 import click
 
-from delegate.cli.context import Door, examples, paths, shared_options
+from delegate.cli.context import CommandContext, complete_paths, examples, shared_options
 from delegate.cli.render import terminal
 from delegate.config import home_files
 from delegate.errors import Refused
 
 
 @click.command(epilog=examples("delegate backup", "delegate backup /mnt/safe/delegate.db"))
-@click.argument("path", required=False, shell_complete=paths("file"))
+@click.argument("path", required=False, shell_complete=complete_paths("file"))
 @shared_options
 @click.pass_obj
-def backup(door: Door, path: str | None) -> None:
+def backup(context: CommandContext, path: str | None) -> None:
     """Copy the database, also while the relay uses it, and print where the copy is."""
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
 
-    door.require_local("delegate backup")
+    context.require_local("delegate backup")
     if path and not Path(path).parent.is_dir():
         raise Refused(why=f"there is no directory {Path(path).absolute().parent}; make it first")
     try:
-        _print_path(door, save(door.settings, Path(path) if path else None))
+        _print_path(context, save(context.settings, Path(path) if path else None))
     except OSError as error:
-        raise home_files.not_writable(Path(path) if path else door.home.backups, error) from error
+        raise home_files.explain_write_error(Path(path) if path else context.home.backups, error) from error
 
 
 @click.command(epilog=examples("delegate restore", "delegate restore --yes /mnt/safe/delegate.db"))
-@click.argument("file", required=False, shell_complete=paths("file"))
+@click.argument("file", required=False, shell_complete=complete_paths("file"))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 @click.pass_obj
-def restore(door: Door, file: str | None, yes: bool) -> None:
+def restore(context: CommandContext, file: str | None, yes: bool) -> None:
     """Put a backup in the place of the database, which is kept beside it; without FILE, the newest one."""
     from delegate.store.backup import restore as put_back  # noqa: PLC0415  the store takes long to load
 
-    door.require_local("delegate restore")
-    lock = home_files.own(door.home, patience=1.0)
+    context.require_local("delegate restore")
+    lock = home_files.lock_home(context.home, timeout=1.0)
     try:
         if not yes:
-            _confirm(door, file)
-        _print_path(door, put_back(door.settings, Path(file) if file else None))
+            _confirm(context, file)
+        _print_path(context, put_back(context.settings, Path(file) if file else None))
     except OSError as error:
-        raise home_files.not_writable(door.home.database, error) from error
+        raise home_files.explain_write_error(context.home.database, error) from error
     finally:
         os.close(lock)
 
 
-def _confirm(door: Door, file: str | None) -> None:
+def _confirm(context: CommandContext, file: str | None) -> None:
     if not terminal.is_terminal(sys.stdin):
         raise Refused(why="restore replaces the database; add --yes when nobody can be asked")
     what = file or "the newest backup"
-    click.confirm(f"Replace {door.home.database} by {what}? Everything since then is lost.", abort=True, err=True)
+    click.confirm(f"Replace {context.home.database} by {what}? Everything since then is lost.", abort=True, err=True)
 
 
-def _print_path(door: Door, path: Path) -> None:
-    if door.as_json:
-        door.print_json({"path": str(path)})
+def _print_path(context: CommandContext, path: Path) -> None:
+    if context.as_json:
+        context.print_json({"path": str(path)})
     else:
-        door.print([str(path)])
+        context.print([str(path)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from delegate.cli.context import COMPLETING, Door, examples, shared_options
+from delegate.cli.context import COMPLETION_VARIABLE, CommandContext, examples, shared_options
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "delegate"
@@ -21,18 +21,18 @@ PROGRAM = "delegate"
 @click.argument("shell", type=click.Choice(SHELLS))
 @shared_options
 @click.pass_obj
-def completion(door: Door, shell: str) -> None:
+def completion(context: CommandContext, shell: str) -> None:
     """Print what makes this shell complete the commands and options of Delegate."""
     found = get_completion_class(shell)
     assert found is not None  # click knows all three
     cli = click.get_current_context().find_root().command
-    script = found(cli, {}, PROGRAM, COMPLETING).source().strip()
-    if door.as_json:
-        door.print_json({"shell": shell, "script": script})
+    script = found(cli, {}, PROGRAM, COMPLETION_VARIABLE).source().strip()
+    if context.as_json:
+        context.print_json({"shell": shell, "script": script})
     else:
-        door.print([script])
+        context.print([script])
 
 
-def complete(cli: click.Command, door: Door) -> int:
+def complete(cli: click.Command, context: CommandContext) -> int:
     """Answer what the script of a shell asks."""
-    return shell_complete(cli, {"obj": door}, PROGRAM, COMPLETING, door.environ[COMPLETING])
+    return shell_complete(cli, {"obj": context}, PROGRAM, COMPLETION_VARIABLE, context.environ[COMPLETION_VARIABLE])

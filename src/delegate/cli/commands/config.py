@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delegate.cli.commands.submit import TASK_DEFAULTS, is_sent
-from delegate.cli.context import Door, HintedUsage, examples, shared_options
-from delegate.cli.render.output import Entry, listing
+from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.render.output import TableRow, format_table
 from delegate.cli.render.terminal import one_line
 from delegate.cli.text_input import read_value
 from delegate.config import home_files as homes
-from delegate.config.file import HOME_WHY, about, read_text
+from delegate.config.file import HOME_NOT_ALLOWED, read_text, setting_hint
 from delegate.config.paths import Home
 from delegate.config.settings import (
-    OF_CLIENTS,
-    Settled,
+    CLIENT_SETTINGS,
+    ResolvedSetting,
     check_file,
     home_of,
-    masked,
-    plain,
-    settled,
-    source_of,
-    sources,
+    mask_secret,
+    resolve_settings,
+    setting_spec,
+    setting_specs,
+    to_json_value,
 )
 from delegate.errors import BadSetting, DelegateError, Refused
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 NONE = "none"
-PATIENCE = 10.0  # seconds; whoever holds the lock reads a small file and writes it
+LOCK_TIMEOUT = 10.0  # seconds; whoever holds the lock reads a small file and writes it
 
 
-class Counts(StrEnum):
+class AppliesWhen(StrEnum):
     NOW = "now"
     NEXT_START = "next_start"  # the relay that runs was started with another value
     ELSEWHERE = "elsewhere"  # it is for a relay of this home, and commands speak to another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SettingStatus:
     """Since when a setting counts."""
 
-    counts: Counts
+    applies: AppliesWhen
     running: Any = None  # what the running relay has instead, as JSON has it
 
 
@@ -60,62 +60,66 @@ def config() -> None:
     """What is set, and by whom; and to set it in the file of this home."""
 
 
-def _keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  click's own
-    return [key for key in sources() if key.startswith(incomplete) and (key != "home" or ctx.info_name == "show")]
+def _complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  click's own
+    return [key for key in setting_specs() if key.startswith(incomplete) and (key != "home" or ctx.info_name == "show")]
 
 
 @config.command(epilog=examples("delegate config show", "delegate config show cpu_threshold --json"))
-@click.argument("key", required=False, shell_complete=_keys)
+@click.argument("key", required=False, shell_complete=_complete_keys)
 @shared_options
 @click.pass_obj
-def show(door: Door, key: str | None) -> None:
+def show(context: CommandContext, key: str | None) -> None:
     """Every setting, or one: its value, where that comes from, and what it may be.
 
     What the running relay has not read yet is told as such.
     """
     if key is not None:
         _check_known(key)
-    running = _running(door)
-    found = [(one, _standing(door, one, running)) for one in door.settled if key in (None, one.name)]
-    if door.as_json:
-        door.print_json_lines(_data(*pair) for pair in found)
+    running = _running_settings(context)
+    found = [
+        (one, _setting_status(context, one, running)) for one in context.resolved_settings if key in (None, one.name)
+    ]
+    if context.as_json:
+        context.print_json_lines(_data(*pair) for pair in found)
         return
-    door.print(listing(("SETTING", "VALUE", "FROM"), "RANGE", [_entry(*pair) for pair in found], door.look()))
-    if any(standing.counts is Counts.ELSEWHERE for _, standing in found):
+    context.print(
+        format_table(("SETTING", "VALUE", "FROM"), "RANGE", [_entry(*pair) for pair in found], context.style())
+    )
+    if any(status.applies is AppliesWhen.ELSEWHERE for _, status in found):
         named = ", ".join(TASK_DEFAULTS)
-        door.say(f"{door.settings.relay_url} has its own settings; of yours it is sent what you set of {named}")
+        context.say(f"{context.settings.relay_url} has its own settings; of yours it is sent what you set of {named}")
 
 
-def _running(door: Door) -> Mapping[str, object]:
+def _running_settings(context: CommandContext) -> Mapping[str, object]:
     """What the relay of this home has read when it started; nothing when none runs, or when it cannot be asked."""
-    if not door.settings.is_local or homes.live_address(door.home) is None:
+    if not context.settings.is_local or homes.live_address(context.home) is None:
         return {}
     try:
-        return door.client_of_running_relay().relay().get("settings", {})
+        return context.client_of_running_relay().relay().get("settings", {})
     except DelegateError:
         return {}
 
 
-def _standing(door: Door, one: Settled, running: Mapping[str, object]) -> Standing:
-    if one.name in OF_CLIENTS or is_sent(door, one):
-        return Standing(counts=Counts.NOW)
-    if not door.settings.is_local:
-        return Standing(counts=Counts.ELSEWHERE)
-    if one.name not in running or running[one.name] == plain(one.name, one.value):
-        return Standing(counts=Counts.NOW)
-    return Standing(counts=Counts.NEXT_START, running=running[one.name])
+def _setting_status(context: CommandContext, one: ResolvedSetting, running: Mapping[str, object]) -> SettingStatus:
+    if one.name in CLIENT_SETTINGS or is_sent(context, one):
+        return SettingStatus(applies=AppliesWhen.NOW)
+    if not context.settings.is_local:
+        return SettingStatus(applies=AppliesWhen.ELSEWHERE)
+    if one.name not in running or running[one.name] == to_json_value(one.name, one.value):
+        return SettingStatus(applies=AppliesWhen.NOW)
+    return SettingStatus(applies=AppliesWhen.NEXT_START, running=running[one.name])
 
 
 @config.command(epilog=examples("delegate config path", 'ls -l "$(delegate config path)"'))
 @shared_options
 @click.pass_obj
-def path(door: Door) -> None:
+def path(context: CommandContext) -> None:
     """Where the file of this home is, or would be."""
-    place = Home(home_of(door.environ)).config
-    if door.as_json:
-        door.print_json({"path": str(place), "exists": place.exists()})
+    file = Home(home_of(context.environ)).config
+    if context.as_json:
+        context.print_json({"path": str(file), "exists": file.exists()})
     else:
-        door.print([str(place)])
+        context.print([str(file)])
 
 
 @config.command(
@@ -127,12 +131,12 @@ def path(door: Door) -> None:
         "delegate config set token - < token.txt",
     ),
 )
-@click.argument("key", shell_complete=_keys)
+@click.argument("key", shell_complete=_complete_keys)
 @click.argument("value", required=False)
 @click.option("--unset", is_flag=True, help="Take it out of the file.")
 @shared_options
 @click.pass_obj
-def set_value(door: Door, key: str, value: str | None, unset: bool) -> None:
+def set_value(context: CommandContext, key: str, value: str | None, unset: bool) -> None:
     """Write a setting into the file of this home; comments in it stay.
 
     A single - reads the value from standard input, so that a token stands in no list of processes.
@@ -141,16 +145,16 @@ def set_value(door: Door, key: str, value: str | None, unset: bool) -> None:
         raise HintedUsage("either a value or --unset", f"`delegate config set {key} VALUE`, or --unset in its place")
     if value == "-":
         value = read_value(key)
-    home = Home(home_of(door.environ))
-    with _alone(home):
-        _change(door, Path(os.path.realpath(home.config)), key, value)  # where people link theirs, the file itself
-    _tell(door, key)
+    home = Home(home_of(context.environ))
+    with _lock_file(home):
+        _change(context, Path(os.path.realpath(home.config)), key, value)  # where people link theirs, the file itself
+    _report_setting(context, key)
 
 
 @contextmanager
-def _alone(home: Home) -> Iterator[None]:
+def _lock_file(home: Home) -> Iterator[None]:
     """No other command changes the file meanwhile: each writes all of it."""
-    lock = homes.hold(home.config_lock, PATIENCE)
+    lock = homes.acquire_lock(home.config_lock, LOCK_TIMEOUT)
     if lock is None:
         raise Refused(why=f"another command is writing {home.config}; try again when it has ended")
     try:
@@ -159,122 +163,126 @@ def _alone(home: Home) -> Iterator[None]:
         os.close(lock)
 
 
-def _change(door: Door, place: Path, key: str, value: str | None) -> None:
-    document = _document(place)
+def _change(context: CommandContext, file: Path, key: str, value: str | None) -> None:
+    document = _read_document(file)
     before = document.as_string()
     if value or key not in document:
         _check_known(key)
     if value and key == "home":
-        raise BadSetting(name=key, value=value, why=HOME_WHY, advice="set DELEGATE_HOME in your environment")
+        raise BadSetting(name=key, value=value, why=HOME_NOT_ALLOWED, advice="set DELEGATE_HOME in your environment")
     if value:
-        document[key] = _toml(key, value)
+        document[key] = _toml_value(key, value)
     else:
         document.pop(key, None)
-    _write(door, place, before, document.as_string())
+    _write(context, file, before, document.as_string())
 
 
 def _check_known(key: str) -> None:
-    if key not in sources():
-        raise BadSetting(name=key, value="…", why="there is no such setting", advice=about(key, sources()))
+    if key not in setting_specs():
+        raise BadSetting(name=key, value="…", why="there is no such setting", advice=setting_hint(key, setting_specs()))
 
 
-def _document(place: Path) -> TOMLDocument:
+def _read_document(file: Path) -> TOMLDocument:
     """The file with its comments, which only this reader keeps."""
     from tomlkit import parse  # noqa: PLC0415  takes longer than all the rest, and only `set` needs it
     from tomlkit.exceptions import ParseError  # noqa: PLC0415
 
-    text, _ = read_text(place)
+    text, _ = read_text(file)
     try:
         return parse(text)
     except ParseError:
-        check_file(place, text)  # says it with the words of everybody who reads the file
+        check_file(file, text)  # says it with the words of everybody who reads the file
         raise
 
 
-def _toml(key: str, text: str) -> Any:  # Any: whatever TOML has
+def _toml_value(key: str, text: str) -> Any:  # Any: whatever TOML has
     """The value as people would write it: a number where it is one, and their own words for a duration."""
-    source = source_of(key)
+    spec = setting_spec(key)
     try:
-        value = source.parse(text)
+        value = spec.parse(text)
     except ValueError as error:
-        told = masked(key, text)
-        raise BadSetting(name=key, value=told, why=str(error), advice=about(key, sources())) from error
+        shown_value = mask_secret(key, text)
+        raise BadSetting(
+            name=key, value=shown_value, why=str(error), advice=setting_hint(key, setting_specs())
+        ) from error
     if isinstance(value, tuple):
         return list(value)
-    if source.takes_numbers and text.isascii() and text.replace(".", "", 1).isdigit():
+    if spec.takes_numbers and text.isascii() and text.replace(".", "", 1).isdigit():
         return float(text) if "." in text else int(text)
     return text
 
 
-def _write(door: Door, place: Path, before: str, after: str) -> None:
+def _write(context: CommandContext, file: Path, before: str, after: str) -> None:
     """What was right must not become wrong; a file that was wrong is mended one setting at a time."""
-    problem = _problem(place, after)
-    if problem is not None and _problem(place, before) is None:
+    problem = _problem(file, after)
+    if problem is not None and _problem(file, before) is None:
         raise problem
     if after != before:
-        homes.make_directory(place.parent)
-        homes.write_private(place, after)
+        homes.make_directory(file.parent)
+        homes.write_private(file, after)
     if problem is not None:
-        door.say(f"the file still has a mistake: {problem.message}", problem.hint)
+        context.say(f"the file still has a mistake: {problem.message}", problem.hint)
 
 
-def _problem(place: Path, text: str) -> BadSetting | None:
+def _problem(file: Path, text: str) -> BadSetting | None:
     try:
-        check_file(place, text)
+        check_file(file, text)
     except BadSetting as problem:
         return problem
     return None
 
 
-def _tell(door: Door, key: str) -> None:
+def _report_setting(context: CommandContext, key: str) -> None:
     try:
-        found = next((one for one in settled(door.environ) if one.name == key), None)
+        found = next((one for one in resolve_settings(context.environ) if one.name == key), None)
     except BadSetting:
         return  # of another setting, and told
     if found is None:
         return
-    if door.as_json:
-        door.print_json(_data(found, _standing(door, found, _running(door))))
+    if context.as_json:
+        context.print_json(_data(found, _setting_status(context, found, _running_settings(context))))
     else:
-        door.print([f"{key} = {_words(key, plain(key, found.value))} ({_origin(found)})"])
+        context.print([f"{key} = {_format_value(key, to_json_value(key, found.value))} ({_origin(found)})"])
     if found.variable is not None:
-        door.say(f"{found.variable} is set in the environment and wins over the file")
-    if key not in OF_CLIENTS and homes.live_address(Home(home_of(door.environ))) is not None:
-        door.say("relay and runners read it when they start", "`delegate down` and `delegate up` start them again")
+        context.say(f"{found.variable} is set in the environment and wins over the file")
+    if key not in CLIENT_SETTINGS and homes.live_address(Home(home_of(context.environ))) is not None:
+        context.say("relay and runners read it when they start", "`delegate down` and `delegate up` start them again")
 
 
-def _entry(one: Settled, standing: Standing) -> Entry:
-    value = one_line(_words(one.name, plain(one.name, one.value)))
-    return Entry(cells=(one.name, value, _origin(one)), words=source_of(one.name).range, note=_note(one.name, standing))
+def _entry(one: ResolvedSetting, status: SettingStatus) -> TableRow:
+    value = one_line(_format_value(one.name, to_json_value(one.name, one.value)))
+    return TableRow(
+        cells=(one.name, value, _origin(one)), text=setting_spec(one.name).range, note=_note(one.name, status)
+    )
 
 
-def _note(key: str, standing: Standing) -> str:
-    if standing.counts is not Counts.NEXT_START:
+def _note(key: str, status: SettingStatus) -> str:
+    if status.applies is not AppliesWhen.NEXT_START:
         return ""
-    return f"from the next start of the relay; the one that runs has {one_line(_words(key, standing.running))}"
+    return f"from the next start of the relay; the one that runs has {one_line(_format_value(key, status.running))}"
 
 
-def _data(one: Settled, standing: Standing) -> dict[str, object]:
-    source = source_of(one.name)
+def _data(one: ResolvedSetting, status: SettingStatus) -> dict[str, object]:
+    spec = setting_spec(one.name)
     origin = "variable" if one.variable else "file" if one.is_in_file else "default"
     return {
         "key": one.name,
-        "value": plain(one.name, one.value),
+        "value": to_json_value(one.name, one.value),
         "from": origin,
         "variable": one.variable,
-        "variables": list(source.variables),
-        "range": source.range,
-        "help": source.help,
-        "counts": standing.counts,
-        "running": standing.running,
+        "variables": list(spec.variables),
+        "range": spec.range,
+        "help": spec.help,
+        "counts": status.applies,
+        "running": status.running,
     }
 
 
-def _origin(one: Settled) -> str:
+def _origin(one: ResolvedSetting) -> str:
     return one.variable or ("file" if one.is_in_file else "default")
 
 
-def _words(key: str, value: object) -> str:
+def _format_value(key: str, value: object) -> str:
     """A value as JSON has it, for people."""
     if isinstance(value, list):
         value = ", ".join(value)

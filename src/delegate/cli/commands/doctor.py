@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import Door, examples, shared_options
-from delegate.cli.render.output import Look
+from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.render.output import OutputStyle
 from delegate.cli.render.terminal import one_line, pad
-from delegate.config.settings import readable
+from delegate.config.settings import load_partially
 from delegate.errors import BadData
 
 if TYPE_CHECKING:
@@ -35,53 +35,53 @@ EXIT_PROBLEM = 1
 @click.command(epilog=examples("delegate doctor", "delegate doctor --json | jq 'select(.level == \"problem\")'"))
 @shared_options
 @click.pass_obj
-def doctor(door: Door) -> int:
+def doctor(context: CommandContext) -> int:
     """Look at everything a task needs here, and say what to mend. Starts nothing, pays nothing."""
-    from delegate.runner.doctor.findings import first_to_mend  # noqa: PLC0415  the runner takes long to load
+    from delegate.runner.doctor.findings import first_problem  # noqa: PLC0415  the runner takes long to load
 
-    findings = _findings(door)
-    first = first_to_mend(findings)
-    if door.as_json:
-        door.print_json_lines(map(_as_data, findings))
+    findings = _findings(context)
+    first = first_problem(findings)
+    if context.as_json:
+        context.print_json_lines(map(_as_data, findings))
     else:
-        door.print(page(findings, door.look()))
-        door.print(["", *_last_words(findings, first, door.look())])
+        context.print(format_findings(findings, context.style()))
+        context.print(["", *_conclusion(findings, first, context.style())])
     return 0 if first is None else EXIT_PROBLEM
 
 
-def _findings(door: Door) -> list[Finding]:
+def _findings(context: CommandContext) -> list[Finding]:
     import anyio  # noqa: PLC0415  the runner takes long to load
 
-    from delegate.runner.doctor.case import Case  # noqa: PLC0415
+    from delegate.runner.doctor.context import DoctorContext  # noqa: PLC0415
     from delegate.runner.doctor.examine import examine  # noqa: PLC0415
-    from delegate.runner.doctor.findings import Part  # noqa: PLC0415
+    from delegate.runner.doctor.findings import DoctorSection  # noqa: PLC0415
 
-    settings, problems = readable(door.environ)
-    unread = list(map(_unread, problems))
+    settings, problems = load_partially(context.environ)
+    unread = list(map(_settings_finding, problems))
     try:
         with tempfile.TemporaryDirectory(prefix="delegate-doctor-") as scratch:
-            case = Case(
+            case = DoctorContext(
                 settings=settings,
-                environ=door.environ,
-                directory=_present_directory(),
+                environ=context.environ,
+                directory=_current_directory(),
                 scratch=Path(scratch),
-                now=door.look().now,
+                now=context.style().now,
                 is_root=os.geteuid() == 0,
             )
             return [*unread, *anyio.run(examine, case)]
     except FileNotFoundError as problem:  # what tempfile says when no directory can be written
         fix = "make room, or set TMPDIR to a directory that can be written"
-        return [*unread, Part.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
+        return [*unread, DoctorSection.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
 
 
-def _unread(problem: BadData) -> Finding:
-    from delegate.runner.doctor.findings import Part  # noqa: PLC0415
+def _settings_finding(problem: BadData) -> Finding:
+    from delegate.runner.doctor.findings import DoctorSection  # noqa: PLC0415
 
     name = str(problem.data.get("name", FILE))  # of the variable
-    return Part.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
+    return DoctorSection.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
 
 
-def _present_directory() -> Path:
+def _current_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:  # it was removed
@@ -91,66 +91,66 @@ def _present_directory() -> Path:
 def _as_data(finding: Finding) -> dict[str, str]:
     return {
         "level": finding.level,
-        "part": finding.part,
+        "part": finding.section,
         "subject": finding.subject,
         "message": finding.message,
         "fix": finding.fix,
     }
 
 
-def page(findings: Sequence[Finding], look: Look) -> list[str]:
+def format_findings(findings: Sequence[Finding], style: OutputStyle) -> list[str]:
     """The findings, grouped and aligned; on a narrow screen one below the other."""
     subjects = [len(one.subject) for one in findings if len(one.subject) <= SUBJECT_MAX]
     indent = 2 + LEVEL_WIDTH + 2 + max(subjects, default=0) + 2
-    is_wide = look.width - indent >= TEXT_MIN
+    is_wide = style.width - indent >= TEXT_MIN
     lines: list[str] = []
-    for part, ones in groupby(findings, key=lambda one: one.part):
-        lines += ["", look.paint(part, "bold")] if lines else [look.paint(part, "bold")]
+    for part, ones in groupby(findings, key=lambda one: one.section):
+        lines += ["", style.paint(part, "bold")] if lines else [style.paint(part, "bold")]
         for one in ones:
-            lines += _row(one, indent, look) if is_wide else _block(one, look)
+            lines += _row(one, indent, style) if is_wide else _block(one, style)
     return lines
 
 
-def _row(one: Finding, indent: int, look: Look) -> list[str]:
+def _row(one: Finding, indent: int, style: OutputStyle) -> list[str]:
     subject = one_line(one.subject)
-    head = f"  {look.paint(pad(one.level, LEVEL_WIDTH), COLOURS[one.level])}  {subject}"
+    head = f"  {style.paint(pad(one.level, LEVEL_WIDTH), COLOURS[one.level])}  {subject}"
     taken = 2 + LEVEL_WIDTH + 2 + len(subject)
-    words = [*_wrapped(one.message, look.width - indent), *_fix(one, look.width - indent, look)]
+    words = [*_wrap(one.message, style.width - indent), *_fix(one, style.width - indent, style)]
     below = [f"{' ' * indent}{line}" for line in words]
     if taken + 2 <= indent:
         return [f"{head}{' ' * (indent - taken)}{words[0]}", *below[1:]]
     return [head, *below]
 
 
-def _block(one: Finding, look: Look) -> list[str]:
-    head = f"{look.paint(one.level, COLOURS[one.level])} {one_line(one.subject)}"
+def _block(one: Finding, style: OutputStyle) -> list[str]:
+    head = f"{style.paint(one.level, COLOURS[one.level])} {one_line(one.subject)}"
     taken = len(one.level) + 1 + len(one_line(one.subject))
-    words = [*_wrapped(one.message, look.width - 2), *_fix(one, look.width - 2, look)]
-    if len(words) == 1 and taken + 2 + len(words[0]) <= look.width:
+    words = [*_wrap(one.message, style.width - 2), *_fix(one, style.width - 2, style)]
+    if len(words) == 1 and taken + 2 + len(words[0]) <= style.width:
         return [f"{head}  {words[0]}"]
     return [head, *(f"  {line}" for line in words)]
 
 
-def _fix(one: Finding, width: int, look: Look) -> Iterator[str]:
+def _fix(one: Finding, width: int, style: OutputStyle) -> Iterator[str]:
     if one.fix:
-        yield from (look.paint(line, "dim") for line in _wrapped(f"fix: {one.fix}", width))
+        yield from (style.paint(line, "dim") for line in _wrap(f"fix: {one.fix}", width))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     """A command or a path is there to be copied: it stays on one line if it can, and whole if it is longer."""
 
-    def bound(command: re.Match[str]) -> str:
+    def glue(command: re.Match[str]) -> str:
         return command[0].replace(" ", GLUE) if len(command[0]) <= width else command[0]
 
-    glued = COMMAND.sub(bound, one_line(text))
+    glued = COMMAND.sub(glue, one_line(text))
     lines = textwrap.wrap(glued, max(width, 1), break_long_words=False, break_on_hyphens=False)
     return [line.replace(GLUE, " ") for line in lines] or [""]
 
 
-def _last_words(findings: Iterable[Finding], first: Finding | None, look: Look) -> list[str]:
+def _conclusion(findings: Iterable[Finding], first: Finding | None, style: OutputStyle) -> list[str]:
     if first is not None:
         words = f"mend first: {first.subject} {first.message}" + (f"; {first.fix}" if first.fix else "")
-        return [look.paint(line, "bold") for line in _wrapped(words, look.width)]
+        return [style.paint(line, "bold") for line in _wrap(words, style.width)]
     warnings = sum(one.level == "warning" for one in findings)
-    told = {0: "", 1: "; 1 warning"}.get(warnings, f"; {warnings} warnings")
-    return _wrapped(f"nothing found that would make a task fail{told}", look.width)
+    warning_text = {0: "", 1: "; 1 warning"}.get(warnings, f"; {warnings} warnings")
+    return _wrap(f"nothing found that would make a task fail{warning_text}", style.width)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from delegate.cli.commands.submit import existing_directory
-from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.config.settings import load
 from delegate.errors import Refused
 
@@ -22,9 +22,9 @@ NAME = "delegate"
 FILE = ".mcp.json"
 FILE_MAX = 16 * 1024 * 1024
 # What tells a relay from another, without secrets; a client may start its servers with little else than PATH.
-CARRIED = ("DELEGATE_HOME", "DELEGATE_RELAY_URL")
-ADD_PATIENCE = 60.0  # seconds for an agent's program to write one entry
-Entry = dict[str, Any]  # Any: JSON, as MCP clients share it
+FORWARDED_VARIABLES = ("DELEGATE_HOME", "DELEGATE_RELAY_URL")
+ADD_TIMEOUT = 60.0  # seconds for an agent's program to write one entry
+ServerEntry = dict[str, Any]  # Any: JSON, as MCP clients share it
 
 
 @click.group(
@@ -39,63 +39,63 @@ def mcp() -> None:
 @mcp.command(epilog=examples("delegate mcp start", "delegate mcp start -v 2> bridge.log"))
 @shared_options
 @click.pass_obj
-def start(door: Door) -> int:
+def start(context: CommandContext) -> int:
     """Serve MCP on standard input and output; a client of MCP starts this, not a person."""
     from delegate.bridge.run import run  # noqa: PLC0415  the quick way here does not come by this module
 
-    return run(verbose=door.verbose)
+    return run(verbose=context.verbose)
 
 
 @mcp.command(epilog=examples("delegate mcp config", "delegate mcp config --write"))
 @click.option("--write", is_flag=True, help=f"Merge it into {FILE} of this directory; everything else there stays.")
 @shared_options
 @click.pass_obj
-def config(door: Door, write: bool) -> None:
+def config(context: CommandContext, write: bool) -> None:
     """Print the entry for .mcp.json, which Claude Code and others read."""
     path = Path(existing_directory(None)) / FILE if write else None
-    entry = entry_for(door.environ)
+    entry = build_entry(context.environ)
     if path is None:
         servers = {"mcpServers": {NAME: entry}}
-        door.print([json.dumps(servers) if door.as_json else json.dumps(servers, indent=2)])
+        context.print([json.dumps(servers) if context.as_json else json.dumps(servers, indent=2)])
         return
     done = merge(path, entry)
-    if door.as_json:
-        door.print_json({"path": str(path), "done": done})
+    if context.as_json:
+        context.print_json({"path": str(path), "done": done})
     else:
-        door.print([f"{path}: {done}"])
+        context.print([f"{path}: {done}"])
 
 
 @mcp.command(epilog=examples("delegate mcp install", "delegate mcp install --agent codex"))
 @click.option("--agent", type=click.Choice(["claude", "codex"]), help="Only this one.")
 @shared_options
 @click.pass_obj
-def install(door: Door, agent: str | None) -> None:
+def install(context: CommandContext, agent: str | None) -> None:
     """Add the entry to Claude Code and Codex, for all directories, with their own commands."""
-    commands = {"claude": door.settings.claude_command, "codex": door.settings.codex_command}
+    commands = {"claude": context.settings.claude_command, "codex": context.settings.codex_command}
     wanted = {name: command for name, command in commands.items() if agent in {None, name}}
     found = {name: shutil.which(command) for name, command in wanted.items()}
     if not any(found.values()):
         raise Refused(
             why=f"there is no {' and no '.join(wanted.values())} on PATH; `delegate mcp config` prints the entry"
         )
-    entry = entry_for(door.environ)
+    entry = build_entry(context.environ)
     for name, program in found.items():
         done = f"not installed ({wanted[name]} is not on PATH)" if program is None else ADD[name](program, entry)
-        if door.as_json:
-            door.print_json({"agent": name, "done": done})
+        if context.as_json:
+            context.print_json({"agent": name, "done": done})
         else:
-            door.print([f"{name}: {done}"])
+            context.print([f"{name}: {done}"])
 
 
-def entry_for(environ: Mapping[str, str]) -> Entry:
+def build_entry(environ: Mapping[str, str]) -> ServerEntry:
     """How a client starts the bridge: this very program, for the relay that this shell means.
 
     Settings that are wrong are refused: an address with a login in it would be copied.
     """
     load(environ)
     program, *words = own_program()
-    carried = {name: environ[name] for name in CARRIED if environ.get(name)}
-    entry: Entry = {"command": program, "args": [*words, "mcp", "start"]}
+    carried = {name: environ[name] for name in FORWARDED_VARIABLES if environ.get(name)}
+    entry: ServerEntry = {"command": program, "args": [*words, "mcp", "start"]}
     return {**entry, "env": carried} if carried else entry
 
 
@@ -108,9 +108,9 @@ def own_program() -> list[str]:
     return [sys.executable, "-P", "-m", NAME]
 
 
-def merge(path: Path, entry: Entry) -> str:
+def merge(path: Path, entry: ServerEntry) -> str:
     """Put the entry into the file as a whole; what was done, in a word."""
-    known = _servers(path)
+    known = _read_json(path)
     servers = known.setdefault("mcpServers", {})
     if not isinstance(servers, dict):
         raise Refused(why=f'{path}: "mcpServers" is no object; mend it, or move the file away')
@@ -125,7 +125,7 @@ def merge(path: Path, entry: Entry) -> str:
     return "added" if before is None else "updated"
 
 
-def _servers(path: Path) -> Entry:
+def _read_json(path: Path) -> ServerEntry:
     try:
         with path.open("rb") as file:
             text = file.read(FILE_MAX + 1)
@@ -136,8 +136,8 @@ def _servers(path: Path) -> Entry:
     try:
         known = json.loads(text.decode("utf-8-sig")) if text.strip() else {}
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
-        raise Refused(why=f"{path} is not JSON ({place}); mend it, or move it away") from error
+        position = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
+        raise Refused(why=f"{path} is not JSON ({position}); mend it, or move it away") from error
     except (ValueError, RecursionError) as error:
         raise Refused(why=f"{path} is not JSON ({error}); mend it, or move it away") from error
     if not isinstance(known, dict):
@@ -160,51 +160,51 @@ def _replace(path: Path, text: str) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def add_to_claude(program: str, entry: Entry) -> str:
+def add_to_claude(program: str, entry: ServerEntry) -> str:
     """Its command refuses a name that it knows, whatever stands behind it, and has none that replaces it."""
-    before = _known_to_claude()
+    before = _claude_entry()
     if before == {"type": "stdio", **entry}:
         return "unchanged"
     done = _add_to_claude(program, {"type": "stdio", **entry})
     if done.returncode == 0:
         return "added"
-    if "already exists" not in _words(done):
-        raise _refused(program, done)
+    if "already exists" not in _output_text(done):
+        raise _refusal(program, done)
     remove = [program, "mcp", "remove", "--scope", "user", NAME]
     if before is None:
         raise Refused(why=f"{program} knows another {NAME}, which would be lost; `{' '.join(remove)}` takes it out")
-    _told(remove)
-    again = _add_to_claude(program, {"type": "stdio", **entry})
-    if again.returncode:
+    _run_command(remove)
+    second = _add_to_claude(program, {"type": "stdio", **entry})
+    if second.returncode:
         _add_to_claude(program, before)
-        raise _refused(program, again)
+        raise _refusal(program, second)
     return "updated"
 
 
-def _add_to_claude(program: str, entry: Entry) -> subprocess.CompletedProcess[str]:
-    return _told([program, "mcp", "add-json", "--scope", "user", NAME, json.dumps(entry)])
+def _add_to_claude(program: str, entry: ServerEntry) -> subprocess.CompletedProcess[str]:
+    return _run_command([program, "mcp", "add-json", "--scope", "user", NAME, json.dumps(entry)])
 
 
-def _known_to_claude() -> Entry | None:
+def _claude_entry() -> ServerEntry | None:
     """The entry as its own file has it: no command of it tells all of an entry."""
-    servers = _servers(Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json").get("mcpServers")
+    servers = _read_json(Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json").get("mcpServers")
     found = servers.get(NAME) if isinstance(servers, dict) else None
     return found if isinstance(found, dict) else None
 
 
-def add_to_codex(program: str, entry: Entry) -> str:
+def add_to_codex(program: str, entry: ServerEntry) -> str:
     """Its command replaces an entry of that name, and says nothing of it."""
-    before = _known_to_codex()
+    before = _codex_entry()
     if before == entry:
         return "unchanged"
     carried = [word for pair in entry.get("env", {}).items() for word in ("--env", "=".join(pair))]
-    done = _told([program, "mcp", "add", NAME, *carried, "--", entry["command"], *entry["args"]])
+    done = _run_command([program, "mcp", "add", NAME, *carried, "--", entry["command"], *entry["args"]])
     if done.returncode:
-        raise _refused(program, done)
+        raise _refusal(program, done)
     return "added" if before is None else "updated"
 
 
-def _known_to_codex() -> Entry | None:
+def _codex_entry() -> ServerEntry | None:
     """A file that cannot be read is for its own program to complain about."""
     import tomllib  # noqa: PLC0415  only to install
 
@@ -220,19 +220,19 @@ def _known_to_codex() -> Entry | None:
 ADD = {"claude": add_to_claude, "codex": add_to_codex}
 
 
-def _told(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run_command(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ADD_PATIENCE, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ADD_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(why=f"{command[0]} could not be run: {error}") from error
 
 
-def _words(done: subprocess.CompletedProcess[str]) -> str:
+def _output_text(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.stdout}\n{done.stderr}".strip()
 
 
-def _refused(program: str, done: subprocess.CompletedProcess[str]) -> Refused:
-    last = _words(done).splitlines()[-1:] or [f"exit code {done.returncode}"]
+def _refusal(program: str, done: subprocess.CompletedProcess[str]) -> Refused:
+    last = _output_text(done).splitlines()[-1:] or [f"exit code {done.returncode}"]
     return Refused(why=f"{program} did not take the entry: {last[0]}; `delegate mcp config` prints it")

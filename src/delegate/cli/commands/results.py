@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render import terminal
-from delegate.cli.text_input import checked_words, read_words
-from delegate.errors import escaped
+from delegate.cli.text_input import check_text, read_text
+from delegate.errors import escape
 
 # The first that fits; a file's heading looks like a changed line.
 LINE_COLOURS = (
@@ -27,19 +27,21 @@ LINE_COLOURS = (
 @click.argument("task_id", metavar="ID")
 @shared_options
 @click.pass_obj
-def diff(door: Door, task_id: str) -> None:
+def diff(context: CommandContext, task_id: str) -> None:
     """Show what a task has changed, against the commit it started from."""
-    change = door.client().change(task_id)
-    if door.as_json:
-        door.print_json(change)
+    change = context.client().change(task_id)
+    if context.as_json:
+        context.print_json(change)
         return
     if terminal.is_terminal(sys.stdout):
-        show = painted_line if door.look().colour else plain
-        door.print(map(show, lines_of(change["patch"])))
+        show = paint_line if context.style().colour else escape_line
+        context.print(map(show, lines_of(change["patch"])))
     else:
         _print_exactly(change["patch"])
     if change["isCut"]:
-        door.say("the change is longer than what is kept here", "the branch has all of it: `delegate status` names it")
+        context.say(
+            "the change is longer than what is kept here", "the branch has all of it: `delegate status` names it"
+        )
 
 
 def lines_of(text: str) -> list[str]:
@@ -47,14 +49,14 @@ def lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def painted_line(line: str) -> str:
+def paint_line(line: str) -> str:
     colour = next((colour for starts, colour in LINE_COLOURS if line.startswith(starts)), "")
-    return terminal.painted(plain(line), colour) if colour else plain(line)
+    return terminal.paint(escape_line(line), colour) if colour else escape_line(line)
 
 
-def plain(line: str) -> str:
+def escape_line(line: str) -> str:
     """A foreign line for a terminal: as it is, without what would drive it."""
-    return "\t".join(escaped(part) for part in line.split("\t"))
+    return "\t".join(escape(part) for part in line.split("\t"))
 
 
 def _print_exactly(text: str) -> None:
@@ -68,16 +70,16 @@ def _print_exactly(text: str) -> None:
 @click.argument("task_id", metavar="ID")
 @shared_options
 @click.pass_obj
-def prompt(door: Door, task_id: str) -> None:
+def prompt(context: CommandContext, task_id: str) -> None:
     """Show what the agent was told: the request with all that Delegate has put around it."""
-    given = door.client().prompt(task_id)
-    if door.as_json:
-        door.print_json(given)
+    given = context.client().prompt(task_id)
+    if context.as_json:
+        context.print_json(given)
         return
     if not given["isRendered"]:
-        door.say(f"{task_id} was given as it stands here, or has not begun yet")
+        context.say(f"{task_id} was given as it stands here, or has not begun yet")
     if terminal.is_terminal(sys.stdout):
-        door.print(map(plain, lines_of(given["text"])))
+        context.print(map(escape_line, lines_of(given["text"])))
     else:
         _print_exactly(f"{given['text']}\n")
 
@@ -92,10 +94,10 @@ def prompt(door: Door, task_id: str) -> None:
 @click.option("--context", metavar="TEXT", help="What the agent is to know or to do differently.")
 @shared_options
 @click.pass_obj
-def resume(door: Door, task_id: str, context: str | None) -> None:
+def resume(command_context: CommandContext, task_id: str, context: str | None) -> None:
     """Go on where an ended task stopped: a new task with its session and its work; prints the new id."""
-    added = None if context is None else checked_words("context", context)
-    door.print_task(door.client().resume(task_id, added))
+    added = None if context is None else check_text("context", context)
+    command_context.print_task(command_context.client().resume(task_id, added))
 
 
 @click.command(
@@ -109,13 +111,13 @@ def resume(door: Door, task_id: str, context: str | None) -> None:
 @click.argument("words", nargs=-1, metavar="TEXT…")
 @shared_options
 @click.pass_obj
-def answer(door: Door, task_id: str, words: tuple[str, ...]) -> None:
+def answer(context: CommandContext, task_id: str, words: tuple[str, ...]) -> None:
     """Answer what a task's agent has asked; it goes on with the answer in the same session.
 
     Several words make one answer; a single - reads it from standard input. `delegate status ID` shows the question.
     """
-    task = door.client().answer(task_id, read_words("answer", words))
-    if door.as_json:
-        door.print_json(task)
+    task = context.client().answer(task_id, read_text("answer", words))
+    if context.as_json:
+        context.print_json(task)
     else:
-        door.print([f"{task['taskId']} answered"])
+        context.print([f"{task['taskId']} answered"])

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.commands.submit import Duration, PromptCommand, WholeNumber, one_task_options, wish_of, work_options
-from delegate.cli.context import Door, HintedUsage, examples, shared_options
-from delegate.cli.datetimes import parse_moment, skipped
-from delegate.cli.pagination import newest
+from delegate.cli.commands.submit import (
+    Duration,
+    PromptCommand,
+    WholeNumber,
+    one_task_options,
+    request_fields,
+    work_options,
+)
+from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.datetimes import is_skipped_time, parse_datetime
+from delegate.cli.pagination import fetch_newest
 from delegate.cli.render.schedule_page import next_lines, pipeline_table, schedule_page, schedule_table
-from delegate.cli.text_input import check_encoding, read_prompt, read_words
+from delegate.cli.text_input import check_encoding, read_prompt, read_text
 from delegate.schedule.zones import zone_named
 
 if TYPE_CHECKING:
@@ -64,25 +71,25 @@ def schedule() -> None:
 @one_task_options
 @shared_options
 @click.pass_obj
-def create(door: Door, /, words: tuple[str, ...], prompt_file: str | None, **wanted: Any) -> None:
+def create(context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, **options: Any) -> None:
     """Run a task later, and print the schedule's id.
 
     Several words make one prompt; a single - reads it from standard input.
     """
-    timing = timing_of(door, wanted, datetime.now(UTC))
-    request = {"prompt": read_prompt(words, prompt_file), **timing, **wish_of(door, wanted)}
-    made = door.client().schedule(request)["schedule"]
-    if door.as_json:
-        door.print_json(made)
+    timing = timing_of(context, options, datetime.now(UTC))
+    request = {"prompt": read_prompt(words, prompt_file), **timing, **request_fields(context, options)}
+    made = context.client().schedule(request)["schedule"]
+    if context.as_json:
+        context.print_json(made)
         return
-    door.print([made["scheduleId"]])
-    door.add(next_lines(made, door.look()))
+    context.print([made["scheduleId"]])
+    context.print_details(next_lines(made, context.style()))
 
 
-def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, object]:
+def timing_of(context: CommandContext, options: dict[str, Any], now: datetime) -> dict[str, object]:
     """When it is to run, taken out of the options as the relay wants it."""
-    cron, at, after = wanted.pop("cron"), wanted.pop("at"), wanted.pop("after")
-    zone, expires = wanted.pop("timezone"), wanted.pop("expires_at")
+    cron, at, after = options.pop("cron"), options.pop("at"), options.pop("after")
+    zone, expires = options.pop("timezone"), options.pop("expires_at")
     check_encoding("timezone", zone)
     check_encoding("cronExpression", cron or "")
     if cron is None and at is None and after is None:
@@ -91,7 +98,10 @@ def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, ob
     if cron is not None and at is not None:
         raise HintedUsage("choose one of --cron and --at", "--cron runs again and again, --at once")
     zone_named(zone)
-    at, expires = _moment(door, "scheduledAt", at, zone, now), _moment(door, "expiresAt", expires, zone, now)
+    at, expires = (
+        _parse_datetime(context, "scheduledAt", at, zone, now),
+        _parse_datetime(context, "expiresAt", expires, zone, now),
+    )
     timing = {
         "scheduleType": "one_time" if cron is None else "cron",
         "cronExpression": cron,
@@ -103,12 +113,12 @@ def timing_of(door: Door, wanted: dict[str, Any], now: datetime) -> dict[str, ob
     return {name: value for name, value in timing.items() if value is not None}
 
 
-def _moment(door: Door, field: str, typed: str | None, zone: str, now: datetime) -> str | None:
+def _parse_datetime(context: CommandContext, field: str, typed: str | None, zone: str, now: datetime) -> str | None:
     if typed is None:
         return None
-    meant = parse_moment(field, typed, zone, now)
-    if skipped(typed, zone):
-        door.say(f"the clocks of {zone} skip {typed.strip()}: {meant} is meant")
+    meant = parse_datetime(field, typed, zone, now)
+    if is_skipped_time(typed, zone):
+        context.say(f"the clocks of {zone} skip {typed.strip()}: {meant} is meant")
     return meant
 
 
@@ -122,19 +132,21 @@ def _moment(door: Door, field: str, typed: str | None, zone: str, now: datetime)
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="How many; 20 if not set.")
 @shared_options
 @click.pass_obj
-def list_(door: Door, status: str | None, limit: int) -> None:
+def list_(context: CommandContext, status: str | None, limit: int) -> None:
     """List the newest schedules: when each runs next, and why not."""
-    schedules, more = newest(partial(_page, door.client(), status), limit)
-    if door.as_json:
-        door.print_json_lines(schedules)
+    schedules, more = fetch_newest(partial(_page, context.client(), status), limit)
+    if context.as_json:
+        context.print_json_lines(schedules)
     elif schedules:
-        door.print(schedule_table(schedules, door.look()))
+        context.print(schedule_table(schedules, context.style()))
         if more:
-            door.say(f"these are the newest {limit}; -n shows more")
+            context.say(f"these are the newest {limit}; -n shows more")
     elif status:
-        door.say(f"no schedule is {status}", "`delegate schedule list` shows all")
+        context.say(f"no schedule is {status}", "`delegate schedule list` shows all")
     else:
-        door.say("there are no schedules yet", 'delegate schedule create "say what is to be done" --cron "0 2 * * *"')
+        context.say(
+            "there are no schedules yet", 'delegate schedule create "say what is to be done" --cron "0 2 * * *"'
+        )
 
 
 def _page(client: Client, status: str | None, limit: int, cursor: str | None) -> tuple[list[ScheduleData], str | None]:
@@ -151,13 +163,13 @@ def _page(client: Client, status: str | None, limit: int, cursor: str | None) ->
 )
 @shared_options
 @click.pass_obj
-def get(door: Door, schedule_id: str, limit: int) -> None:
+def get(context: CommandContext, schedule_id: str, limit: int) -> None:
     """Show a schedule, and what came of each of its runs."""
-    detail = door.client().schedule_in_full(schedule_id, limit)
-    if door.as_json:
-        door.print_json({**detail["schedule"], "history": detail["history"]})
+    detail = context.client().schedule_in_full(schedule_id, limit)
+    if context.as_json:
+        context.print_json({**detail["schedule"], "history": detail["history"]})
     else:
-        door.print(schedule_page(detail, door.look()))
+        context.print(schedule_page(detail, context.style()))
 
 
 @schedule.command(
@@ -167,10 +179,10 @@ def get(door: Door, schedule_id: str, limit: int) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
 @shared_options
 @click.pass_obj
-def pause(door: Door, schedule_id: str, reason: str) -> None:
+def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
     """Start nothing more until it is resumed; a task that runs goes on."""
     check_encoding("reason", reason)
-    _print_moved(door, door.client().pause_schedule(schedule_id, reason))
+    _print_schedule(context, context.client().pause_schedule(schedule_id, reason))
 
 
 @schedule.command(epilog=examples("delegate schedule resume schedule-1f0c9a77e2"))
@@ -178,10 +190,10 @@ def pause(door: Door, schedule_id: str, reason: str) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
 @shared_options
 @click.pass_obj
-def resume(door: Door, schedule_id: str, reason: str) -> None:
+def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
     """Let a paused schedule run again, from its next time on."""
     check_encoding("reason", reason)
-    _print_moved(door, door.client().resume_schedule(schedule_id, reason))
+    _print_schedule(context, context.client().resume_schedule(schedule_id, reason))
 
 
 @schedule.command(
@@ -194,27 +206,27 @@ def resume(door: Door, schedule_id: str, reason: str) -> None:
 @click.option("--cancel-tasks", is_flag=True, help="Also those of its tasks that have not ended.")
 @shared_options
 @click.pass_obj
-def cancel(door: Door, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
+def cancel(context: CommandContext, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
     """End a schedule for good; its tasks go on, unless they are cancelled with it."""
     check_encoding("reason", reason)
-    answer = door.client().cancel_schedule(schedule_id, reason, cancel_tasks=cancel_tasks)
-    if door.as_json:
-        door.print_json({**answer["schedule"], "tasks": answer["tasks"]})
+    response = context.client().cancel_schedule(schedule_id, reason, cancel_tasks=cancel_tasks)
+    if context.as_json:
+        context.print_json({**response["schedule"], "tasks": response["tasks"]})
         return
-    _print_moved(door, answer["schedule"])
+    _print_schedule(context, response["schedule"])
     # One that runs is still being stopped: its runner tells when its processes have ended.
-    door.print(
+    context.print(
         f"{task['taskId']} {'is being cancelled' if task['status'] == 'running' else task['status']}"
-        for task in answer["tasks"]
+        for task in response["tasks"]
     )
 
 
-def _print_moved(door: Door, moved: ScheduleData) -> None:
-    if door.as_json:
-        door.print_json(moved)
+def _print_schedule(context: CommandContext, changed: ScheduleData) -> None:
+    if context.as_json:
+        context.print_json(changed)
         return
-    door.print([f"{moved['scheduleId']} {moved['status']}"])
-    door.add(next_lines(moved, door.look()))
+    context.print([f"{changed['scheduleId']} {changed['status']}"])
+    context.print_details(next_lines(changed, context.style()))
 
 
 @click.command(
@@ -235,7 +247,7 @@ def _print_moved(door: Door, moved: ScheduleData) -> None:
 @work_options
 @shared_options
 @click.pass_obj
-def pipeline(door: Door, /, prompts: tuple[str, ...], delay: int, **wanted: Any) -> None:
+def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, **options: Any) -> None:
     """Run tasks one after the other, each going on from the one before; a step that fails stops the rest.
 
     Each argument is the prompt of one step; a single - reads one of them from standard input.
@@ -246,13 +258,14 @@ def pipeline(door: Door, /, prompts: tuple[str, ...], delay: int, **wanted: Any)
         raise HintedUsage(f"a pipeline has {low} to {high} steps, not {len(prompts)}", hint)
     if prompts.count("-") > 1:
         raise HintedUsage("only one step can be read from standard input", "write the others as words")
-    wish = wish_of(door, wanted)
-    texts = [read_words(f"step {number}", (prompt,)) for number, prompt in enumerate(prompts, 1)]
+    fields = request_fields(context, options)
+    texts = [read_text(f"step {number}", (prompt,)) for number, prompt in enumerate(prompts, 1)]
     steps = [
-        {"prompt": text, **wish, **({"delay": delay} if number and delay else {})} for number, text in enumerate(texts)
+        {"prompt": text, **fields, **({"delay": delay} if number and delay else {})}
+        for number, text in enumerate(texts)
     ]
-    made = door.client().pipeline(steps)
-    if door.as_json:
-        door.print_json(made)
+    made = context.client().pipeline(steps)
+    if context.as_json:
+        context.print_json(made)
     else:
-        door.print(pipeline_table(made, door.look()))
+        context.print(pipeline_table(made, context.style()))

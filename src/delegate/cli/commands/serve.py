@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render.output import relay_page
 from delegate.cli.render.terminal import one_line
-from delegate.cli.render.timeline import moment, span
+from delegate.cli.render.timeline import format_duration, parse_time
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, Refused
 from delegate.keeper import __main__ as keeper
-from delegate.keeper.scaling import size_of
+from delegate.keeper.scaling import parse_runner_count
 from delegate.keeper.start import start
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ NOT_ENDED = {
     "waiting": "waits for an answer",
     "running": "was not handed back in time; what becomes of it is decided when Delegate is up again",
 }
-FIRST_LOOK = 0.5  # seconds; most drains need no words
-LOOK_EVERY = 1.0  # seconds between questions about what is still running
+FIRST_REPORT_AFTER = 0.5  # seconds; most drains need no words
+REPORT_INTERVAL = 1.0  # seconds between questions about what is still running
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
-DOWN_MOST = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
+DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
 
 
 @click.command(epilog=examples("delegate up", "delegate up --runners 4", "delegate up --foreground"))
@@ -44,144 +44,145 @@ DOWN_MOST = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
 @click.option("--runners", metavar="N|auto", help="How many; auto is as many as the machine can bear.")
 @shared_options
 @click.pass_obj
-def up(door: Door, foreground: bool, runners: str | None) -> int:
+def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     """Start the relay of this machine and its runners."""
-    door.require_local("delegate up")
-    size_of(runners, door.settings)
+    context.require_local("delegate up")
+    parse_runner_count(runners, context.settings)
     if foreground:
-        return _keep_here(door, runners)
-    started = start(door.settings, runners=runners, environ=door.environ)
-    address = home_files.live_address(door.home)
-    if door.as_json:
-        door.print_json({"url": address.url if address else None, "started": started})
+        return _run_in_foreground(context, runners)
+    started = start(context.settings, runners=runners, environ=context.environ)
+    address = home_files.live_address(context.home)
+    if context.as_json:
+        context.print_json({"url": address.url if address else None, "started": started})
     elif address is not None:
-        door.print([f"relay at {address.url}" + ("" if started else ", already up")])
+        context.print([f"relay at {address.url}" + ("" if started else ", already up")])
         if not started and runners is not None:
-            door.say("the number of its runners stays as it is", "`delegate down` first, then `up --runners` again")
+            context.say("the number of its runners stays as it is", "`delegate down` first, then `up --runners` again")
     return 0
 
 
-def _keep_here(door: Door, runners: str | None) -> int:
+def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
     from delegate import log  # noqa: PLC0415  slow to load, and only a keeper logs
 
-    def report(told: dict[str, Any]) -> None:
-        if "error" in told:
-            error = told["error"]
-            door.say(error["message"], error["hint"] or "")
+    def report(message: dict[str, Any]) -> None:
+        if "error" in message:
+            error = message["error"]
+            context.say(error["message"], error["hint"] or "")
         else:
-            door.say(f"relay at {told['url']}, {told['runners']} runners; Ctrl-C drains, a second one stops at once")
+            context.say(
+                f"relay at {message['url']}, {message['runners']} runners; Ctrl-C drains, a second one stops at once"
+            )
 
-    log.configure(door.settings.log_level)
-    return keeper.keep(door.settings, runners=runners, report=report)
+    log.configure(context.settings.log_level)
+    return keeper.run_keeper(context.settings, runners=runners, report=report)
 
 
 @click.command(epilog=examples("delegate down", "delegate down --now"))
 @click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again are queued.")
 @shared_options
 @click.pass_obj
-def down(door: Door, now: bool) -> int:
+def down(context: CommandContext, now: bool) -> int:
     """Let running tasks finish, then stop the relay and its runners."""
-    door.require_local("delegate down")
-    holder = home_files.holder(door.home.keeper_lock)
+    context.require_local("delegate down")
+    holder = home_files.lock_holder(context.home.keeper_lock)
     if holder is None:
-        door.say(f"nothing runs for {door.home.root}")
+        context.say(f"nothing runs for {context.home.root}")
         return 0
     began = datetime.now(UTC)
     if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
         os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
-    interrupts = _wait_until_gone(door, holder)
-    left = home_files.left_by(door.home, holder)
+    interrupts = _wait_until_gone(context, holder)
+    left = home_files.surviving_processes(context.home, holder)
     for one in left:
-        door.say(f"process {one.pid} ({one.command}) was left: {one.why}", f"look with `ps -fp {one.pid}`")
-    touched = _touched(door, began) if now or interrupts > 1 else []
-    if door.as_json:
-        tasks = [{"taskId": task.id, "status": task.state, "reason": task.reason} for task in touched]
-        door.print_json({"stopped": True, "pid": holder.pid, "left": [asdict(one) for one in left], "tasks": tasks})
+        context.say(f"process {one.pid} ({one.command}) was left: {one.why}", f"look with `ps -fp {one.pid}`")
+    stopped = _find_stopped_tasks(context, began) if now or interrupts > 1 else []
+    if context.as_json:
+        tasks = [{"taskId": task.id, "status": task.state, "reason": task.reason} for task in stopped]
+        context.print_json({"stopped": True, "pid": holder.pid, "left": [asdict(one) for one in left], "tasks": tasks})
     else:
-        door.print(["stopped", *map(became, touched)])
+        context.print(["stopped", *map(describe_outcome, stopped)])
     return 0
 
 
-def _touched(door: Door, began: datetime) -> Sequence[Task]:
+def _find_stopped_tasks(context: CommandContext, began: datetime) -> Sequence[Task]:
     """The tasks that were running when they were stopped; there is no relay left to ask."""
-    from delegate.store.reading import tasks_at_work_since  # noqa: PLC0415  the store takes long to load
+    from delegate.store.offline import read_tasks_running_since  # noqa: PLC0415  the store takes long to load
 
     try:
-        return tasks_at_work_since(door.settings, began)
+        return read_tasks_running_since(context.settings, began)
     except DelegateError as problem:
-        door.say(f"what became of running tasks cannot be told: {problem.message}", "`delegate status` shows it")
+        context.say(f"what became of running tasks cannot be told: {problem.message}", "`delegate status` shows it")
         return []
 
 
-def became(task: Task) -> str:
+def describe_outcome(task: Task) -> str:
     why = ": ".join(one_line(words) for words in (task.reason, task.message) if words)
     ended = f"{task.state}: {why}" if why else str(task.state)
     return f"{task.id} {NOT_ENDED.get(task.state, ended)}"
 
 
-def _wait_until_gone(door: Door, holder: home_files.Holder) -> int:
+def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> int:
     """Wait for the end of the drain, saying what it waits for; returns how often it was interrupted."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    waits, answered = Waits(door), 0
-    deadline = time.monotonic() + DOWN_MOST
-    while home_files.is_kept(door.home, holder) and time.monotonic() < deadline:
+    reporter, answered = DrainReporter(context), 0
+    deadline = time.monotonic() + DOWN_TIMEOUT
+    while home_files.is_keeper_active(context.home, holder) and time.monotonic() < deadline:
         if len(interrupts) > answered:
             answered += 1
             if answered == 1:
-                door.say("still draining; Ctrl-C again stops the running tasks now")
+                context.say("still draining; Ctrl-C again stops the running tasks now")
             elif holder.is_alive:
                 os.kill(holder.pid, signal.SIGQUIT)
-        waits.tell()
+        reporter.report()
         time.sleep(DOWN_POLL)
     return answered
 
 
-class Waits:
+class DrainReporter:
     """Says which tasks a drain waits for, each once."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._next_look = time.monotonic() + FIRST_LOOK
-        self._told: set[str] = set()
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._next_report_at = time.monotonic() + FIRST_REPORT_AFTER
+        self._reported: set[str] = set()
 
-    def tell(self) -> None:
-        if time.monotonic() < self._next_look or home_files.live_address(self._door.home) is None:
+    def report(self) -> None:
+        if time.monotonic() < self._next_report_at or home_files.live_address(self._context.home) is None:
             return
-        self._next_look = time.monotonic() + LOOK_EVERY
+        self._next_report_at = time.monotonic() + REPORT_INTERVAL
         try:
-            for task in self._running():
-                self._told.add(task["taskId"])
-                self._door.say(waits_for(task, datetime.now(UTC)))
+            for task in self._running_tasks():
+                self._reported.add(task["taskId"])
+                self._context.say(describe_wait(task, datetime.now(UTC)))
         except DelegateError:
             return  # it is stopping; there is nobody left to ask
 
-    def _running(self) -> Iterable[TaskData]:
-        client = self._door.client_of_running_relay()
+    def _running_tasks(self) -> Iterable[TaskData]:
+        client = self._context.client_of_running_relay()
         busy = [runner["taskId"] for runner in client.relay()["runners"] if runner["taskId"]]
-        return [client.task(task_id)["task"] for task_id in busy if task_id not in self._told]
+        return [client.task(task_id)["task"] for task_id in busy if task_id not in self._reported]
 
 
-def waits_for(task: TaskData, now: datetime) -> str:
-    began = moment(task["startedAt"] or task["createdAt"])
+def describe_wait(task: TaskData, now: datetime) -> str:
+    began = parse_time(task["startedAt"] or task["createdAt"])
     left = max(0.0, task["timeout"] / 1000 - (now - began).total_seconds())
     ends = datetime.fromtimestamp(now.timestamp() + left, UTC).astimezone().strftime("%H:%M")
-    return (
-        f"waiting for {task['taskId']} ({task['agent']}), until {ends} at most ({span(task['timeout'] / 1000)} in all)"
-    )
+    total = format_duration(task["timeout"] / 1000)
+    return f"waiting for {task['taskId']} ({task['agent']}), until {ends} at most ({total} in all)"
 
 
 @click.command(epilog=examples("delegate info", "delegate info --json"))
 @shared_options
 @click.pass_obj
-def info(door: Door) -> None:
+def info(context: CommandContext) -> None:
     """Show the relay, its database and its runners."""
-    client = door.client_of_running_relay()
+    client = context.client_of_running_relay()
     relay = client.relay()
-    if door.as_json:
-        door.print_json({"url": client.url, **relay})
+    if context.as_json:
+        context.print_json({"url": client.url, **relay})
     else:
-        door.print(relay_page(client.url, relay, door.look()))
+        context.print(relay_page(client.url, relay, context.style()))
 
 
 @click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
@@ -189,35 +190,35 @@ def info(door: Door) -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Any free one if not set.")
 @shared_options
 @click.pass_obj
-def serve(door: Door, host: str, port: int) -> int:
+def serve(context: CommandContext, host: str, port: int) -> int:
     """Run the relay alone in the foreground: it takes tasks, and executes nothing."""
-    door.require_local("delegate serve")
+    context.require_local("delegate serve")
     if host not in home_files.LOOPBACK:
         raise Refused(why=f"a relay answers only on this machine for now, not on {host}; use --host 127.0.0.1")
-    lock = home_files.own(door.home, patience=1.0)
-    home_files.make_token(door.home)
-    with _listening(port) as listener:
+    lock = home_files.lock_home(context.home, timeout=1.0)
+    home_files.make_token(context.home)
+    with _open_listener(port) as listener:
         home_files.write_private(
-            door.home.address, home_files.new_address(listener.getsockname()[1], os.getpid()).as_json()
+            context.home.address, home_files.new_address(listener.getsockname()[1], os.getpid()).as_json()
         )
         try:
-            return _serve(door, listener)
+            return _serve(context, listener)
         finally:
-            door.home.address.unlink(missing_ok=True)
+            context.home.address.unlink(missing_ok=True)
             os.close(lock)
 
 
-def _serve(door: Door, listener: socket.socket) -> int:
+def _serve(context: CommandContext, listener: socket.socket) -> int:
     from delegate import log  # noqa: PLC0415  the relay takes a second to load
     from delegate.relay.__main__ import run  # noqa: PLC0415
 
-    log.configure(door.settings.log_level)
-    door.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
+    log.configure(context.settings.log_level)
+    context.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
     # DELEGATE_TOKEN is for a relay that is named by its address; this one is opened by the token of its home.
-    return run(replace(door.settings, token=""), listener, keeper=False)
+    return run(replace(context.settings, token=""), listener, keeper=False)
 
 
-def _listening(port: int) -> socket.socket:
+def _open_listener(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

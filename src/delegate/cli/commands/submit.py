@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.context import Door, Function, HintedUsage, examples, paths, shared_options
+from delegate.cli.context import CommandContext, Function, HintedUsage, complete_paths, examples, shared_options
 from delegate.cli.text_input import check_encoding, read_prompt
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, InvalidField, Reported
@@ -18,7 +18,7 @@ from delegate.errors import DelegateError, InvalidField, Reported
 if TYPE_CHECKING:
     from delegate.client.client import Client
     from delegate.client.responses import TaskData
-    from delegate.config.settings import Settled
+    from delegate.config.settings import ResolvedSetting
 
 
 class Duration(click.ParamType[int]):
@@ -26,8 +26,8 @@ class Duration(click.ParamType[int]):
 
     name = "duration"
 
-    def __init__(self, low: int, high: int, told: str) -> None:
-        self._low, self._high, self._told = low, high, told
+    def __init__(self, low: int, high: int, range_text: str) -> None:
+        self._low, self._high, self._range_text = low, high, range_text
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # click's own
         try:
@@ -35,7 +35,7 @@ class Duration(click.ParamType[int]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not self._low <= milliseconds <= self._high:
-            self.fail(f"must be from {self._told}, not {milliseconds:,}", param, ctx)
+            self.fail(f"must be from {self._range_text}, not {milliseconds:,}", param, ctx)
         return milliseconds
 
 
@@ -48,9 +48,9 @@ TASK_DEFAULTS = {
     "task_timeout_ms": "timeout",
     "max_output_buffer": "maxOutputBuffer",
 }
-LATER = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
+SCHEDULE_OPTIONS = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
 # Why a pipeline does not take what a single task does.
-OF_PIPELINES = {
+NOT_IN_PIPELINES = {
     "--depends-on": "the steps of a pipeline wait for each other",
     "--continue-from": "each step of a pipeline goes on from the one before it",
     "--on-dependency-failure": "a step that fails stops the rest of a pipeline",
@@ -58,7 +58,7 @@ OF_PIPELINES = {
     "--prompt-file": "the steps of a pipeline are its arguments, of which - reads one from standard input",
 }
 # Options that go under another name than their own to the relay.
-SENT_AS = {"cron": "cronExpression", "at": "scheduledAt", "after": "afterSchedule"}
+FIELD_NAMES = {"cron": "cronExpression", "at": "scheduledAt", "after": "afterSchedule"}
 CAMEL = re.compile(r"\b[a-z]+[A-Z][A-Za-z]+\b")
 STEP = re.compile(r"\bsteps\.(\d+)(?:\.|: )")
 FIELD = re.compile(r"^((?:step \d+: )?)([A-Za-z]+)(?:\.\d+)?(?=: )")
@@ -71,18 +71,18 @@ class PromptCommand(click.Command):
         try:
             return super().invoke(ctx)
         except DelegateError as error:
-            told = Reported(
+            reported = Reported(
                 code=error.code,
-                message=self._in_options(error.message),
-                hint=self._in_options(error.hint),
+                message=self._use_option_names(error.message),
+                hint=self._use_option_names(error.hint),
                 exit_code=error.exit_code,
             )
-            raise told from error
+            raise reported from error
 
-    def _in_options(self, text: str) -> str:
+    def _use_option_names(self, text: str) -> str:
         """What the relay calls by the name of a field, as it was typed."""
         names = {
-            SENT_AS.get(param.name or "", camel(param.name or "")): max(param.opts, key=len)
+            FIELD_NAMES.get(param.name or "", to_camel_case(param.name or "")): max(param.opts, key=len)
             for param in self.params
             if isinstance(param, click.Option)
         }
@@ -96,32 +96,32 @@ class PromptCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             if dashed or isinstance(error, click.NoSuchOption):
-                if elsewhere := self._elsewhere(error):
-                    raise HintedUsage(error.message, elsewhere) from error
+                if hint := self._other_command_hint(error):
+                    raise HintedUsage(error.message, hint) from error
                 advice = f'put -- before a prompt that starts with a dash: {ctx.command_path} -- "-…"'
                 raise HintedUsage(error.format_message(), advice) from error
             raise
 
-    def _elsewhere(self, error: click.UsageError) -> str | None:
+    def _other_command_hint(self, error: click.UsageError) -> str | None:
         """Which command takes an option that this one does not."""
         option = error.option_name if isinstance(error, click.NoSuchOption) else ""
-        if option in LATER:
+        if option in SCHEDULE_OPTIONS:
             return f"`delegate schedule create` runs a task later, and takes {option}"
-        if option in OF_PIPELINES:
-            return f"{OF_PIPELINES[option]}; `delegate run` takes {option}"
+        if option in NOT_IN_PIPELINES:
+            return f"{NOT_IN_PIPELINES[option]}; `delegate run` takes {option}"
         return None
 
 
 class WholeNumber(click.IntRange):
     def __init__(self, low: int, high: int, what: str = "a whole number") -> None:
         super().__init__(low, high)
-        self._told = f"must be {what} from {low:,} to {high:,}"
+        self._range_text = f"must be {what} from {low:,} to {high:,}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{self._told}, not {value}", param, ctx)
+            self.fail(f"{self._range_text}, not {value}", param, ctx)
 
 
 class Dollars(click.FloatRange):
@@ -146,7 +146,7 @@ class TaskIds(click.ParamType[str]):
         return str(value)
 
 
-def one_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+def parse_single_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
     """Of several the last would count, and nobody would know."""
     ids = {part.strip() for part in ",".join(given).split(",") if part.strip()}
     if len(ids) > 1:
@@ -154,7 +154,7 @@ def one_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> s
     return next(iter(ids), None)
 
 
-def together(options: list[Callable[[Function], Function]]) -> Callable[[Function], Function]:
+def combine_options(options: list[Callable[[Function], Function]]) -> Callable[[Function], Function]:
     def add(function: Function) -> Function:
         for option in reversed(options):
             function = option(function)
@@ -164,7 +164,7 @@ def together(options: list[Callable[[Function], Function]]) -> Callable[[Functio
 
 
 # How the work is done; for every task, whoever starts it and when.
-work_options = together(
+work_options = combine_options(
     [
         click.option(
             "-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 goes first; P2 is the default."
@@ -173,7 +173,7 @@ work_options = together(
             "-w",
             "--working-directory",
             metavar="DIR",
-            shell_complete=paths("dir"),
+            shell_complete=complete_paths("dir"),
             help="Where the agent works; the present directory if not set.",
         ),
         click.option("--worktree", is_flag=True, help="Work in a fresh worktree; the work ends on a pushed branch."),
@@ -201,11 +201,11 @@ work_options = together(
     ]
 )
 # What makes no sense for the steps of a pipeline, which have an order of their own.
-one_task_options = together(
+one_task_options = combine_options(
     [
         click.option("--title", help="What the work is called; the prompt's first line if not set."),
         click.option(
-            "--prompt-file", metavar="FILE", shell_complete=paths("file"), help="Read the prompt from a file."
+            "--prompt-file", metavar="FILE", shell_complete=complete_paths("file"), help="Read the prompt from a file."
         ),
         click.option(
             "--depends-on",
@@ -218,7 +218,7 @@ one_task_options = together(
             "--continue-from",
             type=TaskIds(),
             multiple=True,
-            callback=one_task,
+            callback=parse_single_task,
             metavar="ID",
             help="The same, and go on from what that task leaves: its session, if any.",
         ),
@@ -251,18 +251,20 @@ one_task_options = together(
 @click.option("-f", "--follow", is_flag=True, help="Show its output until it ends, then exit as it did.")
 @shared_options
 @click.pass_obj
-def delegate(door: Door, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **wanted: Any) -> int:
+def delegate(
+    context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **options: Any
+) -> int:
     """Hand a piece of work to an agent, and print the task's id.
 
     Several words make one prompt; a single - reads it from standard input.
     """
-    wish = wish_of(door, wanted)
-    request = {"prompt": read_prompt(words, prompt_file), **wish}
-    client = door.client()
+    fields = request_fields(context, options)
+    request = {"prompt": read_prompt(words, prompt_file), **fields}
+    client = context.client()
     task = client.submit(request)
     if follow:
-        return _follow_to_end(door, client, task)
-    door.print_task(task)
+        return _follow_to_end(context, client, task)
+    context.print_task(task)
     return 0
 
 
@@ -276,43 +278,43 @@ run = PromptCommand(
 )
 
 
-def wish_of(door: Door, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def request_fields(context: CommandContext, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the relay takes them: those that were given, where the work is, and what the caller has set."""
-    for name, value in wanted.items():
+    for name, value in options.items():
         if isinstance(value, str | tuple):
-            check_encoding(camel(name), *value)
-    given = {name: value for name, value in wanted.items() if value not in (None, False, ())}
-    place = place_of(door, given.pop("working_directory", None), given.pop("repository", None))
+            check_encoding(to_camel_case(name), *value)
+    given = {name: value for name, value in options.items() if value not in (None, False, ())}
+    location = location_fields(context, given.pop("working_directory", None), given.pop("repository", None))
     if "depends_on" in given:
         listed = ",".join(given["depends_on"]).split(",")
         given["depends_on"] = list(dict.fromkeys(part.strip() for part in listed if part.strip()))
-    return {**defaults_of(door), **place, **{camel(name): value for name, value in given.items()}}
+    return {**caller_defaults(context), **location, **{to_camel_case(name): value for name, value in given.items()}}
 
 
-def defaults_of(door: Door) -> dict[str, Any]:
+def caller_defaults(context: CommandContext) -> dict[str, Any]:
     """What the relay cannot know of the caller's settings: it has read its own when it started."""
-    return {TASK_DEFAULTS[one.name]: one.value for one in door.settled if is_sent(door, one)}
+    return {TASK_DEFAULTS[one.name]: one.value for one in context.resolved_settings if is_sent(context, one)}
 
 
-def is_sent(door: Door, one: Settled) -> bool:
+def is_sent(context: CommandContext, one: ResolvedSetting) -> bool:
     """The file of this home is its relay's, which reads it at its start; to one elsewhere it speaks for the caller."""
-    is_said = one.variable is not None or (one.is_in_file and not door.settings.is_local)
-    return is_said and one.name in TASK_DEFAULTS
+    is_explicit = one.variable is not None or (one.is_in_file and not context.settings.is_local)
+    return is_explicit and one.name in TASK_DEFAULTS
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
 
 
-def place_of(door: Door, directory: str | None, repository: str | None) -> dict[str, str]:
+def location_fields(context: CommandContext, directory: str | None, repository: str | None) -> dict[str, str]:
     """A directory of this machine, or a repository that any machine can fetch."""
     if repository is None:
-        return {"workingDirectory": existing_directory(directory), "machine": home_files.machine_id(door.home)}
+        return {"workingDirectory": existing_directory(directory), "machine": home_files.machine_id(context.home)}
     given = {} if directory is None else {"workingDirectory": existing_directory(directory)}
     if repository.startswith(("/", "./", "../")) or repository in {".", ".."}:
         path = existing_directory(repository, "repository")
-        return {**given, "repository": path, "machine": home_files.machine_id(door.home)}
+        return {**given, "repository": path, "machine": home_files.machine_id(context.home)}
     return {**given, "repository": repository}
 
 
@@ -330,19 +332,21 @@ def existing_directory(given: str | None, field: str = "workingDirectory") -> st
     return path
 
 
-def _follow_to_end(door: Door, client: Client, task: TaskData) -> int:
+def _follow_to_end(context: CommandContext, client: Client, task: TaskData) -> int:
     from delegate.cli import follow  # noqa: PLC0415  only followers need it
 
     task_id = task["taskId"]
-    if not door.as_json:
-        door.say(f"{task_id} submitted")
+    if not context.as_json:
+        context.say(f"{task_id} submitted")
     try:
-        ended = follow.follow(door, client, task)
+        ended = follow.follow(context, client, task)
     except KeyboardInterrupt:
-        door.say(f"{task_id} goes on", f"`delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it")
+        context.say(
+            f"{task_id} goes on", f"`delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it"
+        )
         return follow.EXIT_INTERRUPTED
-    if door.as_json:
-        door.print_json(ended)
+    if context.as_json:
+        context.print_json(ended)
     else:
-        follow.say_end(door, ended)
+        follow.say_end(context, ended)
     return follow.exit_code(ended)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import Door, HintedUsage, examples, shared_options
-from delegate.cli.pagination import newest
+from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.pagination import fetch_newest
 from delegate.cli.render import terminal
 from delegate.cli.render.output import task_table
 from delegate.cli.text_input import check_encoding
@@ -26,7 +26,7 @@ ENDED = {"completed", "failed", "cancelled"}
 CANCEL_MARGIN = 20.0  # seconds beyond the agents' grace that a cancel waits for its task's end
 CANCEL_POLL = 0.1
 ID_LIKE = re.compile(r"task-\S*")  # also when it is mistyped: nobody's reason begins so
-SAY_WHY = "write the reason as --reason TEXT"
+REASON_HINT = "write the reason as --reason TEXT"
 
 
 @click.command(
@@ -43,43 +43,43 @@ SAY_WHY = "write the reason as --reason TEXT"
 @click.option("--tree", is_flag=True, help="Draw which task waits for which; with ID, all around it.")
 @shared_options
 @click.pass_obj
-def status(door: Door, task_id: str | None, limit: int, tree: bool) -> None:
+def status(context: CommandContext, task_id: str | None, limit: int, tree: bool) -> None:
     """List the newest tasks, or show one with its timeline."""
     if tree and task_id is not None:
-        _show_graph(door, task_id)
+        _show_graph(context, task_id)
     elif task_id is not None:
-        _show_task(door, task_id)
+        _show_task(context, task_id)
     else:
-        _show_newest(door, limit, tree=tree)
+        _show_newest(context, limit, tree=tree)
 
 
-def _show_newest(door: Door, limit: int, *, tree: bool) -> None:
-    tasks, more = newest(partial(_page, door.client()), limit)
-    if door.as_json:
-        door.print_json_lines(tasks)
+def _show_newest(context: CommandContext, limit: int, *, tree: bool) -> None:
+    tasks, more = fetch_newest(partial(_page, context.client()), limit)
+    if context.as_json:
+        context.print_json_lines(tasks)
     elif tasks:
-        door.print(_drawn(door, tasks) if tree else task_table(tasks, door.look()))
+        context.print(_draw_tree(context, tasks) if tree else task_table(tasks, context.style()))
         if more:
-            door.say(f"these are the newest {limit}; -n shows more")
+            context.say(f"these are the newest {limit}; -n shows more")
     else:
-        door.say("there are no tasks yet", 'delegate delegate "say what is to be done"')
+        context.say("there are no tasks yet", 'delegate delegate "say what is to be done"')
 
 
-def _show_graph(door: Door, task_id: str) -> None:
-    graph = door.client().graph(task_id)
-    if door.as_json:
-        door.print_json_lines(graph["tasks"])
+def _show_graph(context: CommandContext, task_id: str) -> None:
+    graph = context.client().graph(task_id)
+    if context.as_json:
+        context.print_json_lines(graph["tasks"])
         return
-    door.print(_drawn(door, graph["tasks"]))
+    context.print(_draw_tree(context, graph["tasks"]))
     if graph["isCut"]:
-        door.say(f"there are more: these are {len(graph['tasks'])} tasks around {task_id}")
+        context.say(f"there are more: these are {len(graph['tasks'])} tasks around {task_id}")
 
 
-def _drawn(door: Door, tasks: list[TaskData]) -> list[str]:
+def _draw_tree(context: CommandContext, tasks: list[TaskData]) -> list[str]:
     from delegate.cli.render.tree import ASCII, LINES, draw  # noqa: PLC0415  only needed for a tree
 
-    marks = ASCII if terminal.is_ascii(door.environ, sys.stdout) else LINES
-    return draw(tasks, door.look(), marks)
+    marks = ASCII if terminal.is_ascii(context.environ, sys.stdout) else LINES
+    return draw(tasks, context.style(), marks)
 
 
 def _page(client: Client, limit: int, cursor: str | None) -> tuple[list[TaskData], str | None]:
@@ -87,15 +87,15 @@ def _page(client: Client, limit: int, cursor: str | None) -> tuple[list[TaskData
     return page["tasks"], page["next"]
 
 
-def _show_task(door: Door, task_id: str) -> None:
+def _show_task(context: CommandContext, task_id: str) -> None:
     from delegate.cli.render.task_page import task_page  # noqa: PLC0415  the table needs none of it
 
-    detail = door.client().task(task_id)
-    if door.as_json:
+    detail = context.client().task(task_id)
+    if context.as_json:
         parts = {"checkpoint": detail["checkpoint"], "attempts": detail["attempts"], "timeline": detail["events"]}
-        door.print_json({**detail["task"], **parts})
+        context.print_json({**detail["task"], **parts})
     else:
-        door.print(task_page(detail, door.look()))
+        context.print(task_page(detail, context.style()))
 
 
 @click.command(
@@ -112,41 +112,41 @@ def _show_task(door: Door, task_id: str) -> None:
 @click.option("--raw", is_flag=True, help="The exact bytes of the last attempt.")
 @shared_options
 @click.pass_obj
-def logs(door: Door, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
+def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
     """Show what a task has printed or done, during the run and after it."""
     from delegate.cli import follow as live  # noqa: PLC0415  only followers need it
 
     if follow + raw + (tail is not None) > 1:
         raise HintedUsage("choose one of --tail, -f and --raw", "`delegate logs --help` shows how it is used")
-    if raw and door.as_json:
+    if raw and context.as_json:
         raise HintedUsage("choose one of --raw and --json", "exact bytes are no JSON; without --raw each line is")
-    client = door.client()
+    client = context.client()
     if raw:
         _copy_raw(client, task_id)
         return 0
     detail = client.task(task_id)
     task = detail["task"]
     if follow:
-        return _show_to_end(door, client, task)
+        return _show_to_end(context, client, task)
     if tail is None and task["status"] in ENDED:
-        _show_to_end(door, client, task)
+        _show_to_end(context, client, task)
     elif task["agent"] == "shell":
-        live.show_lines(door, client.output(task_id, tail))
+        live.show_lines(context, client.output(task_id, tail))
     else:
-        live.show_events(door, detail["events"], tail)
-        live.say_question(door, task)
+        live.show_events(context, detail["events"], tail)
+        live.say_question(context, task)
     return 0
 
 
-def _show_to_end(door: Door, client: Client, task: TaskData) -> int:
+def _show_to_end(context: CommandContext, client: Client, task: TaskData) -> int:
     from delegate.cli import follow  # noqa: PLC0415  only followers need it
 
     try:
-        ended = follow.follow(door, client, task)
+        ended = follow.follow(context, client, task)
     except KeyboardInterrupt:
         return follow.EXIT_INTERRUPTED
-    if not door.as_json:
-        follow.say_end(door, ended)
+    if not context.as_json:
+        follow.say_end(context, ended)
     return follow.exit_code(ended)
 
 
@@ -168,11 +168,11 @@ def _copy_raw(client: Client, task_id: str) -> None:
 @click.option("--reason", metavar="TEXT", help="Why; it is shown with the tasks.")
 @shared_options
 @click.pass_obj
-def cancel(door: Door, words: tuple[str, ...], reason: str | None) -> int:
+def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) -> int:
     """Stop tasks, with every process they have started; words that are no ids of tasks say why."""
-    task_ids, why = named_and_why(words, reason)
+    task_ids, why = split_ids_and_reason(words, reason)
     check_encoding("reason", why)
-    client = door.client()
+    client = context.client()
     asked, codes = [], [0]
     for task_id in task_ids:
         try:
@@ -180,25 +180,25 @@ def cancel(door: Door, words: tuple[str, ...], reason: str | None) -> int:
         except DelegateError as error:
             if error.exit_code != IllegalMove.exit_code:
                 raise
-            door.complain(error, as_json=door.as_json)  # of this one; the others are cancelled all the same
+            context.print_error(error, as_json=context.as_json)  # of this one; the others are cancelled all the same
             codes.append(error.exit_code)
-    deadline = time.monotonic() + door.settings.grace.total_seconds() + CANCEL_MARGIN
-    codes += [_tell_cancelled(door, _ended(client, task, deadline)) for task in asked]
+    deadline = time.monotonic() + context.settings.grace.total_seconds() + CANCEL_MARGIN
+    codes += [_report_cancel(context, _wait_for_end(client, task, deadline)) for task in asked]
     return max(codes)
 
 
-def named_and_why(words: tuple[str, ...], reason: str | None) -> tuple[list[str], str]:
+def split_ids_and_reason(arguments: tuple[str, ...], reason: str | None) -> tuple[list[str], str]:
     """The first word names a task, and so does each that looks like it; the reason comes after all of them."""
-    ids = [words[0], *(word for word in words[1:] if ID_LIKE.fullmatch(word))]
-    rest = tuple(word for word in words[1:] if not ID_LIKE.fullmatch(word))
-    if words != (*ids, *rest):
-        raise HintedUsage(f"{ids[-1]} stands after the reason", f"{SAY_WHY}, and the tasks before it")
+    ids = [arguments[0], *(word for word in arguments[1:] if ID_LIKE.fullmatch(word))]
+    rest = tuple(word for word in arguments[1:] if not ID_LIKE.fullmatch(word))
+    if arguments != (*ids, *rest):
+        raise HintedUsage(f"{ids[-1]} stands after the reason", f"{REASON_HINT}, and the tasks before it")
     if rest and reason is not None:
-        raise HintedUsage(f"{rest[0]!r} is no id of a task, and --reason says why already", SAY_WHY)
+        raise HintedUsage(f"{rest[0]!r} is no id of a task, and --reason says why already", REASON_HINT)
     return list(dict.fromkeys(ids)), " ".join(rest) if reason is None else reason
 
 
-def _ended(client: Client, task: TaskData, deadline: float) -> TaskData:
+def _wait_for_end(client: Client, task: TaskData, deadline: float) -> TaskData:
     """The task at its end, or as it is when the time is over."""
     while task["status"] not in ENDED and time.monotonic() < deadline:
         time.sleep(CANCEL_POLL)
@@ -206,15 +206,15 @@ def _ended(client: Client, task: TaskData, deadline: float) -> TaskData:
     return task
 
 
-def _tell_cancelled(door: Door, task: TaskData) -> int:
-    if door.as_json:
-        door.print_json(task)
+def _report_cancel(context: CommandContext, task: TaskData) -> int:
+    if context.as_json:
+        context.print_json(task)
     elif task["status"] == "cancelled":
-        door.print([f"{task['taskId']} {task['status']}"])
+        context.print([f"{task['taskId']} {task['status']}"])
     elif task["status"] in ENDED:
-        door.say(f"{task['taskId']} had {task['status']} before it could be cancelled")
+        context.say(f"{task['taskId']} had {task['status']} before it could be cancelled")
     else:
-        door.say(f"{task['taskId']} will be cancelled when its runner is heard of again")
+        context.say(f"{task['taskId']} will be cancelled when its runner is heard of again")
     return IllegalMove.exit_code if task["status"] in ENDED - {"cancelled"} else 0
 
 
@@ -222,9 +222,9 @@ def _tell_cancelled(door: Door, task: TaskData) -> int:
 @click.argument("task_id", metavar="ID")
 @shared_options
 @click.pass_obj
-def retry(door: Door, task_id: str) -> None:
+def retry(context: CommandContext, task_id: str) -> None:
     """Run an ended task again as a new task, and print the new id.
 
     One that failed or was cancelled goes on from what it left behind; one that completed starts anew.
     """
-    door.print_task(door.client().retry(task_id))
+    context.print_task(context.client().retry(task_id))

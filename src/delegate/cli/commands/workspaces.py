@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import Door, examples, shared_options
+from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render import terminal
-from delegate.cli.render.output import Look, rows_in_columns
+from delegate.cli.render.output import OutputStyle, rows_in_columns
 from delegate.cli.render.terminal import one_line
-from delegate.cli.render.timeline import span
+from delegate.cli.render.timeline import format_duration
 from delegate.errors import InvalidField, Refused
 
 if TYPE_CHECKING:
-    from delegate.runner.workspaces.kept import Kept
+    from delegate.runner.workspaces.kept import KeptWork
 
 HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
 
@@ -33,40 +33,40 @@ HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
 )
 @shared_options
 @click.pass_context
-def workspaces(context: click.Context) -> None:
+def workspaces(click_context: click.Context) -> None:
     """List the work on this machine that was never pushed, with its size; restore it or drop it."""
-    if context.invoked_subcommand is None:
-        _list(context.ensure_object(Door))
+    if click_context.invoked_subcommand is None:
+        _list(click_context.ensure_object(CommandContext))
 
 
-def _list(door: Door) -> None:
+def _list(context: CommandContext) -> None:
     from delegate.runner.workspaces.kept import list_kept  # noqa: PLC0415  the runner takes long to load
 
-    kept = list_kept(door.home)
-    if door.as_json:
-        door.print_json_lines(map(kept_data, kept))
+    kept = list_kept(context.home)
+    if context.as_json:
+        context.print_json_lines(map(kept_data, kept))
     elif kept:
-        door.print(kept_table(kept, door.look()))
+        context.print(kept_table(kept, context.style()))
     else:
-        door.say("nothing is kept: all work was pushed, or nothing was changed")
+        context.say("nothing is kept: all work was pushed, or nothing was changed")
 
 
-def kept_table(kept: list[Kept], look: Look) -> list[str]:
+def kept_table(kept: list[KeptWork], style: OutputStyle) -> list[str]:
     rows = [
         (
             one_line(one.lineage),
-            bytes_shown(one.size),
-            span((look.now - one.at).total_seconds()),
+            format_size(one.size),
+            format_duration((style.now - one.at).total_seconds()),
             str(one.files),
             one_line(one.branch),
             one_line(one.repository),
         )
         for one in kept
     ]
-    return [terminal.fit(line, look.width) for line in rows_in_columns([HEADINGS, *rows])]
+    return [terminal.fit(line, style.width) for line in rows_in_columns([HEADINGS, *rows])]
 
 
-def kept_data(kept: Kept) -> dict[str, object]:
+def kept_data(kept: KeptWork) -> dict[str, object]:
     return {
         "lineage": kept.lineage,
         "taskIds": list(kept.task_ids),
@@ -78,7 +78,7 @@ def kept_data(kept: Kept) -> dict[str, object]:
     }
 
 
-def bytes_shown(size: int) -> str:
+def format_size(size: int) -> str:
     """In at most six characters: 0 kB, 12 kB, 1.2 MB, 340 GB."""
     number, unit = size / 1000, "kB"
     for larger in ("MB", "GB"):
@@ -96,31 +96,33 @@ def bytes_shown(size: int) -> str:
 @click.argument("directory", metavar="[DIR]", required=False)
 @shared_options
 @click.pass_obj
-def restore(door: Door, name: str, directory: str | None) -> None:
+def restore(context: CommandContext, name: str, directory: str | None) -> None:
     """Make a repository with the work as it was, and print where; without DIR, beside here under its branch's name."""
     import anyio  # noqa: PLC0415  slow to load
 
     from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load
 
-    kept = find_kept(door.home, name)
+    kept = find_kept(context.home, name)
     target = Path(os.path.abspath(directory or kept.branch.replace("/", "-")))
-    anyio.run(_restore, door, kept.lineage, target)
-    if door.as_json:
-        door.print_json({**kept_data(kept), "path": str(target)})
+    anyio.run(_restore, context, kept.lineage, target)
+    if context.as_json:
+        context.print_json({**kept_data(kept), "path": str(target)})
     else:
-        door.print([str(target)])
-        door.say(f"{kept.lineage} is still kept, too", f"`delegate workspaces drop {kept.lineage}` removes it for good")
+        context.print([str(target)])
+        context.say(
+            f"{kept.lineage} is still kept, too", f"`delegate workspaces drop {kept.lineage}` removes it for good"
+        )
 
 
-async def _restore(door: Door, lineage: str, target: Path) -> None:
+async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
     from delegate.runner.git.program import GitFailed, read_git  # noqa: PLC0415  the runner takes long to load
     from delegate.runner.workspaces.kept import restore  # noqa: PLC0415  the same
 
     try:
         # A copy of the settings of its own: a runner of this home may be reading its.
         with TemporaryDirectory(prefix="delegate-") as scratch:
-            git = await read_git(door.environ, Path(scratch))
-            await restore(git, door.home, lineage, target)
+            git = await read_git(context.environ, Path(scratch))
+            await restore(git, context.home, lineage, target)
     except GitFailed as failure:
         raise Refused(why=failure) from failure
     except OSError as error:
@@ -133,22 +135,22 @@ async def _restore(door: Door, lineage: str, target: Path) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 @click.pass_obj
-def drop(door: Door, name: str, yes: bool) -> None:
+def drop(context: CommandContext, name: str, yes: bool) -> None:
     """Remove for good what is kept under that name."""
     from delegate.runner.workspaces.kept import drop, find_kept  # noqa: PLC0415  the runner takes long to load
 
-    kept = find_kept(door.home, name)
+    kept = find_kept(context.home, name)
     if not yes:
         _confirm(kept)
-    drop(door.home, kept.lineage)
-    if door.as_json:
-        door.print_json(kept_data(kept))
+    drop(context.home, kept.lineage)
+    if context.as_json:
+        context.print_json(kept_data(kept))
     else:
-        door.print([f"{kept.lineage} dropped"])
+        context.print([f"{kept.lineage} dropped"])
 
 
-def _confirm(kept: Kept) -> None:
+def _confirm(kept: KeptWork) -> None:
     if not terminal.is_terminal(sys.stdin):
         raise Refused(why="drop removes the only copy of this work; add --yes when nobody can be asked")
     files = "1 changed file" if kept.files == 1 else f"{kept.files} changed files"
-    click.confirm(f"Remove {kept.lineage} ({files}, {bytes_shown(kept.size)}) for good?", abort=True, err=True)
+    click.confirm(f"Remove {kept.lineage} ({files}, {format_size(kept.size)}) for good?", abort=True, err=True)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import Door, examples, shared_options
-from delegate.cli.demo.stage import Part, Place, Stage
-from delegate.cli.demo.work import CHAIN, FILES, TRY_OUT, WORKS, Work, git_environment
+from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.demo.stage import DemoDisplay, DemoSandbox, DemoStep
+from delegate.cli.demo.work import CHAIN, FILES, TRY_OUT, WORKS, DemoWork, git_environment
 from delegate.client.client import Client
 from delegate.config import home_files
-from delegate.config.settings import Settings, source_of
+from delegate.config.settings import Settings, setting_spec
 from delegate.errors import Refused, Unavailable
 from delegate.keeper.start import start
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from delegate.client.responses import RunnerData, TaskData
 
 RUNNERS = "2"
-RUNNER_PATIENCE = 30.0  # seconds for a runner to start and to look for its agents
-STOP_PATIENCE = 60.0
+RUNNER_TIMEOUT = 30.0  # seconds for a runner to start and to look for its agents
+STOP_TIMEOUT = 60.0
 POLL = 0.05
 # What the user has set for their own Delegate must not reach the demo, except where its programs are.
 KEPT_SETTINGS = {"DELEGATE_CLAUDE_COMMAND", "DELEGATE_CODEX_COMMAND", "DELEGATE_GH_COMMAND"}
@@ -55,127 +55,129 @@ class DemoFailed(Unavailable):
 @click.option("--keep", is_flag=True, help="Leave the repository and the demo's home for a closer look.")
 @shared_options
 @click.pass_obj
-def demo(door: Door, agent: str, repository: str | None, keep: bool) -> None:
+def demo(context: CommandContext, agent: str, repository: str | None, keep: bool) -> None:
     """Watch work being delegated in a throw-away repository, up to its pull requests."""
     for program in ("git", "python3"):
         if shutil.which(program) is None:
             raise Refused(why=f"the demo needs {program}, which is not installed")
-    stage = Stage(door)
-    with throw_away_place(door.environ, keep=keep, is_real=repository is not None) as place:
+    display = DemoDisplay(context)
+    with temporary_sandbox(context.environ, keep=keep, is_real=repository is not None) as sandbox:
         if repository is None:
-            make_repository(place)
-            stage.opening(place)
-        client = start_relay(place, agent)
-        stage.relay_is_up(client.relay(), client.url)
+            make_repository(sandbox)
+            display.show_intro(sandbox)
+        client = start_relay(sandbox, agent)
+        display.show_relay(client.relay(), client.url)
         if repository is None:
-            here = {"workingDirectory": str(place.repository), "machine": home_files.machine_id(place.home)}
-            chain = hand_in(client, CHAIN, {**here, "agent": "shell"})
-            works = hand_in(client, WORKS, {**here, "agent": agent})
-            perform(stage, client, "A chain: the deploy waits for the tests, and they wait for the build", chain)
-            ended = perform(stage, client, "Two pieces of work at the same time, and one that waits for both", works)
+            here = {"workingDirectory": str(sandbox.repository), "machine": home_files.machine_id(sandbox.home)}
+            chain = submit_all(client, CHAIN, {**here, "agent": "shell"})
+            works = submit_all(client, WORKS, {**here, "agent": agent})
+            follow_all(display, client, "A chain: the deploy waits for the tests, and they wait for the build", chain)
+            ended = follow_all(
+                display, client, "Two pieces of work at the same time, and one that waits for both", works
+            )
         else:
-            works = hand_in(client, (TRY_OUT,), {"repository": repository, "agent": agent})
-            ended = perform(stage, client, "One piece of work, in a worktree of its own", works)
-        stage.ending(place, client, ended, keep=keep)
+            works = submit_all(client, (TRY_OUT,), {"repository": repository, "agent": agent})
+            ended = follow_all(display, client, "One piece of work, in a worktree of its own", works)
+        display.show_summary(sandbox, client, ended, keep=keep)
 
 
 @contextmanager
-def throw_away_place(environ: Mapping[str, str], *, keep: bool, is_real: bool) -> Iterator[Place]:
+def temporary_sandbox(environ: Mapping[str, str], *, keep: bool, is_real: bool) -> Iterator[DemoSandbox]:
     foreign = _settings_of_the_user()
     own = {name: text for name, text in environ.items() if name not in foreign}
     root = Path(tempfile.mkdtemp(prefix="delegate-demo-"))
     settings = {} if is_real else git_environment()
-    place = Place(root=root.resolve(), environ={**own, **settings, "PYTHONDONTWRITEBYTECODE": "1"})
-    signal.signal(signal.SIGTERM, _leave)
+    sandbox = DemoSandbox(root=root.resolve(), environ={**own, **settings, "PYTHONDONTWRITEBYTECODE": "1"})
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        yield place
+        yield sandbox
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        stop_relay(place)
+        stop_relay(sandbox)
         if not keep:
             shutil.rmtree(root, ignore_errors=True)
 
 
 def _settings_of_the_user() -> set[str]:
-    names = {name for field in fields(Settings) for name in source_of(field.name).variables}
+    names = {name for field in fields(Settings) for name in setting_spec(field.name).variables}
     return names - KEPT_SETTINGS
 
 
-def _leave(*_: object) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def make_repository(place: Place) -> None:
+def make_repository(sandbox: DemoSandbox) -> None:
     """A clone and, beside it, what it was cloned from: the place where branches are pushed to."""
-    place.repository.mkdir()
+    sandbox.repository.mkdir()
     for name, text in FILES.items():
-        (place.repository / name).write_text(text)
-    place.run("git", "init", "--quiet")
-    place.run("git", "add", "--all")
-    place.run("git", "commit", "--quiet", "--message", "A shop with a bug")
-    place.run("git", "clone", "--quiet", "--bare", ".", str(place.remote))
-    place.run("git", "remote", "add", "origin", str(place.remote))
+        (sandbox.repository / name).write_text(text)
+    sandbox.run("git", "init", "--quiet")
+    sandbox.run("git", "add", "--all")
+    sandbox.run("git", "commit", "--quiet", "--message", "A shop with a bug")
+    sandbox.run("git", "clone", "--quiet", "--bare", ".", str(sandbox.remote))
+    sandbox.run("git", "remote", "add", "origin", str(sandbox.remote))
 
 
-def start_relay(place: Place, agent: str) -> Client:
+def start_relay(sandbox: DemoSandbox, agent: str) -> Client:
     """A relay with runners of which one, at least, has seen the agent's program run."""
-    programs = {"claude": place.settings.claude_command, "codex": place.settings.codex_command}
-    if agent in programs and shutil.which(programs[agent], path=place.environ.get("PATH")) is None:
-        raise _unusable(agent)
-    start(place.settings, runners=RUNNERS, environ=place.environ)
-    client = Client(place.settings)
-    deadline = time.monotonic() + RUNNER_PATIENCE
-    while len(runners := client.relay()["runners"]) < int(RUNNERS) or not _offer(runners, agent):
+    programs = {"claude": sandbox.settings.claude_command, "codex": sandbox.settings.codex_command}
+    if agent in programs and shutil.which(programs[agent], path=sandbox.environ.get("PATH")) is None:
+        raise _agent_unusable(agent)
+    start(sandbox.settings, runners=RUNNERS, environ=sandbox.environ)
+    client = Client(sandbox.settings)
+    deadline = time.monotonic() + RUNNER_TIMEOUT
+    while len(runners := client.relay()["runners"]) < int(RUNNERS) or not _has_agent(runners, agent):
         if time.monotonic() > deadline and runners:
-            raise _unusable(agent)
+            raise _agent_unusable(agent)
         if time.monotonic() > deadline:
-            raise DemoFailed(why="no runner got ready", advice=f"look into {place.home.logs} (run it with --keep)")
+            raise DemoFailed(why="no runner got ready", advice=f"look into {sandbox.home.logs} (run it with --keep)")
         time.sleep(POLL)
     return client
 
 
-def _offer(runners: list[RunnerData], agent: str) -> bool:
+def _has_agent(runners: list[RunnerData], agent: str) -> bool:
     return any(agent in runner["agents"] for runner in runners)
 
 
-def _unusable(agent: str) -> DemoFailed:
+def _agent_unusable(agent: str) -> DemoFailed:
     return DemoFailed(why=f"{agent} cannot be used here", advice=f"install {agent} and log in, or leave --agent away")
 
 
-def stop_relay(place: Place) -> None:
-    holder = home_files.holder(place.home.keeper_lock)
+def stop_relay(sandbox: DemoSandbox) -> None:
+    holder = home_files.lock_holder(sandbox.home.keeper_lock)
     if holder is None:
         return
     if holder.is_alive:
         os.kill(holder.pid, signal.SIGQUIT)
-    deadline = time.monotonic() + STOP_PATIENCE
-    while home_files.is_kept(place.home, holder) and time.monotonic() < deadline:
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while home_files.is_keeper_active(sandbox.home, holder) and time.monotonic() < deadline:
         time.sleep(POLL)
 
 
-def hand_in(client: Client, works: tuple[Work, ...], wish: Mapping[str, object]) -> list[Part]:
+def submit_all(client: Client, works: tuple[DemoWork, ...], defaults: Mapping[str, object]) -> list[DemoStep]:
     """All of them at once: they name each other."""
-    tasks = client.submit_together([work.request(wish) for work in works])
+    tasks = client.submit_together([work.request(defaults) for work in works])
     pairs = enumerate(zip(works, tasks, strict=True), 1)
-    return [Part(number=number, of=len(works), work=work, task=task) for number, (work, task) in pairs]
+    return [DemoStep(number=number, of=len(works), work=work, task=task) for number, (work, task) in pairs]
 
 
-def perform(stage: Stage, client: Client, title: str, parts: list[Part]) -> list[TaskData]:
-    stage.heading(title)
-    stage.plan([part.task for part in parts])
-    return [follow_work(stage, client, part) for part in parts]
+def follow_all(display: DemoDisplay, client: Client, title: str, parts: list[DemoStep]) -> list[TaskData]:
+    display.show_heading(title)
+    display.show_plan([part.task for part in parts])
+    return [follow_work(display, client, part) for part in parts]
 
 
-def follow_work(stage: Stage, client: Client, part: Part) -> TaskData:
+def follow_work(display: DemoDisplay, client: Client, part: DemoStep) -> TaskData:
     """Show a task while it runs, or what it has done meanwhile, and return it as it ended."""
     task = part.task
-    stage.delegated(part)
+    display.show_task(part)
     for item in client.stream(task["taskId"]):
         if item is not None and item.kind == "end":
             task = item.data
         elif item is not None:
-            stage.progress(item, task["agent"])
-    stage.ended(task)
+            display.show_progress(item, task["agent"])
+    display.show_end(task)
     if task["status"] != part.work.ends:
         raise DemoFailed(why=f"{part.work.name} {task['status']}: {task['message']}", advice=task["advice"] or "")
     return task

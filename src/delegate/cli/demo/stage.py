@@ -10,26 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delegate.cli.commands.results import lines_of, painted_line, plain
-from delegate.cli.context import Door
-from delegate.cli.demo.work import BUG, Work
-from delegate.cli.render.screen import Screen
+from delegate.cli.commands.results import escape_line, lines_of, paint_line
+from delegate.cli.context import CommandContext
+from delegate.cli.demo.work import BUG, DemoWork
+from delegate.cli.render.screen import OutputSanitizer
 from delegate.cli.render.terminal import is_ascii
-from delegate.cli.render.timeline import QUIET, event_words, moment, size_of_change, span, spent
+from delegate.cli.render.timeline import (
+    QUIET_KINDS,
+    format_change_size,
+    format_duration,
+    format_event,
+    format_usage,
+    parse_time,
+)
 from delegate.cli.render.tree import ASCII, LINES, draw
 from delegate.client.client import Client, StreamItem
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
-from delegate.errors import escaped
+from delegate.errors import escape
 
 if TYPE_CHECKING:
     from delegate.client.responses import RelayData, TaskData
 
-COMMAND_PATIENCE = 60.0
+COMMAND_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DemoSandbox:
     """Everything the demo makes is in here."""
 
     root: Path
@@ -62,96 +69,98 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=COMMAND_PATIENCE,
+            timeout=COMMAND_TIMEOUT,
             check=False,
         )
         return done.stdout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DemoStep:
     """One piece of the work, and the task it became."""
 
     number: int
     of: int
-    work: Work
+    work: DemoWork
     task: TaskData
 
 
-class Stage:
+class DemoDisplay:
     """Prints the demo: in colour on a terminal, as plain lines elsewhere, and only JSON with --json."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._look = door.look()
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._look = context.style()
         self._pending = ""
-        self._screen = Screen()
+        self._sanitizer = OutputSanitizer()
 
-    def opening(self, place: Place) -> None:
+    def show_intro(self, sandbox: DemoSandbox) -> None:
         self._print("Delegate hands work to agents on your machine and keeps it safe until it is done.")
-        self.heading("A small repository with a bug")
-        self._fact("repository", str(place.repository))
-        self._fact("the bug", BUG)
+        self.show_heading("A small repository with a bug")
+        self._print_fact("repository", str(sandbox.repository))
+        self._print_fact("the bug", BUG)
 
-    def relay_is_up(self, relay: RelayData, url: str) -> None:
-        self.heading("A relay and its runners")
-        self._fact("relay", f"{url}, process {relay['pid']}")
+    def show_relay(self, relay: RelayData, url: str) -> None:
+        self.show_heading("A relay and its runners")
+        self._print_fact("relay", f"{url}, process {relay['pid']}")
         for runner in relay["runners"]:
-            self._fact("runner", f"{runner['name']}, process {runner['pid']}, agents: {', '.join(runner['agents'])}")
+            self._print_fact(
+                "runner", f"{runner['name']}, process {runner['pid']}, agents: {', '.join(runner['agents'])}"
+            )
 
-    def plan(self, tasks: list[TaskData]) -> None:
+    def show_plan(self, tasks: list[TaskData]) -> None:
         """Which waits for which, as `delegate status --tree` draws it."""
         if len(tasks) > 1:
-            marks = ASCII if is_ascii(self._door.environ, sys.stdout) else LINES
+            marks = ASCII if is_ascii(self._context.environ, sys.stdout) else LINES
             for line in draw(tasks, self._look, marks):
                 self._print(f"  {line}")
 
-    def delegated(self, part: Part) -> None:
+    def show_task(self, part: DemoStep) -> None:
         task, paint = part.task, self._look.paint
         count, title = paint(f"{part.number}/{part.of} ", "dim"), paint(part.work.title, "bold")
         self._print("", f"{count}{title}  {paint(task['taskId'], 'cyan')}")
         mark = "$" if task["agent"] == "shell" else ">"
         self._print(*(paint(f"    {mark} {line}", "dim") for line in task["prompt"].splitlines()))
 
-    def progress(self, item: StreamItem, agent: str) -> None:
+    def show_progress(self, item: StreamItem, agent: str) -> None:
         if item.kind == "output" and (agent == "shell" or item.data["stream"] == "stderr"):
-            text = self._pending + self._screen.feed(base64.b64decode(item.data["output"]))
+            text = self._pending + self._sanitizer.feed(base64.b64decode(item.data["output"]))
             *lines, self._pending = text.split("\n")
             for line in lines:
                 self._print_progress(line)
-        elif item.kind == "event" and item.data["kind"] not in QUIET and (words := event_words(item.data)):
-            self._print_progress(words)
+        elif item.kind == "event" and item.data["kind"] not in QUIET_KINDS and (description := format_event(item.data)):
+            self._print_progress(description)
 
-    def ended(self, task: TaskData) -> None:
+    def show_end(self, task: TaskData) -> None:
         if self._pending:
             self._print_progress(self._pending)
             self._pending = ""
-        if self._door.as_json:
-            self._door.print_json(task)
+        if self._context.as_json:
+            self._context.print_json(task)
         good = task["status"] == "completed"
-        words = ", ".join(filter(None, (f"{task['status']}{_took(task)}", spent(task["usage"]))))
-        words += "" if good else f": {escaped(task['message'] or '')}"
-        self._print(f"    {self._look.paint('✓' if good else '✗', 'green' if good else 'red')} {words}")
+        summary = ", ".join(filter(None, (f"{task['status']}{_format_run_time(task)}", format_usage(task["usage"]))))
+        summary += "" if good else f": {escape(task['message'] or '')}"
+        self._print(f"    {self._look.paint('✓' if good else '✗', 'green' if good else 'red')} {summary}")
 
-    def ending(self, place: Place, client: Client, tasks: list[TaskData], *, keep: bool) -> None:
-        if self._door.as_json:
+    def show_summary(self, sandbox: DemoSandbox, client: Client, tasks: list[TaskData], *, keep: bool) -> None:
+        if self._context.as_json:
             return
         for task in tasks:
             if task["mode"] != "in_place":
                 self._review(client, task)
-        if place.repository.is_dir():
-            self.heading("Your checkout")
-            branch, changes = place.run("git", "branch", "--show-current"), place.run("git", "status", "--short")
-            self._fact("branch", branch.strip())
-            self._fact("changes", changes.strip() or "none: nobody but you touches it")
-        self.heading("Where everything is")
-        self._fact("repository", str(place.repository))
-        self._fact("database", str(place.home.database))
-        self._fact("logs", str(place.home.logs))
+        if sandbox.repository.is_dir():
+            self.show_heading("Your checkout")
+            branch, changes = sandbox.run("git", "branch", "--show-current"), sandbox.run("git", "status", "--short")
+            self._print_fact("branch", branch.strip())
+            self._print_fact("changes", changes.strip() or "none: nobody but you touches it")
+        self.show_heading("Where everything is")
+        self._print_fact("repository", str(sandbox.repository))
+        self._print_fact("database", str(sandbox.home.database))
+        self._print_fact("logs", str(sandbox.home.logs))
         if keep:
-            self._fact("look at it", f"DELEGATE_HOME={place.home.root} delegate status")
+            self._print_fact("look at it", f"DELEGATE_HOME={sandbox.home.root} delegate status")
         else:
-            self._fact("", "all of it is removed now; `delegate demo --keep` leaves it")
+            self._print_fact("", "all of it is removed now; `delegate demo --keep` leaves it")
         next_command = self._look.paint('delegate run --pr "fix the failing test"', "bold")
         self._print("", f"Your turn: {next_command}")
 
@@ -159,23 +168,23 @@ class Stage:
         """What a reviewer looks at: the words, the checks and the change."""
         result = task["result"]
         if result is None or result["branch"] is None:
-            self.heading(f"No pull request: {task['title']}")
-            self._fact("why", f"nothing was changed; {escaped(task['message'] or '')}")
+            self.show_heading(f"No pull request: {task['title']}")
+            self._print_fact("why", f"nothing was changed; {escape(task['message'] or '')}")
             return
-        self.heading(f"Pull request: {task['title']}")
-        self._fact("where", result["pullRequest"] or "")
-        self._fact("branch", f"{result['branch']}, from {result['base']}")
-        self._fact("checks", f"{result['checksPassed']} of {result['checksTotal']} passed")
-        self._fact("change", size_of_change(result))
+        self.show_heading(f"Pull request: {task['title']}")
+        self._print_fact("where", result["pullRequest"] or "")
+        self._print_fact("branch", f"{result['branch']}, from {result['base']}")
+        self._print_fact("checks", f"{result['checksPassed']} of {result['checksTotal']} passed")
+        self._print_fact("change", format_change_size(result))
         for line in result["summary"].splitlines():
-            self._fact("", escaped(line))
-        show = painted_line if self._look.colour else plain
+            self._print_fact("", escape(line))
+        show = paint_line if self._look.colour else escape_line
         self._print(*map(show, lines_of(client.change(task["taskId"])["patch"].rstrip())))
 
-    def heading(self, text: str) -> None:
+    def show_heading(self, text: str) -> None:
         self._print("", self._look.paint(text, "bold"))
 
-    def _fact(self, label: str, text: str) -> None:
+    def _print_fact(self, label: str, text: str) -> None:
         self._print(f"  {self._look.paint(f'{label:<10}', 'dim')}  {text}")
 
     def _print_progress(self, line: str) -> None:
@@ -183,12 +192,14 @@ class Stage:
 
     def _print(self, *lines: str) -> None:
         """Flushes, because a pipe would otherwise show the demo only at its end."""
-        if not self._door.as_json and sys.stdout is not None:
-            self._door.print(lines)
+        if not self._context.as_json and sys.stdout is not None:
+            self._context.print(lines)
             sys.stdout.flush()
 
 
-def _took(task: TaskData) -> str:
+def _format_run_time(task: TaskData) -> str:
     if task["startedAt"] is None:
         return ""
-    return f" in {span((moment(task['finishedAt'] or '') - moment(task['startedAt'])).total_seconds())}"
+    return (
+        f" in {format_duration((parse_time(task['finishedAt'] or '') - parse_time(task['startedAt'])).total_seconds())}"
+    )

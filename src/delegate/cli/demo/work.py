@@ -47,7 +47,7 @@ GIT_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DemoWork:
     name: str
     title: str
     command: str  # for the shell agent
@@ -55,21 +55,21 @@ class Work:
     after: tuple[str, ...] = ()  # the names of those it waits for
     ends: str = "completed"
 
-    def request(self, wish: Mapping[str, object]) -> dict[str, object]:
+    def request(self, defaults: Mapping[str, object]) -> dict[str, object]:
         """What is asked of the relay; work for an agent ends in a pull request, a command runs in place."""
-        agent = wish["agent"] if self.prompt else "shell"
+        agent = defaults["agent"] if self.prompt else "shell"
         text = self.command if agent == "shell" else self.prompt
         named = {"name": self.name, "title": self.title, "dependsOn": list(self.after)}
-        return {**wish, **named, "agent": agent, "prompt": text, "pr": bool(self.prompt)}
+        return {**defaults, **named, "agent": agent, "prompt": text, "pr": bool(self.prompt)}
 
 
 CHAIN = (
-    Work(name="build", title="build", command="git archive --output ../shop.tar HEAD"),
-    Work(name="test", title="test", command=TEST_COMMAND, after=("build",), ends="failed"),
-    Work(name="deploy", title="deploy", command="cp ../shop.tar ../live.tar", after=("test",), ends="cancelled"),
+    DemoWork(name="build", title="build", command="git archive --output ../shop.tar HEAD"),
+    DemoWork(name="test", title="test", command=TEST_COMMAND, after=("build",), ends="failed"),
+    DemoWork(name="deploy", title="deploy", command="cp ../shop.tar ../live.tar", after=("test",), ends="cancelled"),
 )
 WORKS = (
-    Work(
+    DemoWork(
         name="fix",
         title="Read the discount as a percentage",
         command="""\
@@ -80,7 +80,7 @@ echo 'A discount of 50 took off fifty times the price; `total` divides it by 100
         prompt="The unit test in test_shop.py fails. Find the bug in shop.py, mend it with the smallest change, and "
         "commit it with git. Do not change the test.",
     ),
-    Work(
+    DemoWork(
         name="feature",
         title="Say what a basket costs in words",
         command="""\
@@ -94,14 +94,14 @@ echo 'Added `receipt` and a test of it; the discount had to be mended first.'"""
         prompt="Add a function receipt(prices) to shop.py that returns text like '2 items, 3.00 in all', with a unit "
         "test. If a test fails because of another bug in shop.py, mend that too.",
     ),
-    Work(
+    DemoWork(
         name="list",
         title="List the work that is ready",
         command="git ls-remote --heads origin",
         after=("fix", "feature"),
     ),
 )
-TRY_OUT = Work(
+TRY_OUT = DemoWork(
     name="hello",
     title="Say hello from Delegate",
     command="echo 'Delegate was here, and opened this pull request by itself.' > DELEGATE-DEMO.md",

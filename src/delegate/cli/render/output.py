@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from delegate.cli.render import terminal
 from delegate.cli.render.terminal import fit, one_line, pad
-from delegate.cli.render.timeline import moment, span
+from delegate.cli.render.timeline import format_duration, parse_time
 
 if TYPE_CHECKING:
     from delegate.client.responses import QuestionData, RelayData, TaskData
@@ -43,28 +43,28 @@ LABEL = 8  # columns of the longest label about the relay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class OutputStyle:
     """Where the text goes: how wide, in colour or not, and when it is read."""
 
     width: int
     colour: bool
     now: datetime
-    folds: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
+    wraps: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
 
     def paint(self, text: str, colour: str) -> str:
-        return terminal.painted(text, colour) if self.colour and colour and text else text
+        return terminal.paint(text, colour) if self.colour and colour and text else text
 
-    def folded(self, text: str, indent: int) -> list[str]:
+    def wrap_text(self, text: str, indent: int) -> list[str]:
         """Text that starts in the column `indent`, as lines that end at the edge; words and paths stay whole."""
         room = self.width - indent
-        if not self.folds or room < PROMPT_MIN or terminal.cells(text) <= room:
+        if not self.wraps or room < PROMPT_MIN or terminal.cells(text) <= room:
             return [text]
         from textwrap import wrap  # noqa: PLC0415  needed only for long text on a terminal
 
         return wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
     def paint_status(self, text: str) -> str:
-        return painted_at(text, 0, text, self)
+        return paint_status_at(text, 0, text, self)
 
 
 def json_line(value: object) -> str:
@@ -72,72 +72,72 @@ def json_line(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TableRow:
     """One of many in a table; the second cell is its status."""
 
     cells: Sequence[str]
-    words: str
+    text: str
     note: str
 
 
-def listing(headings: Sequence[str], last: str, entries: Sequence[Entry], look: Look) -> list[str]:
+def format_table(headings: Sequence[str], last: str, entries: Sequence[TableRow], style: OutputStyle) -> list[str]:
     """A table with the words in its last column; on a terminal too narrow for that, a block for each."""
     rows = [entry.cells for entry in entries]
     widths = [max(map(terminal.cells, column)) for column in zip(headings, *rows, strict=True)]
-    room = look.width - sum(widths) - len(GAP) * len(widths)
+    room = style.width - sum(widths) - len(GAP) * len(widths)
     if room < PROMPT_MIN:
-        return [line for entry in entries for line in _block(entry, look)]
+        return [line for entry in entries for line in _block(entry, style)]
     lines = [_row(headings, widths, last)]
     for entry in entries:
-        line = _row(entry.cells, widths, fit(entry.words, room))
-        lines.append(painted_at(line, widths[0] + len(GAP), entry.cells[1], look))
-        lines += _note(entry, look)
+        line = _row(entry.cells, widths, fit(entry.text, room))
+        lines.append(paint_status_at(line, widths[0] + len(GAP), entry.cells[1], style))
+        lines += _note(entry, style)
     return lines
 
 
-def _note(entry: Entry, look: Look) -> list[str]:
+def _note(entry: TableRow, style: OutputStyle) -> list[str]:
     """Under its row: what matters most stands often at the end, so that on a terminal all of it is shown."""
-    indent, room = "  ", look.width - 2
-    lines = terminal.fold(fit(entry.note, NOTE_MAX), room) if look.folds and room > 1 else [entry.note]
-    return [look.paint(fit(f"{indent}{line}", look.width), "dim") for line in lines if line]
+    indent, room = "  ", style.width - 2
+    lines = terminal.fold(fit(entry.note, NOTE_MAX), room) if style.wraps and room > 1 else [entry.note]
+    return [style.paint(fit(f"{indent}{line}", style.width), "dim") for line in lines if line]
 
 
 def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
     return GAP.join([*(pad(cell, width) for cell, width in zip(row, widths, strict=True)), last]).rstrip()
 
 
-def painted_at(line: str, start: int, status: str, look: Look) -> str:
+def paint_status_at(line: str, start: int, status: str, style: OutputStyle) -> str:
     """The line with each word of the status that stands there in its colour, also when the edge has cut it."""
     word, gap, further = status.partition(" ")
     end = start + len(word)
     colour = STATUS_COLOURS.get(word) or STATUS_COLOURS.get(word.strip("()"), "")
-    rest = painted_at(line[end:], len(gap), further, look) if further else line[end:]
-    return line[:start] + look.paint(line[start:end], colour) + rest
+    rest = paint_status_at(line[end:], len(gap), further, style) if further else line[end:]
+    return line[:start] + style.paint(line[start:end], colour) + rest
 
 
-def _block(entry: Entry, look: Look) -> list[str]:
+def _block(entry: TableRow, style: OutputStyle) -> list[str]:
     name, status, *cells = entry.cells
-    state = fit(f"  {' '.join(filter(None, (status, *cells)))}", look.width)
-    lines = [fit(name, look.width), painted_at(state, 2, status, look)]
-    lines += [fit(f"  {entry.words}", look.width)] if entry.words else []
-    return [*lines, *_note(entry, look)]
+    state = fit(f"  {' '.join(filter(None, (status, *cells)))}", style.width)
+    lines = [fit(name, style.width), paint_status_at(state, 2, status, style)]
+    lines += [fit(f"  {entry.text}", style.width)] if entry.text else []
+    return [*lines, *_note(entry, style)]
 
 
-def task_table(tasks: Sequence[TaskData], look: Look) -> list[str]:
-    entries = [Entry(cells=_cells(task, look.now), words=name_of(task), note=note_of(task)) for task in tasks]
-    return listing(HEADINGS, "PROMPT", entries, look)
+def task_table(tasks: Sequence[TaskData], style: OutputStyle) -> list[str]:
+    entries = [TableRow(cells=_cells(task, style.now), text=task_name(task), note=task_note(task)) for task in tasks]
+    return format_table(HEADINGS, "PROMPT", entries, style)
 
 
 def _cells(task: TaskData, now: datetime) -> tuple[str, ...]:
-    age = span((now - moment(task["createdAt"])).total_seconds())
+    age = format_duration((now - parse_time(task["createdAt"])).total_seconds())
     return one_line(task["taskId"]), task["status"], task["priority"], one_line(task["agent"]), age
 
 
-def name_of(task: TaskData) -> str:
+def task_name(task: TaskData) -> str:
     return one_line(task["title"] or task["prompt"])
 
 
-def note_of(task: TaskData) -> str:
+def task_note(task: TaskData) -> str:
     """What a task asks, why it waits, or how it ended when it did not end well."""
     if asked := open_questions(task):
         return f"asks: {one_line(asked[-1]['text'])}"
@@ -155,13 +155,13 @@ def open_questions(task: TaskData) -> list[QuestionData]:
     return [question for question in task["questions"] if question["answer"] is None and not is_over]
 
 
-def fact_lines(facts: Mapping[str, str | Sequence[str] | None], look: Look) -> list[str]:
+def fact_lines(facts: Mapping[str, str | Sequence[str] | None], style: OutputStyle) -> list[str]:
     """Labels and what is known, one below the other; several lines of one fact stand under each other."""
     known = {label: [value] if isinstance(value, str) else value for label, value in facts.items() if value}
     width = max(map(len, known), default=0)
     lines = []
     for label, values in known.items():
-        folded = [line for value in values for line in look.folded(one_line(value), width + 4)]
+        folded = [line for value in values for line in style.wrap_text(one_line(value), width + 4)]
         lines += [f"  {pad(name, width)}  {line}".rstrip() for name, line in zip_longest([label], folded, fillvalue="")]
     return lines
 
@@ -171,7 +171,7 @@ def rows_in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return [_row(row[:-1], widths[:-1], row[-1]) for row in rows]
 
 
-def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:
+def relay_page(url: str, relay: RelayData, style: OutputStyle) -> list[str]:
     counts = ", ".join(f"{number} {state}" for state, number in relay["tasks"].items() if number)
     facts: Mapping[str, str] = {
         "relay": f"{url} (process {relay['pid']}, version {one_line(relay['version'])})",
@@ -184,19 +184,19 @@ def relay_page(url: str, relay: RelayData, look: Look) -> list[str]:
         f"{pad(start, LABEL)}  {line}"
         for label, value in facts.items()
         if value
-        for start, line in zip_longest([label], look.folded(value, LABEL + 2), fillvalue="")
+        for start, line in zip_longest([label], style.wrap_text(value, LABEL + 2), fillvalue="")
     ]
     if not relay["runners"]:
         return lines
     runners = [
-        Entry(
+        TableRow(
             cells=(one_line(runner["id"]), one_line(runner["name"]), str(runner["pid"]), runner["state"]),
-            words=one_line(runner["taskId"] or ", ".join(runner["agents"])),
+            text=one_line(runner["taskId"] or ", ".join(runner["agents"])),
             note="",
         )
         for runner in relay["runners"]
     ]
-    return [*lines, "", *listing(RUNNER_HEADINGS, "TASK OR AGENTS", runners, look)]
+    return [*lines, "", *format_table(RUNNER_HEADINGS, "TASK OR AGENTS", runners, style)]
 
 
 def _budget(relay: RelayData) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import GAP, Entry, Look, fact_lines, listing
+from delegate.cli.render.output import GAP, OutputStyle, TableRow, fact_lines, format_table
 from delegate.cli.render.terminal import fit, one_line
-from delegate.cli.render.timeline import moment, span
+from delegate.cli.render.timeline import format_duration, parse_time
 from delegate.errors import InvalidSchedule
 from delegate.schedule.zones import zone_named
 
@@ -22,7 +22,7 @@ PROMPT_SHOWN = 400
 STOPPED = {"expired", "failed"}  # not by the one who asks: the message says by what
 RUN_HEADINGS = ("DUE", "OUTCOME", "TASK")
 # How the last run ended, where the status alone would let it seem to have ended well.
-TOLD_OUTCOMES = {
+OUTCOME_LABELS = {
     "started": "task started",
     "failed": "task failed",
     "cancelled": "task cancelled",
@@ -30,31 +30,31 @@ TOLD_OUTCOMES = {
     "overlapped": "overlapped",
     "refused": "refused",
 }
-LATE = 60.0  # seconds after its time from which a run was late
+LATE_AFTER = 60.0  # seconds after its time from which a run was late
 INDENT = "  "
 
 
-def schedule_table(schedules: Sequence[ScheduleData], look: Look) -> list[str]:
-    return listing(HEADINGS, "PROMPT", [_entry(schedule, look) for schedule in schedules], look)
+def schedule_table(schedules: Sequence[ScheduleData], style: OutputStyle) -> list[str]:
+    return format_table(HEADINGS, "PROMPT", [_entry(schedule, style) for schedule in schedules], style)
 
 
-def _entry(schedule: ScheduleData, look: Look) -> Entry:
+def _entry(schedule: ScheduleData, style: OutputStyle) -> TableRow:
     next_run = schedule["nextRunAt"]
     cells = (
         one_line(schedule["scheduleId"]),
         _status(schedule),
-        from_now(next_run, look.now) if next_run else "",
-        fit(_when(schedule), WHEN_MAX),
+        format_relative(next_run, style.now) if next_run else "",
+        fit(_format_timing(schedule), WHEN_MAX),
     )
-    return Entry(cells=cells, words=one_line(schedule["prompt"]), note=_note(schedule))
+    return TableRow(cells=cells, text=one_line(schedule["prompt"]), note=_note(schedule))
 
 
 def _status(schedule: ScheduleData) -> str:
-    outcome = TOLD_OUTCOMES.get(schedule["lastOutcome"] or "")
+    outcome = OUTCOME_LABELS.get(schedule["lastOutcome"] or "")
     return f"{schedule['status']} ({outcome})" if outcome else schedule["status"]
 
 
-def _when(schedule: ScheduleData) -> str:
+def _format_timing(schedule: ScheduleData) -> str:
     if schedule["cronExpression"]:
         return one_line(schedule["cronExpression"])
     return "after another" if schedule["afterSchedule"] else "once"
@@ -66,30 +66,30 @@ def _note(schedule: ScheduleData) -> str:
     return one_line(schedule["message"] or "")
 
 
-def next_lines(schedule: ScheduleData, look: Look) -> list[str]:
+def next_lines(schedule: ScheduleData, style: OutputStyle) -> list[str]:
     """The next runs in the schedule's own zone, or why there is none yet."""
-    lines = [_next(text, schedule["timezone"], look) for text in schedule["nextRuns"]]
+    lines = [_format_next_run(text, schedule["timezone"], style) for text in schedule["nextRuns"]]
     why = schedule["message"] if schedule["status"] in STOPPED else schedule["why"]
     if not lines and why:
         lines = [one_line(why)]
-    return [fit(f"  {line}", look.width) for line in lines]
+    return [fit(f"  {line}", style.width) for line in lines]
 
 
-def _next(text: str, zone: str, look: Look) -> str:
-    due = ": due now" if moment(text) <= look.now else ""
-    return f"{shown_moment(text, zone)}, {from_now(text, look.now)}{due}"
+def _format_next_run(text: str, zone: str, style: OutputStyle) -> str:
+    due = ": due now" if parse_time(text) <= style.now else ""
+    return f"{format_datetime(text, zone)}, {format_relative(text, style.now)}{due}"
 
 
-def schedule_page(detail: ScheduleDetail, look: Look) -> list[str]:
+def schedule_page(detail: ScheduleDetail, style: OutputStyle) -> list[str]:
     schedule = detail["schedule"]
-    lines = [f"{one_line(schedule['scheduleId'])}{GAP}{look.paint_status(_status(schedule))}", ""]
-    lines += fact_lines(_facts(schedule, look), look)
+    lines = [f"{one_line(schedule['scheduleId'])}{GAP}{style.paint_status(_status(schedule))}", ""]
+    lines += fact_lines(_facts(schedule, style), style)
     if not detail["history"]:
         return lines
-    return [*lines, "", *_history(detail["history"], schedule["timezone"], look)]
+    return [*lines, "", *_history(detail["history"], schedule["timezone"], style)]
 
 
-def _facts(schedule: ScheduleData, look: Look) -> dict[str, str | Sequence[str] | None]:
+def _facts(schedule: ScheduleData, style: OutputStyle) -> dict[str, str | Sequence[str] | None]:
     task, zone = schedule["task"], schedule["timezone"]
     prompt, runs = schedule["prompt"], str(schedule["runs"])
     at, expires = schedule["scheduledAt"], schedule["expiresAt"]
@@ -99,17 +99,17 @@ def _facts(schedule: ScheduleData, look: Look) -> dict[str, str | Sequence[str] 
         "directory": str(task.get("workingDirectory") or ""),
         "repository": str(task.get("repository") or ""),
         "cron": schedule["cronExpression"] and f"{schedule['cronExpression']} in {zone}",
-        "at": at and shown_moment(at, zone),
+        "at": at and format_datetime(at, zone),
         "after": _after(schedule),
-        "next": [_next(text, zone, look) for text in schedule["nextRuns"]],
+        "next": [_format_next_run(text, zone, style) for text in schedule["nextRuns"]],
         "why": schedule["why"],
         "message": schedule["message"],
         "if missed": schedule["missedRunPolicy"],
         "runs": runs if schedule["maxRuns"] is None else f"{runs} of {schedule['maxRuns']}",
-        "expires": expires and shown_moment(expires, zone),
+        "expires": expires and format_datetime(expires, zone),
         "pipeline": schedule["pipeline"],
-        "created": shown_moment(schedule["createdAt"], zone),
-        "ended": schedule["endedAt"] and shown_moment(schedule["endedAt"], zone),
+        "created": format_datetime(schedule["createdAt"], zone),
+        "ended": schedule["endedAt"] and format_datetime(schedule["endedAt"], zone),
     }
 
 
@@ -120,40 +120,42 @@ def _after(schedule: ScheduleData) -> str:
     return f"{schedule['afterSchedule']}{delay}"
 
 
-def _history(runs: Sequence[RunData], zone: str, look: Look) -> list[str]:
-    inside = replace(look, width=look.width - len(INDENT))
-    return [f"{INDENT}{line}" for line in listing(RUN_HEADINGS, "", [_run(run, zone) for run in runs], inside)]
+def _history(runs: Sequence[RunData], zone: str, style: OutputStyle) -> list[str]:
+    inside = replace(style, width=style.width - len(INDENT))
+    return [f"{INDENT}{line}" for line in format_table(RUN_HEADINGS, "", [_run(run, zone) for run in runs], inside)]
 
 
-def _run(run: RunData, zone: str) -> Entry:
+def _run(run: RunData, zone: str) -> TableRow:
     missed = f"{run['missed']} more passed over" if run["missed"] else ""
     reason = "" if run["reason"] in {None, run["outcome"]} else run["reason"]
-    told = [] if run["outcome"] == "completed" else [reason, run["message"]]
-    return Entry(
-        cells=(shown_moment(run["occurrence"], zone), run["outcome"], one_line(run["taskId"] or "")),
-        words=", ".join(_course(run)) if run["taskId"] else "",
-        note="; ".join(filter(None, [missed, ": ".join(one_line(words) for words in told if words)])),
+    details = [] if run["outcome"] == "completed" else [reason, run["message"]]
+    return TableRow(
+        cells=(format_datetime(run["occurrence"], zone), run["outcome"], one_line(run["taskId"] or "")),
+        text=", ".join(_run_details(run)) if run["taskId"] else "",
+        note="; ".join(filter(None, [missed, ": ".join(one_line(text) for text in details if text)])),
     )
 
 
-def _course(run: RunData) -> list[str]:
+def _run_details(run: RunData) -> list[str]:
     """How the task of a run went: late, and how long."""
-    late = (moment(run["at"]) - moment(run["occurrence"])).total_seconds()
-    told = [f"{span(late)} late"] if late >= LATE else []
+    late = (parse_time(run["at"]) - parse_time(run["occurrence"])).total_seconds()
+    details = [f"{format_duration(late)} late"] if late >= LATE_AFTER else []
     if run["finishedAt"]:
-        told.append(f"took {span((moment(run['finishedAt']) - moment(run['at'])).total_seconds())}")
-    return told
+        details.append(
+            f"took {format_duration((parse_time(run['finishedAt']) - parse_time(run['at'])).total_seconds())}"
+        )
+    return details
 
 
-def pipeline_table(made: PipelineData, look: Look) -> list[str]:
+def pipeline_table(made: PipelineData, style: OutputStyle) -> list[str]:
     """The steps in their order; each is a schedule of its own."""
     entries = [
-        Entry(
-            cells=(one_line(step["scheduleId"]), _status(step), _starts(step)), words=one_line(step["prompt"]), note=""
+        TableRow(
+            cells=(one_line(step["scheduleId"]), _status(step), _starts(step)), text=one_line(step["prompt"]), note=""
         )
         for step in made["steps"]
     ]
-    return listing(("STEP", "STATUS", "STARTS"), "PROMPT", entries, look)
+    return format_table(("STEP", "STATUS", "STARTS"), "PROMPT", entries, style)
 
 
 def _starts(step: ScheduleData) -> str:
@@ -164,10 +166,10 @@ def _starts(step: ScheduleData) -> str:
 
 def _delay(schedule: ScheduleData) -> str:
     seconds = schedule["delay"] / 1000
-    return f"{seconds:g}s" if seconds < 60 else span(seconds)
+    return f"{seconds:g}s" if seconds < 60 else format_duration(seconds)
 
 
-def shown_moment(text: str, zone: str) -> str:
+def format_datetime(text: str, zone: str) -> str:
     """Thu 2026-02-19 02:00 EST; the seconds only when there are some."""
     moment = datetime.fromisoformat(text).astimezone(_zone_or_utc(zone))
     seconds = f":{moment:%S}" if moment.second else ""
@@ -182,7 +184,7 @@ def _zone_or_utc(name: str) -> tzinfo:
         return UTC
 
 
-def from_now(text: str, now: datetime) -> str:
+def format_relative(text: str, now: datetime) -> str:
     """in 5h12, or 3m ago"""
     seconds = (datetime.fromisoformat(text) - now).total_seconds()
-    return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
+    return f"in {format_duration(seconds)}" if seconds >= 0 else f"{format_duration(-seconds)} ago"

@@ -18,7 +18,7 @@ UNFINISHED = re.compile(r"(?:\r+|\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\
 UNFINISHED_MAX = 4096  # a longer one is no escape sequence but a way to swallow output
 
 
-class Screen:
+class OutputSanitizer:
     """Bytes of an agent as a terminal may show them: colours pass, whatever moves, erases or talks to it does not."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Screen:
         self._held = ""
         if not final and (rest := UNFINISHED.search(text, max(0, len(text) - UNFINISHED_MAX))):
             text, self._held = text[: rest.start()], text[rest.start() :]
-        return SEQUENCE.sub(_allowed, text)
+        return SEQUENCE.sub(_keep_allowed, text)
 
 
-def _allowed(found: re.Match[str]) -> str:
+def _keep_allowed(found: re.Match[str]) -> str:
     if found["line"]:
         return "\n"
     return found[0] if found["colour"] else ""

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import GAP, Look, fact_lines, open_questions
+from delegate.cli.render.output import GAP, OutputStyle, fact_lines, open_questions
 from delegate.cli.render.terminal import one_line
 from delegate.cli.render.timeline import (
     COMMIT_SHOWN,
-    clock,
-    day,
-    event_words,
-    model_shown,
-    moment,
-    preferences,
-    size_of_change,
-    span,
-    spent,
+    format_change_size,
+    format_choices,
+    format_clock,
+    format_day,
+    format_duration,
+    format_event,
+    format_model_name,
+    format_usage,
+    parse_time,
 )
 
 if TYPE_CHECKING:
@@ -41,31 +41,31 @@ MODES = {
 }
 
 
-def task_page(detail: TaskDetail, look: Look) -> list[str]:
+def task_page(detail: TaskDetail, style: OutputStyle) -> list[str]:
     task = detail["task"]
-    lines = [f"{one_line(task['taskId'])}{GAP}{look.paint_status(task['status'])}", ""]
+    lines = [f"{one_line(task['taskId'])}{GAP}{style.paint_status(task['status'])}", ""]
     if asked := open_questions(task):
-        lines += [*_question(task["taskId"], asked, look), ""]
-    lines += fact_lines(_facts(detail, look.now), look)
+        lines += [*_question(task["taskId"], asked, style), ""]
+    lines += fact_lines(_facts(detail, style.now), style)
     lines.append("")
     for event in detail["events"]:
-        lines += _event_lines(event, look)
+        lines += _event_lines(event, style)
     return lines
 
 
-def _event_lines(event: EventData, look: Look) -> list[str]:
-    words, at = event_words(event), clock(event["at"])
+def _event_lines(event: EventData, style: OutputStyle) -> list[str]:
+    text, at = format_event(event), format_clock(event["at"])
     indent = len(at) + 2 * len(GAP)
-    first, *rest = look.folded(words, indent)
-    return [f"  {look.paint(at, 'dim')}  {first}", *(" " * indent + line for line in rest)] if words else []
+    first, *rest = style.wrap_text(text, indent)
+    return [f"  {style.paint(at, 'dim')}  {first}", *(" " * indent + line for line in rest)] if text else []
 
 
-def _question(task_id: str, asked: Sequence[QuestionData], look: Look) -> list[str]:
+def _question(task_id: str, asked: Sequence[QuestionData], style: OutputStyle) -> list[str]:
     """What an agent wants to know, in full, and the command that tells it."""
     lines = []
     for question in asked:
-        texts = [line for text in question["text"].strip().splitlines() for line in look.folded(one_line(text), 2)]
-        lines += [look.paint(f"  {text}".rstrip(), "bold") for text in texts]
+        texts = [line for text in question["text"].strip().splitlines() for line in style.wrap_text(one_line(text), 2)]
+        lines += [style.paint(f"  {text}".rstrip(), "bold") for text in texts]
         lines += [f"    · {one_line(option)}" for option in question["options"]]
     options = asked[-1]["options"] if len(asked) == 1 else []
     answer = f'"{one_line(options[0])}"' if options and _is_plain(options[0]) else "TEXT"
@@ -80,12 +80,12 @@ def _is_plain(text: str) -> bool:
 def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] | None]:
     task = detail["task"]
     return {
-        "prompt": _cut(task["prompt"]),
-        "added": _cut(task["context"] or ""),
+        "prompt": _shorten(task["prompt"]),
+        "added": _shorten(task["context"] or ""),
         "title": task["title"],
         "issue": _issue(task),
-        "agent": " ".join(filter(None, (task["agent"], model_shown(task["model"] or ""), task["effort"]))),
-        "decided": preferences(task["choices"]),
+        "agent": " ".join(filter(None, (task["agent"], format_model_name(task["model"] or ""), task["effort"]))),
+        "decided": format_choices(task["choices"]),
         "directory": task["workingDirectory"],
         "repository": task["repository"],
         "mode": MODES[task["mode"]],
@@ -95,19 +95,19 @@ def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] |
         "reason": _reason(task),
         "message": task["message"],
         "hint": task["advice"],
-        "submitted": f"{day(task['createdAt'])}, {task['priority']}",
-        "ran": _ran(detail["attempts"], now),
-        "not before": task["notBefore"] and day(task["notBefore"]),
-        "used": spent(task["usage"]),
+        "submitted": f"{format_day(task['createdAt'])}, {task['priority']}",
+        "ran": _format_run_time(detail["attempts"], now),
+        "not before": task["notBefore"] and format_day(task["notBefore"]),
+        "used": format_usage(task["usage"]),
         "session": task["sessionId"],
         "checkpoint": _checkpoint(detail["checkpoint"]),
-        "answered": _answered(task),
+        "answered": _answered_questions(task),
         "budget": f"${task['maxBudgetUsd']:g}" if task["maxBudgetUsd"] else None,
         "turns at most": str(task["maxTurns"]) if task["maxTurns"] else None,
     }
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= PROMPT_SHOWN:
         return text
     return f"{text[:PROMPT_SHOWN]}… ({len(text):,} characters)"
@@ -122,11 +122,11 @@ def _lineage(task: TaskData) -> dict[str, str | Sequence[str] | None]:
     """The tasks and the schedule it comes from."""
     others = [one for one in task["dependsOn"] if one != task["continueFrom"]]
     in_spite = ", however they end" if task["onDependencyFailure"] == "run" else ""
-    goes_on = task["context"] is not None or (task["lineage"] != task["taskId"] and task["agent"] != "shell")
+    is_resumed = task["context"] is not None or (task["lineage"] != task["taskId"] and task["agent"] != "shell")
     return {
         "continues": task["continueFrom"],
         "depends on": f"{', '.join(others)}{in_spite}" if others else None,
-        "resumes" if goes_on else "retry of": _chain(task),
+        "resumes" if is_resumed else "retry of": _chain(task),
         "schedule": task["scheduleId"],
     }
 
@@ -146,10 +146,10 @@ def _result(result: ResultData | None) -> dict[str, str | Sequence[str] | None]:
     return {
         "branch": f"{result['branch']}{at}" if result["branch"] else None,
         "pull request": result["pullRequest"],
-        "change": size_of_change(result) if result["files"] else None,
+        "change": format_change_size(result) if result["files"] else None,
         "checks": f"{result['checksPassed']}/{result['checksTotal']} passed" if result["checksTotal"] else None,
         "kept": "work that was not pushed; `delegate workspaces` lists it" if result["isKept"] else None,
-        "summary": _cut(result["summary"]),
+        "summary": _shorten(result["summary"]),
     }
 
 
@@ -174,9 +174,9 @@ def _changed_files(names: Sequence[str] | None) -> str:
     return f"{len(names)} changed file{'' if len(names) == 1 else 's'} ({shown})"
 
 
-def _answered(task: TaskData) -> list[str]:
-    told = [(question["text"], question["answer"]) for question in task["questions"]]
-    return [f"{_cut(text)} → {_cut(answer)}" for text, answer in told if answer is not None]
+def _answered_questions(task: TaskData) -> list[str]:
+    pairs = [(question["text"], question["answer"]) for question in task["questions"]]
+    return [f"{_shorten(text)} → {_shorten(answer)}" for text, answer in pairs if answer is not None]
 
 
 def _reason(task: TaskData) -> str:
@@ -185,10 +185,10 @@ def _reason(task: TaskData) -> str:
     return task["reason"] if task["exitCode"] is None else f"{task['reason']}, exit code {task['exitCode']}"
 
 
-def _ran(attempts: Sequence[AttemptData], now: datetime) -> str:
+def _format_run_time(attempts: Sequence[AttemptData], now: datetime) -> str:
     """For how long something was at work: what lay between two attempts, as a week's wait for an answer, is none."""
     if not attempts:
         return ""
-    ends = (moment(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)
-    took = sum((end - moment(one["startedAt"])).total_seconds() for one, end in zip(attempts, ends, strict=True))
-    return f"{span(took)} on {attempts[-1]['runnerId']}, attempt {attempts[-1]['number']}"
+    ends = (parse_time(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)
+    took = sum((end - parse_time(one["startedAt"])).total_seconds() for one, end in zip(attempts, ends, strict=True))
+    return f"{format_duration(took)} on {attempts[-1]['runnerId']}, attempt {attempts[-1]['number']}"

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from delegate.errors import escaped
+from delegate.errors import escape
 
-WIDTH_ELSEWHERE = 120  # columns when the output is no terminal and COLUMNS is not set
+DEFAULT_WIDTH = 120  # columns when the output is no terminal and COLUMNS is not set
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "bold": "1", "dim": "2"}
 
 
@@ -26,8 +26,8 @@ def width(environ: Mapping[str, str]) -> int:
     if environ.get("COLUMNS", "").isdigit() and int(environ["COLUMNS"]):
         return int(environ["COLUMNS"])
     if not is_terminal(sys.stdout):
-        return WIDTH_ELSEWHERE
-    return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH_ELSEWHERE
+        return DEFAULT_WIDTH
+    return os.get_terminal_size(sys.stdout.fileno()).columns or DEFAULT_WIDTH
 
 
 def is_ascii(environ: Mapping[str, str], stream: TextIO | None) -> bool:
@@ -39,16 +39,16 @@ def is_ascii(environ: Mapping[str, str], stream: TextIO | None) -> bool:
     return locale in {"C", "POSIX"} or encoding.lower().replace("-", "") not in {"utf8", ""}
 
 
-def painted(text: str, *colours: str) -> str:
+def paint(text: str, *colours: str) -> str:
     return f"\x1b[{';'.join(COLOURS[colour] for colour in colours)}m{text}\x1b[0m"
 
 
 def one_line(text: str) -> str:
     """Foreign text in a table: white space folded, everything else that is not printable escaped."""
-    return escaped(" ".join(text.split()))
+    return escape(" ".join(text.split()))
 
 
-def escaped_json(line: str) -> str:
+def escape_json(line: str) -> str:
     """The same JSON, without characters that a terminal or its reader would take for something else."""
     if line.isprintable():
         return line

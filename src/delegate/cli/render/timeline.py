@@ -12,7 +12,7 @@ from delegate.cli.render.terminal import one_line
 if TYPE_CHECKING:
     from delegate.client.responses import EventData, UsageData
 
-QUIET = {
+QUIET_KINDS = {
     "submitted",
     "ready",
     "claimed",
@@ -28,20 +28,20 @@ TODO_MARKS = {"completed": "x", "in_progress": ">"}
 Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here and nowhere else
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """A time of the relay on the clock of the reader."""
     return datetime.fromisoformat(text).astimezone()
 
 
-def clock(text: str) -> str:
-    return moment(text).strftime("%H:%M:%S")
+def format_clock(text: str) -> str:
+    return parse_time(text).strftime("%H:%M:%S")
 
 
-def day(text: str) -> str:
-    return moment(text).strftime("%Y-%m-%d %H:%M:%S")
+def format_day(text: str) -> str:
+    return parse_time(text).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length of time in at most five characters: 0.4s, 59s, 3m, 2h05, 4d."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f}s"
@@ -54,63 +54,63 @@ def span(seconds: float) -> str:
     return f"{int(seconds // 86_400)}d"
 
 
-def spent(usage: UsageData) -> str:
+def format_usage(usage: UsageData) -> str:
     """What the agent used, in words; empty when it told nothing."""
-    words = []
+    parts = []
     if usage["inputTokens"] or usage["outputTokens"]:
         cached = usage["cacheReadTokens"] + usage["cacheWriteTokens"]
-        words.append(f"{usage['inputTokens'] + cached:,} tokens in, {usage['outputTokens']:,} out")
+        parts.append(f"{usage['inputTokens'] + cached:,} tokens in, {usage['outputTokens']:,} out")
     if usage["costUsd"]:
-        words.append(f"${usage['costUsd']:.4f}")
+        parts.append(f"${usage['costUsd']:.4f}")
     if usage["turns"]:
-        words.append("1 turn" if usage["turns"] == 1 else f"{usage['turns']} turns")
-    return ", ".join(words)
+        parts.append("1 turn" if usage["turns"] == 1 else f"{usage['turns']} turns")
+    return ", ".join(parts)
 
 
-def event_words(event: EventData) -> str:
+def format_event(event: EventData) -> str:
     """One event as a line; empty for what no reader needs."""
-    say = WORDS.get(event["kind"])
-    return "" if say is None else say(event["data"])
+    formatter = FORMATTERS.get(event["kind"])
+    return "" if formatter is None else formatter(event["data"])
 
 
-def _claimed(data: Data) -> str:
+def _format_claimed(data: Data) -> str:
     return f"claimed by {_text(data, 'runnerId')}, attempt {_text(data, 'attempt')}"
 
 
-def _started(data: Data) -> str:
+def _format_started(data: Data) -> str:
     return f"started {_text(data, 'argv0')}, process {_text(data, 'pid')}"
 
 
-def _session(data: Data) -> str:
+def _format_session(data: Data) -> str:
     model = _text(data, "model")
     return f"session {_text(data, 'sessionId')}" + (f", model {model}" if model else "")
 
 
-def _tool(data: Data) -> str:
+def _format_tool(data: Data) -> str:
     return f"tool  {_text(data, 'name')} {_text(data, 'summary')}".rstrip()
 
 
-def _todo(data: Data) -> str:
+def _format_todo(data: Data) -> str:
     entries = _entries(data, "items")
     marks = (f"[{TODO_MARKS.get(_text(item, 'state'), ' ')}] {_text(item, 'title')}" for item in entries)
     return f"todo  {'  '.join(marks)}"
 
 
-def _question(data: Data) -> str:
+def _format_question(data: Data) -> str:
     options = data.get("options")
     listed = [one_line(str(option)) for option in options] if isinstance(options, list) else []
     return f"asks: {_text(data, 'text')}" + (f" ({' / '.join(listed)})" if listed else "")
 
 
-def _preferences(data: Data) -> str:
-    return f"preferences: {preferences(_entries(data, 'choices'))}"
+def _format_preferences(data: Data) -> str:
+    return f"preferences: {format_choices(_entries(data, 'choices'))}"
 
 
-def _workspace(data: Data) -> str:
+def _format_workspace(data: Data) -> str:
     return f"workspace on branch {_text(data, 'branch')}, from {_text(data, 'base')} at {_short(data, 'baseCommit')}"
 
 
-def _setup(data: Data) -> str:
+def _format_setup(data: Data) -> str:
     carried = data.get("carried")
     if isinstance(carried, list):
         return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
@@ -120,57 +120,64 @@ def _setup(data: Data) -> str:
     return f"setup  {_text(data, 'command')} · {ending}"
 
 
-def _check(data: Data) -> str:
+def _format_check(data: Data) -> str:
     verdict = "" if data.get("ok") is True else "failed · "
     return f"check  {_text(data, 'command')} · {verdict}{_text(data, 'line')}"
 
 
-def _commit(data: Data) -> str:
-    return f"commit {_short(data, 'commit')}, {size_of_change(data)}"
+def _format_commit(data: Data) -> str:
+    return f"commit {_short(data, 'commit')}, {format_change_size(data)}"
 
 
-def _push(data: Data) -> str:
+def _format_push(data: Data) -> str:
     return f"pushed {_text(data, 'branch')} at {_short(data, 'commit')}"
 
 
-def _pull_request(data: Data) -> str:
+def _format_pull_request(data: Data) -> str:
     words = [word for word, key in (("draft", "draft"), ("was there already", "adopted")) if data.get(key) is True]
     return f"pull request {_text(data, 'url')}" + (f" ({', '.join(words)})" if words else "")
 
 
-def _prompt(data: Data) -> str:
+def _format_prompt(data: Data) -> str:
     count = data.get("characters")
     return f"prompt of {count:,} characters" if isinstance(count, int) else "prompt"
 
 
-def preferences(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in Data
+def format_choices(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in Data
     """What was decided, and by whom: agent codex (label), base main (.delegate.toml)."""
-    told = [(_text(one, "field"), _text(one, "value"), _text(one, "source")) for one in choices]
-    shown = [(field, model_shown(value) if field == "model" else value, source) for field, value, source in told]
+    choice_texts = [(_text(one, "field"), _text(one, "value"), _text(one, "source")) for one in choices]
+    shown = [
+        (field, format_model_name(value) if field == "model" else value, source)
+        for field, value, source in choice_texts
+    ]
     return ", ".join(f"{field} {value} ({source})" for field, value, source in shown)
 
 
-def model_shown(model: str) -> str:
-    """As thinking.shown_model, which is slow to load."""
+def format_model_name(model: str) -> str:
+    """The same as `preferences.models.short_model_name`, which is slow to load."""
     return SHORT_MODEL.sub(r"\1", model)
 
 
-def size_of_change(data: Data) -> str:
+def format_change_size(data: Data) -> str:
     files = data.get("files")
     return f"{files} file{'' if files == 1 else 's'}, +{_text(data, 'additions')} −{_text(data, 'deletions')}"
 
 
-def _parked(data: Data) -> str:
+def _format_parked(data: Data) -> str:
     until = _text(data, "until")
-    return f"parked ({_text(data, 'reason')})" + (f" until {day(until)}" if until else "")
+    return f"parked ({_text(data, 'reason')})" + (f" until {format_day(until)}" if until else "")
 
 
-def _released(data: Data) -> str:
+def _format_released(data: Data) -> str:
     message = _text(data, "message")
-    return message if _text(data, "reason") == "question" else _with("handed back to the queue", "message")(data)
+    return (
+        message
+        if _text(data, "reason") == "question"
+        else _label_formatter("handed back to the queue", "message")(data)
+    )
 
 
-def _finished(data: Data) -> str:
+def _format_finished(data: Data) -> str:
     state, reason, message = _text(data, "state"), _text(data, "reason"), _text(data, "message")
     code = data.get("exitCode")
     words = [] if reason in {"", "done", state} else [reason]
@@ -180,12 +187,12 @@ def _finished(data: Data) -> str:
     return f"{ending}: {message}" if message and message != reason else ending
 
 
-def _with(label: str, key: str) -> Callable[[Data], str]:
-    def words(data: Data) -> str:
+def _label_formatter(label: str, key: str) -> Callable[[Data], str]:
+    def format_data(data: Data) -> str:
         value = _text(data, key)
         return f"{label}: {value}" if value else label
 
-    return words
+    return format_data
 
 
 def _entries(data: Data, key: str) -> list[Data]:
@@ -203,32 +210,32 @@ def _text(data: Data, key: str) -> str:
     return "" if value is None else one_line(str(value))
 
 
-WORDS: dict[str, Callable[[Data], str] | None] = {
+FORMATTERS: dict[str, Callable[[Data], str] | None] = {
     "submitted": lambda _: "submitted",
     "ready": lambda _: "all that it waited for has ended",
-    "claimed": _claimed,
-    "started": _started,
-    "session": _session,
+    "claimed": _format_claimed,
+    "started": _format_started,
+    "session": _format_session,
     "message": lambda data: _text(data, "text"),
-    "tool": _tool,
-    "todo": _todo,
+    "tool": _format_tool,
+    "todo": _format_todo,
     "usage": None,  # the sum stands at the top of the page
-    "question": _question,
-    "answer": _with("answered", "text"),
-    "warning": _with("warning", "text"),
-    "preferences": _preferences,
-    "workspace": _workspace,
-    "setup": _setup,
-    "prompt": _prompt,
-    "check": _check,
-    "commit": _commit,
-    "push": _push,
-    "pull_request": _pull_request,
+    "question": _format_question,
+    "answer": _label_formatter("answered", "text"),
+    "warning": _label_formatter("warning", "text"),
+    "preferences": _format_preferences,
+    "workspace": _format_workspace,
+    "setup": _format_setup,
+    "prompt": _format_prompt,
+    "check": _format_check,
+    "commit": _format_commit,
+    "push": _format_push,
+    "pull_request": _format_pull_request,
     "output": None,  # has its own command
     "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped on the runner",
-    "released": _released,
-    "parked": _parked,
-    "lost": _with("lost with its runner", "runnerId"),
-    "cancel_requested": _with("cancel requested", "reason"),
-    "finished": _finished,
+    "released": _format_released,
+    "parked": _format_parked,
+    "lost": _label_formatter("lost with its runner", "runnerId"),
+    "cancel_requested": _label_formatter("cancel requested", "reason"),
+    "finished": _format_finished,
 }

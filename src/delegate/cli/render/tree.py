@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import ABOVE, GAP, PROMPT_MIN, Look, name_of, painted_at
+from delegate.cli.render.output import ABOVE, GAP, PROMPT_MIN, OutputStyle, paint_status_at, task_name
 from delegate.cli.render.terminal import cells, fit, one_line, pad
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ class Node:
     outside: tuple[str, ...]  # dependencies that are not drawn
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         more = f" and {len(self.outside) - 1} more" if len(self.outside) > 1 else ""
         after = f"(after {one_line(self.outside[0])}{more}) " if self.outside else ""
-        return after + name_of(self.task)
+        return after + task_name(self.task)
 
     def prefix(self, marks: Marks) -> str:
         if not self.lasts:
@@ -59,26 +59,26 @@ def _bars(lasts: Sequence[bool], marks: Marks) -> str:
     return "".join(marks.space if last else marks.bar for last in lasts)
 
 
-def draw(tasks: Sequence[TaskData], look: Look, marks: Marks) -> list[str]:
+def draw(tasks: Sequence[TaskData], style: OutputStyle, marks: Marks) -> list[str]:
     """All graphs among the tasks, the one with the newest task first; a task with several dependencies stands once."""
-    graphs = [list(_nodes(graph)) for graph in connected(tasks)]
+    graphs = [list(_nodes(graph)) for graph in connected_components(tasks)]
     nodes = [node for graph in graphs for node in graph]
     ids = max(cells(_id(node)) for node in nodes)
     states = max(len(_state(node)) for node in nodes)
-    most = look.width - ids - states - 2 * len(GAP) - PROMPT_MIN
+    most = style.width - ids - states - 2 * len(GAP) - PROMPT_MIN
     if most < PREFIX_MIN:
         narrow = NARROW[marks]
-        return [line for node in nodes for line in _two_lines(node, look, narrow, look.width - ids)]
+        return [line for node in nodes for line in _two_lines(node, style, narrow, style.width - ids)]
     labels = [[_cut_left(node.prefix(marks), most, marks) + _id(node) for node in graph] for graph in graphs]
     width = max(cells(label) for graph in labels for label in graph)
     drawn = [
-        [_line(node, pad(label, width), states, look, marks) for node, label in zip(graph, names, strict=True)]
+        [_line(node, pad(label, width), states, style, marks) for node, label in zip(graph, names, strict=True)]
         for graph, names in zip(graphs, labels, strict=True)
     ]
-    return _apart(drawn)
+    return _separate_graphs(drawn)
 
 
-def _apart(graphs: Sequence[list[str]]) -> list[str]:
+def _separate_graphs(graphs: Sequence[list[str]]) -> list[str]:
     """An empty line around every graph of more than one task."""
     lines: list[str] = []
     before = 1
@@ -90,20 +90,20 @@ def _apart(graphs: Sequence[list[str]]) -> list[str]:
     return lines
 
 
-def _line(node: Node, label: str, states: int, look: Look, marks: Marks) -> str:
+def _line(node: Node, label: str, states: int, style: OutputStyle, marks: Marks) -> str:
     state = _state(node)
-    room = look.width - cells(label) - states - 2 * len(GAP)
-    words = "" if node.is_repeated else fit(node.words, room, marks.cut)
+    room = style.width - cells(label) - states - 2 * len(GAP)
+    words = "" if node.is_repeated else fit(node.text, room, marks.cut)
     line = f"{label}{GAP}{pad(state, states)}{GAP}{words}".rstrip()
-    return painted_at(line, len(label) + len(GAP), state, look)
+    return paint_status_at(line, len(label) + len(GAP), state, style)
 
 
-def _two_lines(node: Node, look: Look, marks: Marks, most: int) -> list[str]:
-    first = fit(_cut_left(node.prefix(marks), most, marks) + _id(node), look.width, marks.cut)
+def _two_lines(node: Node, style: OutputStyle, marks: Marks, most: int) -> list[str]:
+    first = fit(_cut_left(node.prefix(marks), most, marks) + _id(node), style.width, marks.cut)
     below = _cut_left(node.below(marks), most, marks)
-    words = "" if node.is_repeated else f" {node.words}"
-    second = fit(f"{below}{_state(node)}{words}", look.width, marks.cut)
-    return [first, painted_at(second, len(below), _state(node), look)]
+    words = "" if node.is_repeated else f" {node.text}"
+    second = fit(f"{below}{_state(node)}{words}", style.width, marks.cut)
+    return [first, paint_status_at(second, len(below), _state(node), style)]
 
 
 def _cut_left(prefix: str, most: int, marks: Marks) -> str:
@@ -119,7 +119,7 @@ def _state(node: Node) -> str:
     return ABOVE if node.is_repeated else node.task["status"]
 
 
-def connected(tasks: Sequence[TaskData]) -> list[list[TaskData]]:
+def connected_components(tasks: Sequence[TaskData]) -> list[list[TaskData]]:
     """The graphs that have no task in common, in the order of their first task; the tasks keep their order."""
     edges: dict[str, set[str]] = {task["taskId"]: set() for task in tasks}
     for task in tasks:

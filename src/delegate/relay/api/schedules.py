@@ -9,11 +9,11 @@ from fastapi.responses import Response
 
 from delegate.model import ScheduleId
 from delegate.relay import scheduling
-from delegate.relay.auth import owner
+from delegate.relay.auth import require_owner
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, relay_of, schedule_in_path
 from delegate.relay.schedule_views import schedule_view
-from delegate.relay.views import answer, task_view
+from delegate.relay.views import respond, task_view
 from delegate.schedule.model import ScheduleState
 from delegate.wire.basics import ScheduleCursor
 from delegate.wire.schedules import (
@@ -31,7 +31,7 @@ from delegate.wire.schedules import (
 SEEN = "The request key was seen before"
 SCHEDULE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": ScheduleDetail, "description": SEEN}}
 PIPELINE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": PipelineView, "description": SEEN}}
-router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+router = APIRouter(prefix="/api", dependencies=[Depends(require_owner)], responses=PROBLEMS)
 ScheduleInPath = Annotated[ScheduleId, Depends(schedule_in_path)]
 ScheduleBody = Annotated[ScheduleRequest, Depends(JsonBody(ScheduleRequest))]
 PipelineBody = Annotated[PipelineRequest, Depends(JsonBody(PipelineRequest))]
@@ -43,7 +43,7 @@ CancelBody = Annotated[CancelScheduleRequest, Depends(JsonBody(CancelScheduleReq
 async def create_schedule(request: Request, body: ScheduleBody) -> Response:
     created = await scheduling.create(relay_of(request), body)
     view = ScheduleDetail(schedule=schedule_view(created.schedule), history=[])
-    return answer(view, 201 if created.is_new else 200)
+    return respond(view, 201 if created.is_new else 200)
 
 
 @router.post("/pipelines", status_code=201, response_model=PipelineView, responses=PIPELINE_SEEN)
@@ -51,7 +51,7 @@ async def create_pipeline(request: Request, body: PipelineBody) -> Response:
     """Steps that run one after the other, each going on from the one before; a failed one stops the rest."""
     created = await scheduling.create_pipeline(relay_of(request), body)
     view = PipelineView(pipeline_id=created.steps[0].id, steps=[schedule_view(step) for step in created.steps])
-    return answer(view, 201 if created.is_new else 200)
+    return respond(view, 201 if created.is_new else 200)
 
 
 @router.get("/schedules", response_model=SchedulePage)
@@ -61,7 +61,7 @@ async def list_schedules(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     cursor: Annotated[ScheduleCursor | None, Query()] = None,
 ) -> Response:
-    return answer(await scheduling.page(relay_of(request), status, limit, cursor))
+    return respond(await scheduling.page(relay_of(request), status, limit, cursor))
 
 
 @router.get("/schedules/{schedule_id}", response_model=ScheduleDetail)
@@ -70,21 +70,21 @@ async def show_schedule(
     schedule_id: ScheduleInPath,
     history_limit: Annotated[int, Query(alias="historyLimit", ge=1, le=100)] = 10,
 ) -> Response:
-    return answer(await scheduling.detail(relay_of(request), schedule_id, history_limit))
+    return respond(await scheduling.detail(relay_of(request), schedule_id, history_limit))
 
 
 @router.post("/schedules/{schedule_id}/pause", response_model=ScheduleView)
 async def pause_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    return answer(schedule_view(await scheduling.pause(relay_of(request), schedule_id, body.reason)))
+    return respond(schedule_view(await scheduling.pause(relay_of(request), schedule_id, body.reason)))
 
 
 @router.post("/schedules/{schedule_id}/resume", response_model=ScheduleView)
 async def resume_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    return answer(schedule_view(await scheduling.resume(relay_of(request), schedule_id, body.reason)))
+    return respond(schedule_view(await scheduling.resume(relay_of(request), schedule_id, body.reason)))
 
 
 @router.post("/schedules/{schedule_id}/cancel", response_model=CancelledSchedule)
 async def cancel_schedule(request: Request, schedule_id: ScheduleInPath, body: CancelBody) -> Response:
     done = await scheduling.cancel(relay_of(request), schedule_id, body.reason, with_tasks=body.cancel_tasks)
     tasks = [task_view(task) for task in done.tasks]
-    return answer(CancelledSchedule(schedule=schedule_view(done.schedule), tasks=tasks))
+    return respond(CancelledSchedule(schedule=schedule_view(done.schedule), tasks=tasks))

@@ -12,20 +12,20 @@ from fastapi.responses import Response, StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from delegate import __version__
-from delegate.config.settings import shown_settings
+from delegate.config.settings import public_settings
 from delegate.intake import batch, retry
 from delegate.intake import submit as intake
 from delegate.intake.from_wire import request_of
 from delegate.intake.messages import send_message
 from delegate.model import Task
 from delegate.queue import finish, questions
-from delegate.queue.ending import Moved
+from delegate.queue.ending import Transition
 from delegate.relay import feeds, views
-from delegate.relay.auth import owner
-from delegate.relay.notify import tell
+from delegate.relay.auth import require_owner
+from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, Relay, TaskInPath, relay_of
-from delegate.relay.views import answer, change_view, runner_view, task_view
+from delegate.relay.views import change_view, respond, runner_view, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
@@ -33,8 +33,8 @@ from delegate.wire.basics import TaskCursor, TaskStatus
 from delegate.wire.parts import ChangeView
 from delegate.wire.tasks import (
     AnswerRequest,
-    BatchAnswer,
     BatchRequest,
+    BatchResponse,
     CancelRequest,
     GraphView,
     MessageRequest,
@@ -52,7 +52,7 @@ from delegate.wire.tasks import (
 SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was seen before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
+router = APIRouter(prefix="/api", dependencies=[Depends(require_owner)], responses=PROBLEMS)
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
@@ -66,24 +66,24 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     submitted = await intake.submit(relay.database, request_of(body), relay.settings, relay.now())
-    return _submitted(relay, submitted)
+    return _respond_submitted(relay, submitted)
 
 
 async def submit_task_quickly(request: Request) -> Response:
     """The door above without FastAPI before it, which takes a fifth of the time of a submit; these come in crowds."""
-    await owner(request)
+    await require_owner(request)
     return await submit_task(request, await submit_body(request))
 
 
-@router.post("/tasks/batch", status_code=201, response_model=BatchAnswer)
+@router.post("/tasks/batch", status_code=201, response_model=BatchResponse)
 async def submit_tasks(request: Request, body: BatchBody) -> Response:
     """All of them or none, in one commit."""
     relay = relay_of(request)
-    entries = [batch.Entry(request=request_of(entry), name=entry.name) for entry in body.tasks]
+    entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
     submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
     for one in submitted:
-        tell(relay.hub, Moved(task=one.task))
-    return answer(BatchAnswer(tasks=[task_view(one.task) for one in submitted]), 201)
+        notify(relay.hub, Transition(task=one.task))
+    return respond(BatchResponse(tasks=[task_view(one.task) for one in submitted]), 201)
 
 
 @router.get("/tasks", response_model=TaskPage)
@@ -93,12 +93,12 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     cursor: Annotated[TaskCursor | None, Query()] = None,
 ) -> Response:
-    return answer(await views.task_page(relay_of(request), status, limit, cursor))
+    return respond(await views.task_page(relay_of(request), status, limit, cursor))
 
 
 @router.get("/tasks/{task_id}", response_model=TaskDetail)
 async def show_task(request: Request, task_id: TaskInPath) -> Response:
-    return answer(await views.task_detail(relay_of(request), task_id))
+    return respond(await views.task_detail(relay_of(request), task_id))
 
 
 @router.get("/tasks/{task_id}/graph", response_model=GraphView)
@@ -106,21 +106,21 @@ async def show_graph(request: Request, task_id: TaskInPath) -> Response:
     """What it waits for and what waits for it, near and far."""
     relay = relay_of(request)
     graph = await graph_of(relay.database, task_id, relay.rules, relay.now())
-    return answer(GraphView(tasks=[task_view(task, graph.around) for task in graph.tasks], is_cut=graph.is_cut))
+    return respond(GraphView(tasks=[task_view(task, graph.snapshot) for task in graph.tasks], is_cut=graph.is_cut))
 
 
 @router.post("/tasks/{task_id}/cancel", response_model=TaskView)
 async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -> Response:
     relay = relay_of(request)
-    moved = await finish.cancel(relay.database, task_id, body.reason, relay.now())
-    tell(relay.hub, moved)
-    return await _task_answer(relay, moved.task)
+    transition = await finish.cancel(relay.database, task_id, body.reason, relay.now())
+    notify(relay.hub, transition)
+    return await _respond_with_task(relay, transition.task)
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
 async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
     relay = relay_of(request)
-    return _submitted(relay, await retry.retry(relay.database, task_id, body.request_key, relay.now()))
+    return _respond_submitted(relay, await retry.retry(relay.database, task_id, body.request_key, relay.now()))
 
 
 @router.post("/tasks/{task_id}/resume", status_code=201, response_model=TaskView, responses=SEEN)
@@ -128,22 +128,22 @@ async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -
     """A new task that goes on where this one stopped, in the same workspace and the same session of the agent."""
     relay = relay_of(request)
     resumed = await retry.resume(relay.database, task_id, body.context, request_key=body.request_key, now=relay.now())
-    return _submitted(relay, resumed)
+    return _respond_submitted(relay, resumed)
 
 
 @router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
 async def message_task(request: Request, task_id: TaskInPath, body: MessageBody) -> Response:
     relay = relay_of(request)
     task = await send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
-    relay.hub.alert(task.id)
-    return await _task_answer(relay, task, status=202)
+    relay.hub.notify_with_holder(task.id)
+    return await _respond_with_task(relay, task, status=202)
 
 
 @router.get("/tasks/{task_id}/output", response_model=OutputView)
 async def show_output(
     request: Request, task_id: TaskInPath, tail: Annotated[int, Query(ge=1, le=10_000)] = 10_000
 ) -> Response:
-    return answer(await feeds.last_lines(relay_of(request).database, task_id, tail))
+    return respond(await feeds.last_lines(relay_of(request).database, task_id, tail))
 
 
 @router.get("/tasks/{task_id}/output/raw", response_class=StreamingResponse, responses=BYTES)
@@ -158,13 +158,13 @@ async def show_raw_output(
 @router.get("/tasks/{task_id}/diff", response_model=ChangeView)
 async def show_change(request: Request, task_id: TaskInPath) -> Response:
     """The change against the base, as the last attempt that made one has left it."""
-    return answer(change_view(await follow.change_of(relay_of(request).database, task_id)))
+    return respond(change_view(await follow.change_of(relay_of(request).database, task_id)))
 
 
 @router.get("/tasks/{task_id}/prompt", response_model=PromptView)
 async def show_prompt(request: Request, task_id: TaskInPath) -> Response:
     given = await follow.prompt_of(relay_of(request).database, task_id)
-    return answer(PromptView(text=given.text, is_rendered=given.is_rendered))
+    return respond(PromptView(text=given.text, is_rendered=given.is_rendered))
 
 
 @router.get("/tasks/{task_id}/stream", response_class=EventSourceResponse, responses=EVENTS)
@@ -189,7 +189,7 @@ async def follow_all(
     after = feeds.parse_event_id(request.headers.get("last-event-id"))
     if after is None:
         after = await follow.end_of_feed(relay.database) if start == "now" else 0
-    return _events(feeds.feed_of_all(relay, after))
+    return _events(feeds.all_tasks_feed(relay, after))
 
 
 @router.get("/relay", response_model=RelayView)
@@ -197,9 +197,9 @@ async def show_relay(request: Request) -> Response:
     relay = relay_of(request)
     now = relay.now()
     state = await follow.relay_state(relay.database, now)
-    around = await follow.surroundings(relay.database, relay.rules, now)
+    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, now)
     working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
-    shown = answer(
+    shown = respond(
         RelayView(
             version=__version__,
             pid=os.getpid(),
@@ -208,8 +208,8 @@ async def show_relay(request: Request) -> Response:
             daily_budget_usd=relay.settings.daily_budget_usd,
             spent_today_usd=state.spent_today_usd,
             tasks={name.value: count for name, count in state.counts.items()},
-            settings=shown_settings(relay.settings),
-            runners=[runner_view(runner, around, working.get(runner.id)) for runner in state.runners],
+            settings=public_settings(relay.settings),
+            runners=[runner_view(runner, snapshot, working.get(runner.id)) for runner in state.runners],
         )
     )
     # The one answer that tells the time: `delegate doctor` compares clocks, all others are the faster without.
@@ -221,17 +221,16 @@ def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:
     return EventSourceResponse(feed, ping=feeds.PING_SECONDS)
 
 
-def _submitted(relay: Relay, submitted: intake.Submitted) -> Response:
-    tell(relay.hub, Moved(task=submitted.task))
-    return answer(task_view(submitted.task), 201 if submitted.is_new else 200)
+def _respond_submitted(relay: Relay, submitted: intake.SubmittedTask) -> Response:
+    notify(relay.hub, Transition(task=submitted.task))
+    return respond(task_view(submitted.task), 201 if submitted.is_new else 200)
 
 
-async def _task_answer(relay: Relay, task: Task, status: int = 200) -> Response:
-    around = await follow.surroundings(relay.database, relay.rules, relay.now(), [task])
-    return answer(task_view(task, around), status)
+async def _respond_with_task(relay: Relay, task: Task, status: int = 200) -> Response:
+    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, relay.now(), [task])
+    return respond(task_view(task, snapshot), status)
 
 
-router = APIRouter(prefix="/api", dependencies=[Depends(owner)], responses=PROBLEMS)
 AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]
 
 
@@ -241,5 +240,5 @@ async def answer_task(request: Request, task_id: TaskInPath, body: AnswerBody) -
     relay = relay_of(request)
     now = relay.now()
     task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=now)
-    tell(relay.hub, Moved(task=task))
-    return answer(task_view(task, await follow.surroundings(relay.database, relay.rules, now)))
+    notify(relay.hub, Transition(task=task))
+    return respond(task_view(task, await follow.read_queue_snapshot(relay.database, relay.rules, now)))

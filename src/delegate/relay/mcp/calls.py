@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from delegate.errors import DelegateError, InvalidField
 from delegate.model import AttemptId
-from delegate.relay.problems import Found, fault, model_at, said
+from delegate.relay.problems import ErrorDetails, describe_error, fault, model_at
 from delegate.relay.requests import Relay
 from delegate.wire.basics import Name, Wire
 from delegate.wire.tasks import Agent, Directory
@@ -21,16 +21,16 @@ from delegate.wire.tasks import Agent, Directory
 # Headers: where the client is, and the agent that its settings name.
 DIRECTORY, MACHINE, DEFAULT_AGENT = "delegate-directory", "delegate-machine", "delegate-default-agent"
 REQUEST_KEY = "delegate/requestKey"  # in _meta: the same call sent again has the same one
-CONNECT = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
+CONNECT_ADVICE = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
 P = TypeVar("P", bound=Wire)
-Where = dict[str, str]
+TaskLocation = dict[str, str]
 directories = TypeAdapter[str](Directory)
 agents = TypeAdapter[str](Agent)
 names = TypeAdapter[str](Name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolCall:
     relay: Relay
     attempt_id: AttemptId | None  # whose agent calls; None: the relay's owner
     headers: Mapping[str, str]
@@ -45,25 +45,25 @@ class Call:
     def default_agent(self) -> str | None:
         return header(self.headers, DEFAULT_AGENT, agents)
 
-    def where(self, directory: str | None, repository: str | None) -> Where:
+    def locate(self, directory: str | None, repository: str | None) -> TaskLocation:
         """Where a task works that names these: in a directory of the client's machine, or wherever git can fetch."""
         if repository is not None:
-            return self._where_of_repository(directory, repository)
+            return self._locate_repository(directory, repository)
         machine = self.machine
         if directory is None:
             directory = header(self.headers, DIRECTORY, directories)
             if directory is None or machine is None:
-                unknown = f"has not said where it is: {CONNECT}"
+                unknown = f"has not said where it is: {CONNECT_ADVICE}"
                 gone = "is in no directory, or in one that does not exist any more: name an absolute path"
                 why = f"is missing, and the client {unknown if machine is None else gone}, or name a repository"
                 raise InvalidField(field="workingDirectory", why=why)
         elif machine is None:
             raise InvalidField(
-                field="workingDirectory", why=f"is on a machine that the client has not named: {CONNECT}"
+                field="workingDirectory", why=f"is on a machine that the client has not named: {CONNECT_ADVICE}"
             )
         return {"working_directory": directory, "machine": machine}
 
-    def _where_of_repository(self, directory: str | None, repository: str) -> Where:
+    def _locate_repository(self, directory: str | None, repository: str) -> TaskLocation:
         where = {"repository": repository}
         if directory is not None:
             where["working_directory"] = directory  # intake knows what is wrong with that
@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToolResult:
     """What a tool answers: for programs, and in a few words for everybody else."""
 
     answer: Wire
@@ -88,7 +88,7 @@ def header(headers: Mapping[str, str], name: str, kind: TypeAdapter[str]) -> str
     try:
         return kind.validate_python(unquote_to_bytes(given.encode("latin-1")).decode())
     except ValidationError as error:
-        raise InvalidField(field=name, why=said(error.errors()[0])) from None
+        raise InvalidField(field=name, why=describe_error(error.errors()[0])) from None
     except UnicodeDecodeError:
         raise InvalidField(field=name, why="is not UTF-8; send it percent-encoded") from None
 
@@ -100,10 +100,10 @@ def request_key(meta: Mapping[str, Any] | None) -> str | None:
     try:
         return names.validate_python(given, strict=True)
     except ValidationError as error:
-        raise InvalidField(field=f"_meta.{REQUEST_KEY}", why=said(error.errors()[0])) from None
+        raise InvalidField(field=f"_meta.{REQUEST_KEY}", why=describe_error(error.errors()[0])) from None
 
 
-def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
+def parse_arguments(model: type[P], arguments: Mapping[str, Any]) -> P:
     """As strictly as the other door takes a body: what JSON says about types counts, and no other name is known."""
     try:
         return model.model_validate_json(to_json(arguments), strict=True, by_alias=True, by_name=False)
@@ -115,7 +115,7 @@ def parsed(model: type[P], arguments: Mapping[str, Any]) -> P:
         raise argument_fault(model, min(found, key=lambda one: one["type"] != "extra_forbidden")) from None
 
 
-def argument_fault(model: type[Wire], found: Found) -> DelegateError:
+def argument_fault(model: type[Wire], found: ErrorDetails) -> DelegateError:
     where = found["loc"]
     if found["type"] != "extra_forbidden":
         return fault(found, model)

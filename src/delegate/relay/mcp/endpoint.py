@@ -15,20 +15,20 @@ from starlette.types import Receive, Scope, Send
 
 from delegate.errors import Stopping, Unauthenticated
 from delegate.model import Attempt
-from delegate.relay.auth import agent_attempt, bearer, owner
-from delegate.relay.mcp.messages import in_short
-from delegate.relay.notify import AGENTS
+from delegate.relay.auth import agent_attempt, bearer_token, require_owner
+from delegate.relay.mcp.messages import shorten_errors
+from delegate.relay.notify import AGENTS_KEY
 from delegate.relay.requests import Relay
 from delegate.tokens import AGENT_PREFIX
 
 if TYPE_CHECKING:
     from delegate.relay.mcp.servers import Servers
 
-LISTENING = 3600.0  # seconds; any number will do
-CALLS_PATIENCE = 2.0  # seconds for calls under way when the relay stops; less than it has for itself
+WAIT_SECONDS = 3600.0  # seconds; any number will do
+CALLS_STOP_TIMEOUT = 2.0  # seconds for calls under way when the relay stops; less than it has for itself
 
 
-class Door:
+class McpEndpoint:
     """An ASGI application with two servers behind it: for who delegates, and for who was delegated to."""
 
     def __init__(self, relay: Relay) -> None:
@@ -46,22 +46,22 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":  # the stream that a client holds open, or the end of its session
-            await self._pass_on(scope, receive, send)
+            await self._forward(scope, receive, send)
             return
-        with self._call():
-            await self._pass_on(scope, receive, send)
+        with self._count_call():
+            await self._forward(scope, receive, send)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        attempt = await caller(Request(scope, receive), self._relay)
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        attempt = await authenticate_caller(Request(scope, receive), self._relay)
         servers = self._servers or await self._load()
         scope["state"]["attempt"] = attempt
         manager = servers.for_delegating if attempt is None else servers.for_asking
-        await manager.handle_request(scope, receive, in_short(send))
+        await manager.handle_request(scope, receive, shorten_errors(send))
 
     async def _load_for_agents(self) -> None:
         """With the first agent at work: when it wants to ask it must not have to wait, some would go on without."""
-        with self._relay.hub.listening(AGENTS) as bell:
-            while not await bell.heard(LISTENING):
+        with self._relay.hub.subscribe(AGENTS_KEY) as subscription:
+            while not await subscription.wait(WAIT_SECONDS):
                 pass
         with suppress(Stopping):
             await self._load()
@@ -84,13 +84,13 @@ class Door:
             self._servers = servers
             task_status.started()
             await self._relay.hub.closing.wait()
-            with anyio.move_on_after(CALLS_PATIENCE):
+            with anyio.move_on_after(CALLS_STOP_TIMEOUT):
                 while self._calls:
                     await self._call_ended.wait()
             self._servers = None
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
+    def _count_call(self) -> Iterator[None]:
         self._calls += 1
         try:
             yield
@@ -100,11 +100,11 @@ class Door:
             self._call_ended = anyio.Event()
 
 
-async def caller(request: Request, relay: Relay) -> Attempt | None:
+async def authenticate_caller(request: Request, relay: Relay) -> Attempt | None:
     """The attempt whose agent speaks; None when it is the relay's owner."""
-    token = bearer(request)
+    token = bearer_token(request)
     if not token.startswith(AGENT_PREFIX):
-        await owner(request)
+        await require_owner(request)
         return None
     attempt = await agent_attempt(relay, token)
     if attempt is None:

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from delegate.model import TaskId
 from delegate.queue import questions
-from delegate.queue.ending import Moved
-from delegate.relay.mcp.calls import Call, Told
-from delegate.relay.notify import tell
-from delegate.relay.views import SHOWN
+from delegate.queue.ending import Transition
+from delegate.relay.mcp.calls import ToolCall, ToolResult
+from delegate.relay.notify import notify
+from delegate.relay.views import STATUS_OF_STATE
 from delegate.wire import tools as wire
 
 END_YOUR_TURN = "end your turn now; the answer will be your next message"
 
 
-async def answer_task(call: Call, given: wire.AnswerTask) -> Told:
+async def answer_task(call: ToolCall, given: wire.AnswerTask) -> ToolResult:
     relay = call.relay
     task = await questions.answer(
         relay.database, TaskId(given.task_id), given.answer, request_key=call.request_key, now=relay.now()
     )
-    tell(relay.hub, Moved(task=task))
-    status = SHOWN[task.state]
-    return Told(answer=wire.Answered(task_id=task.id, status=status), text=f"{task.id} has its answer; it is {status}")
+    notify(relay.hub, Transition(task=task))
+    status = STATUS_OF_STATE[task.state]
+    return ToolResult(
+        answer=wire.AnswerTaskResult(task_id=task.id, status=status), text=f"{task.id} has its answer; it is {status}"
+    )
 
 
-async def ask_user(call: Call, asked: wire.AskUser) -> Told:
+async def ask_user(call: ToolCall, asked: wire.AskUser) -> ToolResult:
     relay = call.relay
     assert call.attempt_id is not None  # only agents of attempts have this tool
     task = await questions.ask(relay.database, call.attempt_id, asked.question, asked.options, relay.now())
-    relay.hub.alert(task.id)
-    answer = wire.Asked(task_id=task.id, asked=len(questions.open_questions(task)), next=END_YOUR_TURN)
-    return Told(answer=answer, text=f"your question was handed on: {END_YOUR_TURN}")
+    relay.hub.notify_with_holder(task.id)
+    answer = wire.AskUserResult(task_id=task.id, asked=len(questions.open_questions(task)), next=END_YOUR_TURN)
+    return ToolResult(answer=answer, text=f"your question was handed on: {END_YOUR_TURN}")

@@ -2,83 +2,83 @@
 
 from __future__ import annotations
 
-from delegate.intake.naming import naming
+from delegate.intake.field_names import prefix_fields
 from delegate.model import ScheduleId
 from delegate.relay import scheduling
-from delegate.relay.mcp.calls import Call, Told
-from delegate.relay.mcp.tasks import beginning, wishes_of
-from delegate.relay.mcp.words import spoken
+from delegate.relay.mcp.calls import ToolCall, ToolResult
+from delegate.relay.mcp.hints import rewrite_view
+from delegate.relay.mcp.tasks import task_parameters, truncate_prompt
 from delegate.relay.schedule_views import schedule_view
 from delegate.schedule.model import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
 
-WHEN = set(wire.ScheduleTask.model_fields) - set(wire.TaskWishes.model_fields)
+TIMING_FIELDS = set(wire.ScheduleTask.model_fields) - set(wire.TaskParameters.model_fields)
 
 
-async def schedule_task(call: Call, wanted: wire.ScheduleTask) -> Told:
-    when = wanted.model_dump(include=WHEN, exclude_unset=True)
-    body = {**wishes_of(call, wanted), **when, "request_key": call.request_key}
+async def schedule_task(call: ToolCall, wanted: wire.ScheduleTask) -> ToolResult:
+    when = wanted.model_dump(include=TIMING_FIELDS, exclude_unset=True)
+    body = {**task_parameters(call, wanted), **when, "request_key": call.request_key}
     created = await scheduling.create(call.relay, ScheduleRequest.model_validate(body))
-    return _told(created.schedule)
+    return _to_result(created.schedule)
 
 
-async def create_pipeline(call: Call, wanted: wire.CreatePipeline) -> Told:
+async def create_pipeline(call: ToolCall, wanted: wire.CreatePipeline) -> ToolResult:
     steps = [_step(call, number, step) for number, step in enumerate(wanted.steps)]
     created = await scheduling.create_pipeline(call.relay, PipelineRequest(steps=steps, request_key=call.request_key))
-    answer = wire.PipelineAnswer(
-        pipeline_id=created.steps[0].id, steps=[scheduled(schedule_view(step)) for step in created.steps]
+    answer = wire.CreatePipelineResult(
+        pipeline_id=created.steps[0].id, steps=[to_schedule_result(schedule_view(step)) for step in created.steps]
     )
-    return Told(answer=answer, text="\n".join([headline(schedule_view(step)) for step in created.steps]))
+    return ToolResult(answer=answer, text="\n".join([headline(schedule_view(step)) for step in created.steps]))
 
 
-def _step(call: Call, number: int, step: wire.Step) -> PipelineStep:
-    with naming(f"steps.{number}"):
-        return PipelineStep.model_validate({**wishes_of(call, step), "delay": step.delay})
+def _step(call: ToolCall, number: int, step: wire.Step) -> PipelineStep:
+    with prefix_fields(f"steps.{number}"):
+        return PipelineStep.model_validate({**task_parameters(call, step), "delay": step.delay})
 
 
-async def list_schedules(call: Call, asked: wire.ListSchedules) -> Told:
+async def list_schedules(call: ToolCall, asked: wire.ListSchedules) -> ToolResult:
     page = await scheduling.page(call.relay, asked.status, asked.limit, asked.cursor)
-    views = [spoken(view) for view in page.schedules]
+    views = [rewrite_view(view) for view in page.schedules]
     text = "\n".join(headline(view) for view in views) or "there are no such schedules"
-    answer = wire.SchedulesAnswer(schedules=[brief(view) for view in views], next=page.next)
-    return Told(answer=answer, text=text)
+    answer = wire.ListSchedulesResult(schedules=[to_schedule_brief(view) for view in views], next=page.next)
+    return ToolResult(answer=answer, text=text)
 
 
-async def get_schedule(call: Call, asked: wire.GetSchedule) -> Told:
+async def get_schedule(call: ToolCall, asked: wire.GetSchedule) -> ToolResult:
     detail = await scheduling.detail(call.relay, ScheduleId(asked.schedule_id), asked.history_limit)
-    schedule = spoken(detail.schedule)
-    history = [spoken(run) for run in detail.history] if asked.include_history else None
+    schedule = rewrite_view(detail.schedule)
+    history = [rewrite_view(run) for run in detail.history] if asked.include_history else None
     runs = [f"{run.occurrence.isoformat()} {run.outcome} {run.task_id or ''}".rstrip() for run in history or []]
-    answer = wire.ScheduleAnswer(schedule=schedule, history=history)
-    return Told(answer=answer, text="\n".join([headline(schedule), *runs]))
+    answer = wire.GetScheduleResult(schedule=schedule, history=history)
+    return ToolResult(answer=answer, text="\n".join([headline(schedule), *runs]))
 
 
-async def pause_schedule(call: Call, asked: wire.PauseSchedule) -> Told:
-    return _told(await scheduling.pause(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+async def pause_schedule(call: ToolCall, asked: wire.PauseSchedule) -> ToolResult:
+    return _to_result(await scheduling.pause(call.relay, ScheduleId(asked.schedule_id), asked.reason))
 
 
-async def resume_schedule(call: Call, asked: wire.ResumeSchedule) -> Told:
-    return _told(await scheduling.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+async def resume_schedule(call: ToolCall, asked: wire.ResumeSchedule) -> ToolResult:
+    return _to_result(await scheduling.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
 
 
-async def cancel_schedule(call: Call, asked: wire.CancelSchedule) -> Told:
+async def cancel_schedule(call: ToolCall, asked: wire.CancelSchedule) -> ToolResult:
     schedule_id = ScheduleId(asked.schedule_id)
     done = await scheduling.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
     tasks: list[str] = [task.id for task in done.tasks]
-    answer = wire.ScheduleCancelled(schedule_id=schedule_id, status=done.schedule.state, cancelled_tasks=tasks)
-    return Told(
+    answer = wire.CancelScheduleResult(schedule_id=schedule_id, status=done.schedule.state, cancelled_tasks=tasks)
+    return ToolResult(
         answer=answer, text=", ".join([f"{schedule_id} is {answer.status}", *(f"{task} too" for task in tasks)])
     )
 
 
-def _told(schedule: Schedule) -> Told:
-    view = spoken(schedule_view(schedule))
-    return Told(answer=scheduled(view), text=headline(view))
+def _to_result(schedule: Schedule) -> ToolResult:
+    view = rewrite_view(schedule_view(schedule))
+    return ToolResult(answer=to_schedule_result(view), text=headline(view))
 
 
-def scheduled(view: ScheduleView) -> wire.Scheduled:
-    return wire.Scheduled(
+def to_schedule_result(view: ScheduleView) -> wire.ScheduleResult:
+    return wire.ScheduleResult(
         schedule_id=view.schedule_id,
         status=view.status,
         next_run_at=view.next_run_at,
@@ -88,7 +88,7 @@ def scheduled(view: ScheduleView) -> wire.Scheduled:
     )
 
 
-def brief(view: ScheduleView) -> wire.ScheduleBrief:
+def to_schedule_brief(view: ScheduleView) -> wire.ScheduleBrief:
     return wire.ScheduleBrief(
         schedule_id=view.schedule_id,
         status=view.status,
@@ -96,7 +96,7 @@ def brief(view: ScheduleView) -> wire.ScheduleBrief:
         cron_expression=view.cron_expression,
         scheduled_at=view.scheduled_at,
         timezone=view.timezone,
-        prompt=beginning(view.prompt),
+        prompt=truncate_prompt(view.prompt),
         pipeline=view.pipeline,
         runs=view.runs,
         next_run_at=view.next_run_at,
@@ -108,8 +108,10 @@ def brief(view: ScheduleView) -> wire.ScheduleBrief:
 
 
 def headline(view: ScheduleView) -> str:
-    moment = None if view.next_run_at is None else f"next run at {view.next_run_at.isoformat()}"
-    said = (moment or view.why or view.message or "").removeprefix(f"{view.status}: ")  # the message may begin with it
+    next_run = None if view.next_run_at is None else f"next run at {view.next_run_at.isoformat()}"
+    detail = (next_run or view.why or view.message or "").removeprefix(
+        f"{view.status}: "
+    )  # the message may begin with it
     last = "" if view.last_outcome is None else f" (last run: {view.last_outcome})"
-    stands = f"{view.schedule_id} is {view.status}{last}"
-    return f"{stands}: {said}" if said else stands
+    summary = f"{view.schedule_id} is {view.status}{last}"
+    return f"{summary}: {detail}" if detail else summary

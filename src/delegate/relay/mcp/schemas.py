@@ -11,7 +11,7 @@ from delegate.wire.basics import Wire
 Schema = dict[str, Any]  # Any: a JSON document
 
 
-class Plain(GenerateJsonSchema):
+class UntitledJsonSchema(GenerateJsonSchema):
     """Without titles: they repeat the names, and an agent reads all of it."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's signature; any kind of schema
@@ -19,7 +19,7 @@ class Plain(GenerateJsonSchema):
 
 
 def schema_of(model: type[Wire]) -> Schema:
-    schema = model.model_json_schema(schema_generator=Plain)
+    schema = model.model_json_schema(schema_generator=UntitledJsonSchema)
     for part in (schema, *schema.get("$defs", {}).values()):
         part.pop("title", None)
     schema.pop("description", None)  # the tool has it

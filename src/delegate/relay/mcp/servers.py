@@ -20,18 +20,18 @@ from mcp_types import (
     TextContent,
     ToolAnnotations,
 )
-from mcp_types import Tool as Advertised
+from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 from starlette.requests import Request
 
 from delegate import __version__
-from delegate.errors import DelegateError, shown
-from delegate.relay.mcp.calls import Call, parsed, request_key
+from delegate.errors import DelegateError, excerpt
+from delegate.relay.mcp.calls import ToolCall, parse_arguments, request_key
+from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
 from delegate.relay.mcp.schemas import schema_of
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
-from delegate.relay.mcp.words import for_agents
-from delegate.relay.problems import Defect, said
+from delegate.relay.problems import Defect, describe_error
 from delegate.relay.requests import Relay
 from delegate.wire.basics import BODY_MAX
 
@@ -63,19 +63,19 @@ def _manager(toolbox: Toolbox, instructions: str) -> StreamableHTTPSessionManage
         on_call_tool=toolbox.call,
         get_tool_input_schema=lambda _tool: None,  # no parameter travels as a header; else it looks at every call
     )
-    server.middleware[:] = [told_by_name]  # the SDK's own looks for a tracer at every message
+    server.middleware[:] = [name_invalid_parameters]  # the SDK's own looks for a tracer at every message
     # The relay's own guard has looked at Host, Origin and size; the SDK's limit is never met.
     return StreamableHTTPSessionManager(server, max_request_body_size=BODY_MAX + 1)
 
 
-async def told_by_name(ctx: Context, call_next: CallNext) -> HandlerResult:
+async def name_invalid_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
     """The SDK says only that parameters are invalid; we say which."""
     try:
         return await call_next(ctx)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(shown(part) for part in ("params", *first["loc"]))
-        raise MCPError(INVALID_PARAMS, f"{place}: {said(first)}") from None
+        path = ".".join(excerpt(part) for part in ("params", *first["loc"]))
+        raise MCPError(INVALID_PARAMS, f"{path}: {describe_error(first)}") from None
 
 
 class Toolbox:
@@ -84,27 +84,29 @@ class Toolbox:
     def __init__(self, relay: Relay, tools: Mapping[str, Tool[Any]]) -> None:
         self._relay = relay
         self._tools = tools
-        self._advertised = [_advertised(tool) for tool in tools.values()]
+        self._mcp_tools = [_to_mcp_tool(tool) for tool in tools.values()]
 
     async def list(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=self._advertised)
+        return ListToolsResult(tools=self._mcp_tools)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         tool = self._tools.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"there is no tool {shown(params.name)}; there are {', '.join(self._tools)}")
+            raise MCPError(
+                INVALID_PARAMS, f"there is no tool {excerpt(params.name)}; there are {', '.join(self._tools)}"
+            )
         try:
-            told = await tool.run(self._call(context), parsed(tool.parameters, params.arguments or {}))
+            result = await tool.run(self._call(context), parse_arguments(tool.parameters, params.arguments or {}))
         except DelegateError as error:
             return refusal(error)
         except Exception:
             request_id = _request(context).state.request_id
             log.exception("tool failed", extra={"tool": tool.name, "request_id": request_id})
             return refusal(Defect(request_id=request_id))
-        answer = told.answer.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return CallToolResult(content=[TextContent(text=told.text)], structured_content=answer)
+        answer = result.answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return CallToolResult(content=[TextContent(text=result.text)], structured_content=answer)
 
-    def _call(self, context: Context) -> Call:
+    def _call(self, context: Context) -> ToolCall:
         request = _request(context)
         attempt = request.state.attempt
         wants_progress = "progress_token" in (context.meta or {})
@@ -112,7 +114,7 @@ class Toolbox:
         async def progress(count: int, message: str) -> None:
             await context.session.report_progress(count, message=message)
 
-        return Call(
+        return ToolCall(
             relay=self._relay,
             attempt_id=None if attempt is None else attempt.id,
             headers=request.headers,
@@ -126,8 +128,8 @@ def _request(context: Context) -> Request:
     return context.request
 
 
-def _advertised(tool: Tool[Any]) -> Advertised:
-    return Advertised(
+def _to_mcp_tool(tool: Tool[Any]) -> McpTool:
+    return McpTool(
         name=tool.name,
         description=tool.description,
         input_schema=schema_of(tool.parameters),
@@ -139,4 +141,4 @@ def _advertised(tool: Tool[Any]) -> Advertised:
 def refusal(error: DelegateError) -> CallToolResult:
     """As text only: clients hold structured content against the tool's output schema, errors included."""
     text = "\n".join([error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"])
-    return CallToolResult(content=[TextContent(text=for_agents(text))], is_error=True)
+    return CallToolResult(content=[TextContent(text=rewrite_for_agents(text))], is_error=True)

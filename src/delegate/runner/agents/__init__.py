@@ -6,12 +6,21 @@ import os
 
 from delegate.config.settings import Settings
 from delegate.runner.agents.acp import KNOWN_COMMANDS, Acp
-from delegate.runner.agents.base import Agent, Ending, Fact, Invocation, Reading, Roots, Turn, agent_environment
+from delegate.runner.agents.base import (
+    Agent,
+    AgentReading,
+    AgentTurn,
+    Ending,
+    Fact,
+    Invocation,
+    Roots,
+    agent_environment,
+)
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
 
-__all__ = ["Agent", "Ending", "Fact", "Invocation", "Reading", "Roots", "Turn", "agent_environment", "agents"]
+__all__ = ["Agent", "AgentReading", "AgentTurn", "Ending", "Fact", "Invocation", "Roots", "agent_environment", "agents"]
 
 
 def agents(settings: Settings) -> dict[str, Agent]:

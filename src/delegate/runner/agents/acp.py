@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delegate.runner.agents.base import Invocation, Turn, agent_environment, found_program
+from delegate.runner.agents.base import AgentTurn, Invocation, agent_environment, find_program
 from delegate.runner.agents.claude import allow_root
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Acp:
         return self.command in KNOWN_COMMANDS
 
     def program(self, environ: Mapping[str, str]) -> str | None:
-        return found_program(str(Path(self.command.split()[0]).expanduser()), environ)
+        return find_program(str(Path(self.command.split()[0]).expanduser()), environ)
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return self.program(environ) is not None
@@ -44,18 +44,18 @@ class Acp:
         first, *rest = self.command.split()
         return (self.program(environ) or first, *rest)
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
+        import delegate.runner.agents.acp_messages as acp_words  # noqa: PLC0415
         import delegate.runner.agents.acp_reading as acp_reading  # noqa: PLC0415 - a third of a second
-        import delegate.runner.agents.acp_words as acp_words  # noqa: PLC0415
 
         env = agent_environment(environ, turn.assignment)
         if self.is_root:
             allow_root(env)  # an adapter that starts claude leaves every mode open, and would not start otherwise
-        opening = acp_words.initialize(acp_reading.FIRST)
-        return Invocation(argv=self.argv(environ), env=env, opening=opening, keep_input_open=True)
+        initial_input = acp_words.initialize(acp_reading.FIRST_REQUEST_ID)
+        return Invocation(argv=self.argv(environ), env=env, initial_input=initial_input, keep_input_open=True)
 
-    def reading(self, turn: Turn) -> AcpReading:
+    def reading(self, turn: AgentTurn) -> AcpReading:
         from delegate.runner.agents.acp_reading import AcpReading  # noqa: PLC0415 - a third of a second
 
-        place = turn.workspace.tree if turn.workspace is not None else turn.assignment.working_directory
-        return AcpReading(turn, self.short_name, str(place or Path.cwd()))
+        directory = turn.workspace.tree if turn.workspace is not None else turn.assignment.working_directory
+        return AcpReading(turn, self.short_name, str(directory or Path.cwd()))

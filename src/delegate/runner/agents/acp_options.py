@@ -11,11 +11,15 @@ EFFORT = "thought_level"
 VALUE_MAX = 200
 
 # Kinds of tools that change nothing, and those that change files only.
-READING = frozenset({"read", "search", "think"})
-EDITING = READING | {"edit"}
-HARMLESS = READING | {"fetch", "other", ""}  # what a question to a person may be called; without a name it is `other`
-ALLOWING = ("allow_once", "allow_always")  # `always` may be written down in the user's own settings
-REJECTING = ("reject_once", "reject_always")
+READ_ONLY_KINDS = frozenset({"read", "search", "think"})
+EDIT_KINDS = READ_ONLY_KINDS | {"edit"}
+QUESTION_KINDS = READ_ONLY_KINDS | {
+    "fetch",
+    "other",
+    "",
+}  # what a question to a person may be called; without a name it is `other`
+ALLOW_OPTION_KINDS = ("allow_once", "allow_always")  # `always` may be written down in the user's own settings
+REJECT_OPTION_KINDS = ("reject_once", "reject_always")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,11 @@ def offers_mode(answer: dict[str, object], mode: str) -> bool:
     return any(as_object(entry).get("id") == mode for entry in modes)
 
 
-def chosen(params: dict[str, object], allowed: frozenset[str] | None) -> tuple[str | None, bool]:
+def choose_permission_option(params: dict[str, object], allowed: frozenset[str] | None) -> tuple[str | None, bool]:
     """The option to choose when the agent asks for permission, and whether it permits; `allowed` None: everything."""
     is_allowed = allowed is None or as_text(as_object(params.get("toolCall")).get("kind")) in allowed
     offered = [as_object(entry) for entry in as_list(params.get("options"))]
-    for kind in ALLOWING if is_allowed else REJECTING:
+    for kind in ALLOW_OPTION_KINDS if is_allowed else REJECT_OPTION_KINDS:
         for option in offered:
             if option.get("kind") == kind and as_text(option.get("optionId")):
                 return as_text(option.get("optionId")), is_allowed
@@ -75,9 +79,9 @@ def allowed_kinds(permission_mode: str | None) -> frozenset[str] | None:
         case None | "bypassPermissions":
             return None
         case "acceptEdits":
-            return EDITING
+            return EDIT_KINDS
         case _:
-            return READING
+            return READ_ONLY_KINDS
 
 
 def _values(option: dict[str, object]) -> list[str]:

@@ -4,62 +4,62 @@ from __future__ import annotations
 
 from delegate.model import EventKind
 from delegate.runner.agents.base import Fact
-from delegate.runner.agents.claude_reading import TELLING
-from delegate.runner.agents.facts import ID_MAX, TEXT_MAX, telling, tool
-from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, one_line, storable
+from delegate.runner.agents.claude_reading import SUMMARY_FIELDS
+from delegate.runner.agents.facts import ID_MAX, TEXT_MAX, summarize_input, tool
+from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, make_storable, one_line
 from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
 
 CALLS_MAX = 1_000  # tool calls that are not told yet; beyond it they are told as they come
-TOLD_BY = ("filePath", *TELLING)  # the field of a call's input that tells most, the best one first
+ACP_SUMMARY_FIELDS = ("filePath", *SUMMARY_FIELDS)  # the field of a call's input that tells most, the best one first
 ENDED = frozenset({"completed", "failed"})
 
 
 class Updates:
     def __init__(self) -> None:
-        self.said_last = ""
+        self.last_message = ""
         self.cost = 0.0  # of the session, in dollars
         self._pieces: list[str] = []  # of the message that is being said
         self._held = 0
         self._message_id: object = None
         self._calls: dict[str, dict[str, object]] = {}  # tool calls that are announced, but not told yet
 
-    def take(self, update: dict[str, object]) -> list[Fact]:
+    def apply_update(self, update: dict[str, object]) -> list[Fact]:
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
-                return self._hear(update)
+                return self._append_chunk(update)
             case "agent_thought_chunk" | "user_message_chunk":
-                return self.spoken()
+                return self.flush_message()
             case "tool_call" | "tool_call_update":
-                return self.spoken() + self._call(update)
+                return self.flush_message() + self._update_call(update)
             case "plan":
-                return [*self.spoken(), _todo(as_list(update.get("entries")))]
+                return [*self.flush_message(), _todo(as_list(update.get("entries")))]
             case "usage_update":
                 self._count(as_object(update.get("cost")))
         return []
 
-    def spoken(self) -> list[Fact]:
+    def flush_message(self) -> list[Fact]:
         """The message that is over now, if there is one."""
         text = "".join(self._pieces).strip()
         self._pieces.clear()
         self._held = 0
         if not text:
             return []
-        self.said_last = storable(text, TEXT_MAX)
-        return [Fact(kind=EventKind.MESSAGE, data={"text": self.said_last})]
+        self.last_message = make_storable(text, TEXT_MAX)
+        return [Fact(kind=EventKind.MESSAGE, data={"text": self.last_message})]
 
-    def drop_if_repeated(self, words: str) -> None:
+    def drop_if_repeated(self, message: str) -> None:
         """Some agents say an error before they answer with it; the outcome tells it."""
-        if "".join(self._pieces).strip() in words:
+        if "".join(self._pieces).strip() in message:
             self._pieces.clear()
 
-    def finished(self) -> list[Fact]:
+    def finish_turn(self) -> list[Fact]:
         """The turn is over: what was begun is told as it is."""
-        facts = self.spoken() + [_tool(call_id, call) for call_id, call in self._calls.items()]
+        facts = self.flush_message() + [_tool(call_id, call) for call_id, call in self._calls.items()]
         self._calls.clear()
         return facts
 
-    def _hear(self, update: dict[str, object]) -> list[Fact]:
-        facts = self.spoken() if update.get("messageId") != self._message_id else []
+    def _append_chunk(self, update: dict[str, object]) -> list[Fact]:
+        facts = self.flush_message() if update.get("messageId") != self._message_id else []
         self._message_id = update.get("messageId")
         piece = as_text(as_object(update.get("content")).get("text"))
         if self._held <= TEXT_MAX:
@@ -67,7 +67,7 @@ class Updates:
             self._held += len(piece)
         return facts
 
-    def _call(self, update: dict[str, object]) -> list[Fact]:
+    def _update_call(self, update: dict[str, object]) -> list[Fact]:
         """Told once, as soon as its input is known: agents announce a call before the model has written that."""
         call_id = as_text(update.get("toolCallId"))[:ID_MAX]
         is_new = update.get("sessionUpdate") == "tool_call"
@@ -76,8 +76,8 @@ class Updates:
         call = self._calls.pop(call_id, {})
         call.setdefault("name", _name(update))
         call.update({key: update[key] for key in ("title", "rawInput") if update.get(key)})
-        is_told = bool(_told(call)) or as_text(update.get("status")) in ENDED or len(self._calls) >= CALLS_MAX
-        if is_told:
+        is_ready = bool(_call_summary(call)) or as_text(update.get("status")) in ENDED or len(self._calls) >= CALLS_MAX
+        if is_ready:
             return [_tool(call_id, call)]
         self._calls[call_id] = call
         return []
@@ -93,14 +93,14 @@ def _name(update: dict[str, object]) -> str:
     return title if title.isidentifier() else as_text(update.get("kind")) or "tool"
 
 
-def _told(call: dict[str, object]) -> str:
-    return telling(as_object(call.get("rawInput")), TOLD_BY)
+def _call_summary(call: dict[str, object]) -> str:
+    return summarize_input(as_object(call.get("rawInput")), ACP_SUMMARY_FIELDS)
 
 
 def _tool(call_id: str, call: dict[str, object]) -> Fact:
     name, title = as_text(call.get("name")), as_text(call.get("title"))
-    told = _told(call) or (title if title != name else "")
-    return tool(name, told, call_id)
+    summary = _call_summary(call) or (title if title != name else "")
+    return tool(name, summary, call_id)
 
 
 def _todo(entries: list[object]) -> Fact:

@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.runner.agents.base import Ending, Verdict, failed, quoting, stopped_by_runner, without_result
+from delegate.runner.agents.base import (
+    Ending,
+    RunVerdict,
+    failure_verdict,
+    no_result_verdict,
+    verdict_if_stopped,
+    with_detail,
+)
 from delegate.runner.agents.claude_verdict import BY_ERROR, UNKNOWN_RESET
 from delegate.runner.agents.lines import last_line
 from delegate.runner.process.agent_process import Exit
@@ -16,7 +23,7 @@ AUTH_REQUIRED = -32000
 GOOD_STOP = "end_turn"
 BY_STOP = {"max_turn_requests": Reason.MAX_TURNS, "refusal": Reason.REFUSED}
 # The protocol has one code for every trouble with a model; what it was stands in the words, the most telling first.
-BY_WORDS = (
+REASON_PATTERNS = (
     (Reason.USAGE_LIMIT, r"usage limit|session limit|weekly limit|quota|out of credits?"),
     (Reason.RATE_LIMITED, r"rate.?limit|too many requests|\b429\b"),
     (Reason.CONTEXT_TOO_LONG, r"too long|context (length|window)|maximum context"),
@@ -41,41 +48,41 @@ SENTENCES = {
 class Failure:
     """An error that the agent answered with, or that we found in its answers."""
 
-    words: str
+    message: str
     code: int = 0
     kind: str = ""  # a name for it that some agents give
     reason: Reason | None = None  # when it is ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class AcpRun:
     """All that is known about a run when it is over."""
 
     agent: str
     stop: str | None  # why the last turn ended; None when it did not
     failure: Failure | None
-    said_last: str
+    last_message: str
     stderr: str
     timeout: timedelta
 
 
-def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
-    stopped = stopped_by_runner(ending, run.timeout)
+def verdict(run: AcpRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
+    stopped = verdict_if_stopped(ending, run.timeout)
     if stopped is not None:
         return stopped
     if run.failure is not None:
         return _failure(run, run.failure, now)
     if run.stop is None:
-        return without_result(run.agent, exit, last_line(run.stderr))
+        return no_result_verdict(run.agent, exit, last_line(run.stderr))
     if run.stop != GOOD_STOP:
         reason = BY_STOP.get(run.stop, Reason.AGENT_ERROR)
-        words = run.said_last if reason is Reason.REFUSED else f"it stopped with {run.stop}"
-        return failed(reason, quoting(SENTENCES[reason].format(agent=run.agent), words))
+        detail = run.last_message if reason is Reason.REFUSED else f"it stopped with {run.stop}"
+        return failure_verdict(reason, with_detail(SENTENCES[reason].format(agent=run.agent), detail))
     # Its exit tells nothing more: the protocol has no word for it, and it ends because its input does.
     sentence = f"{run.agent} finished"
     if ending is Ending.LINGERED:
         sentence += ", and was ended because it did not exit by itself"
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, run.said_last))
+    return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, run.last_message))
 
 
 def reason_of(failure: Failure) -> Reason:
@@ -85,14 +92,14 @@ def reason_of(failure: Failure) -> Reason:
         return Reason.NOT_LOGGED_IN
     if failure.kind in BY_ERROR:
         return BY_ERROR[failure.kind]
-    found = (reason for reason, pattern in BY_WORDS if re.search(pattern, failure.words, re.IGNORECASE))
+    found = (reason for reason, pattern in REASON_PATTERNS if re.search(pattern, failure.message, re.IGNORECASE))
     return next(found, Reason.AGENT_ERROR)
 
 
-def _failure(run: Run, failure: Failure, now: datetime) -> Verdict:
+def _failure(run: AcpRun, failure: Failure, now: datetime) -> RunVerdict:
     reason = reason_of(failure)
-    message = quoting(SENTENCES[reason].format(agent=run.agent), failure.words)
+    message = with_detail(SENTENCES[reason].format(agent=run.agent), failure.message)
     if reason in {Reason.RATE_LIMITED, Reason.USAGE_LIMIT}:
         # Nobody says when it is over; a try costs nothing while it is not.
-        return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=now + UNKNOWN_RESET)
-    return failed(reason, message)
+        return RunVerdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=now + UNKNOWN_RESET)
+    return failure_verdict(reason, message)

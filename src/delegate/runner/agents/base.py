@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
-from delegate.runner.agents.asking import TOKEN_VARIABLE, WORDS, Asking
+from delegate.runner.agents.ask_tool import ASK_INSTRUCTIONS, TOKEN_VARIABLE, AskEndpoint
 from delegate.runner.process.agent_process import Exit
-from delegate.runner.process.strays import MARK
+from delegate.runner.process.strays import ATTEMPT_VARIABLE
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
@@ -41,7 +41,7 @@ OUTER_SESSION = frozenset(
 # Told by a task to its command, which may have started a relay: it is of no concern to the tasks of that one.
 OUTER_TASK = frozenset({"DELEGATE_CONTEXT"})
 NOT_FOUND = 127  # what a shell or `env` answers when the program, or its interpreter, is not there
-SIGNALLED = 128  # a shell's exit code for a program that a signal ended is this plus the signal
+SIGNAL_EXIT_BASE = 128  # a shell's exit code for a program that a signal ended is this plus the signal
 INTERRUPTED = (
     "An earlier attempt at this request was interrupted before it had ended. Look at the state of the working "
     "directory first, keep what is good, and carry on from there. The request was:\n\n"
@@ -70,7 +70,7 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class AgentTurn:
     """One thing said to an agent and all it does about it; an attempt has one or more, each with its own process."""
 
     assignment: Assignment
@@ -78,14 +78,14 @@ class Turn:
     session: str | None = None  # to be continued
     workspace: Roots | None = None  # None: in place
     spent: Usage = Usage()  # by this session, before this turn
-    asking: Asking | None = None  # None: nobody can be asked
+    ask_endpoint: AskEndpoint | None = None  # None: nobody can be asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
     argv: tuple[str, ...]
     env: dict[str, str]  # the whole environment
-    opening: bytes  # written to its stdin first
+    initial_input: bytes  # written to its stdin first
     keep_input_open: bool  # so that messages can reach it; otherwise stdin is closed after the opening
     files: Mapping[Path, str] = field(default_factory=dict)  # to be there before it starts, for no other user to read
 
@@ -99,7 +99,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     state: AttemptState
     reason: Reason
     message: str
@@ -108,23 +108,23 @@ class Verdict:
 
 # Of the others, TIMEOUT tells the task's own time; what exited or lingered is judged by what it said.
 STOPS = {
-    Ending.CANCELLED: Verdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled"),
-    Ending.STALLED: Verdict(
+    Ending.CANCELLED: RunVerdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled"),
+    Ending.STALLED: RunVerdict(
         state=AttemptState.FAILED,
         reason=Reason.STALLED,
         message="it was stopped because the agent had been silent for too long",
     ),
-    Ending.NO_START: Verdict(
+    Ending.NO_START: RunVerdict(
         state=AttemptState.FAILED,
         reason=Reason.NO_START,
         message="it was stopped because the agent had printed nothing since its start",
     ),
-    Ending.DISK_FULL: Verdict(
+    Ending.DISK_FULL: RunVerdict(
         state=AttemptState.FAILED,
         reason=Reason.DISK_FULL,
         message="it was stopped because the runner's disk was nearly full",
     ),
-    Ending.ASKED: Verdict(
+    Ending.ASKED: RunVerdict(
         state=AttemptState.RELEASED,
         reason=Reason.QUESTION,
         message="it was stopped because the agent had asked a question and worked on",
@@ -132,7 +132,7 @@ STOPS = {
 }
 
 
-class Reading(Protocol):
+class AgentReading(Protocol):
     """One run's output, read as it comes."""
 
     @property
@@ -211,9 +211,9 @@ class Agent(Protocol):
         """Whether the program is there; that it runs is found out apart, because that takes time."""
         ...
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation: ...
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation: ...
 
-    def reading(self, turn: Turn) -> Reading: ...
+    def reading(self, turn: AgentTurn) -> AgentReading: ...
 
 
 def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -223,22 +223,22 @@ def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
     kept = users_environment(environ)
-    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, MARK: assignment.attempt_id}
+    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, ATTEMPT_VARIABLE: assignment.attempt_id}
 
 
-def found_program(command: str, environ: Mapping[str, str]) -> str | None:
+def find_program(command: str, environ: Mapping[str, str]) -> str | None:
     """Where a program is: a name is looked for on PATH, a path is taken as it is."""
     found = shutil.which(command, path=environ.get("PATH", os.defpath))
     # The agent starts in the task's directory, where a relative path would name another program.
     return os.path.abspath(found) if found else None
 
 
-def request(turn: Turn) -> str:
+def prompt_text(turn: AgentTurn) -> str:
     """What to say. In place, a later attempt is told about the one before, whose traces it meets in the directory; in
     a workspace the words of the turn tell that by themselves, and a new session hears whom it can ask."""
     assignment = turn.assignment
-    if turn.asking is not None and turn.workspace is not None and turn.session is None:
-        return turn.text + WORDS
+    if turn.ask_endpoint is not None and turn.workspace is not None and turn.session is None:
+        return turn.text + ASK_INSTRUCTIONS
     is_first = turn.session is None and assignment.number <= 1
     if is_first or assignment.mode is not Mode.IN_PLACE or turn.text != assignment.prompt:
         return turn.text
@@ -247,10 +247,10 @@ def request(turn: Turn) -> str:
 
 def exit_code(exit: Exit) -> int | None:
     """The exit code as a shell would tell it."""
-    return SIGNALLED + exit.signal if exit.signal is not None else exit.code
+    return SIGNAL_EXIT_BASE + exit.signal if exit.signal is not None else exit.code
 
 
-def how_it_ended(exit: Exit) -> str:
+def describe_exit(exit: Exit) -> str:
     if exit.signal is None:
         return f"ended with exit code {exit.code}"
     try:
@@ -259,11 +259,11 @@ def how_it_ended(exit: Exit) -> str:
         return f"was killed by signal {exit.signal}"
 
 
-def stopped_by_runner(ending: Ending, timeout: timedelta) -> Verdict | None:
+def verdict_if_stopped(ending: Ending, timeout: timedelta) -> RunVerdict | None:
     """The verdict when the runner ended the agent for a reason that no result can outweigh."""
     if ending is Ending.TIMEOUT:
-        message = f"it was stopped because its time of {_spoken(timeout)} was over"
-        return Verdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
+        message = f"it was stopped because its time of {_format_duration(timeout)} was over"
+        return RunVerdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
     return STOPS.get(ending)
 
 
@@ -272,20 +272,20 @@ def session_of(opened: str | None, resumed: str | None, *, is_missing: bool) -> 
     return opened or (None if is_missing else resumed)
 
 
-def failed(reason: Reason, message: str) -> Verdict:
-    return Verdict(state=AttemptState.FAILED, reason=reason, message=message)
+def failure_verdict(reason: Reason, message: str) -> RunVerdict:
+    return RunVerdict(state=AttemptState.FAILED, reason=reason, message=message)
 
 
-def without_result(agent: str, exit: Exit, last_words: str) -> Verdict:
+def no_result_verdict(agent: str, exit: Exit, last_line: str) -> RunVerdict:
     reason = Reason.NOT_INSTALLED if exit.code == NOT_FOUND else Reason.CRASHED
-    return failed(reason, quoting(f"{agent} {how_it_ended(exit)}, without a result", last_words))
+    return failure_verdict(reason, with_detail(f"{agent} {describe_exit(exit)}, without a result", last_line))
 
 
-def quoting(sentence: str, words: str) -> str:
-    return f"{sentence}: {shown(words)}" if words.strip() else sentence
+def with_detail(sentence: str, detail: str) -> str:
+    return f"{sentence}: {excerpt(detail)}" if detail.strip() else sentence
 
 
-def outcome_of(reading: Reading, verdict: Verdict, exit: Exit) -> Outcome:
+def outcome_of(reading: AgentReading, verdict: RunVerdict, exit: Exit) -> Outcome:
     return Outcome(
         state=verdict.state,
         reason=verdict.reason,
@@ -298,7 +298,7 @@ def outcome_of(reading: Reading, verdict: Verdict, exit: Exit) -> Outcome:
     )
 
 
-def _spoken(duration: timedelta) -> str:
+def _format_duration(duration: timedelta) -> str:
     seconds = duration.total_seconds()
     name, size = next(
         (unit for unit in (("hour", 3600), ("minute", 60)) if seconds >= unit[1] and seconds % unit[1] == 0),

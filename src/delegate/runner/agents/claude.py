@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from delegate.model import AgentName
 from delegate.preferences.models import Thinking, thinking_of
-from delegate.runner.agents.asking import SERVER, TOOL, Asking
-from delegate.runner.agents.base import Invocation, Turn, agent_environment, found_program, request
+from delegate.runner.agents.ask_tool import SERVER, TOOL, AskEndpoint
+from delegate.runner.agents.base import AgentTurn, Invocation, agent_environment, find_program, prompt_text
 from delegate.runner.agents.claude_reading import SESSION_ID, ClaudeReading, user_message
 
 STREAMING = ("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
@@ -23,12 +23,12 @@ class Claude:
     name: str = AgentName.CLAUDE
 
     def program(self, environ: Mapping[str, str]) -> str | None:
-        return found_program(self.command, environ)
+        return find_program(self.command, environ)
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return self.program(environ) is not None
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         env = agent_environment(environ, turn.assignment)
         thinking = thinking_of(self.name, turn.assignment.model, turn.assignment.effort)
         if thinking.tokens is not None:
@@ -39,12 +39,12 @@ class Claude:
         return Invocation(
             argv=(self.program(environ) or self.command, *STREAMING, *_options(turn, mode, thinking)),
             env=env,
-            opening=user_message(request(turn)),
+            initial_input=user_message(prompt_text(turn)),
             keep_input_open=True,
-            files={} if turn.asking is None else {turn.asking.file: _servers(turn.asking)},
+            files={} if turn.ask_endpoint is None else {turn.ask_endpoint.file: _servers(turn.ask_endpoint)},
         )
 
-    def reading(self, turn: Turn) -> ClaudeReading:
+    def reading(self, turn: AgentTurn) -> ClaudeReading:
         return ClaudeReading(turn)
 
 
@@ -58,11 +58,11 @@ def allow_root(env: dict[str, str]) -> None:
     env["IS_SANDBOX"] = "0" if env.get("IS_SANDBOX") == "0" else "1"
 
 
-def _options(turn: Turn, mode: str, thinking: Thinking) -> list[str]:
+def _options(turn: AgentTurn, mode: str, thinking: Thinking) -> list[str]:
     assignment = turn.assignment
     # Before the others: these take every word up to the next option.
-    options = ["--mcp-config", str(turn.asking.file)] if turn.asking else []
-    if turn.asking and mode != BYPASS:
+    options = ["--mcp-config", str(turn.ask_endpoint.file)] if turn.ask_endpoint else []
+    if turn.ask_endpoint and mode != BYPASS:
         options += ["--allowedTools", f"mcp__{SERVER}__{TOOL}"]
     options += ["--dangerously-skip-permissions"] if mode == BYPASS else ["--permission-mode", mode]
     valued = {
@@ -78,11 +78,11 @@ def _options(turn: Turn, mode: str, thinking: Thinking) -> list[str]:
     return options
 
 
-def _servers(asking: Asking) -> str:
+def _servers(ask_endpoint: AskEndpoint) -> str:
     """One more beside the user's own. When it cannot be reached, claude says so in its first event and works on."""
-    headers = {"Authorization": f"Bearer {asking.token}"}
-    return json.dumps({"mcpServers": {SERVER: {"type": "http", "url": asking.url, "headers": headers}}})
+    headers = {"Authorization": f"Bearer {ask_endpoint.token}"}
+    return json.dumps({"mcpServers": {SERVER: {"type": "http", "url": ask_endpoint.url, "headers": headers}}})
 
 
-def _session(turn: Turn) -> str | None:
+def _session(turn: AgentTurn) -> str | None:
     return turn.session if turn.session is not None and SESSION_ID.fullmatch(turn.session) else None

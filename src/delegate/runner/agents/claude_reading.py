@@ -6,11 +6,11 @@ import json
 import re
 from datetime import datetime, timedelta
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, session_of
-from delegate.runner.agents.claude_verdict import Limit, Result, Run, verdict
-from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, spent, telling, tool, warning
+from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, session_of
+from delegate.runner.agents.claude_verdict import ClaudeResult, ClaudeRun, Limit, verdict
+from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, summarize_input, tool, usage_fact, warning
 from delegate.runner.agents.lines import (
     Streams,
     as_amount,
@@ -18,8 +18,8 @@ from delegate.runner.agents.lines import (
     as_list,
     as_object,
     as_text,
+    make_storable,
     one_line,
-    storable,
 )
 from delegate.runner.agents.todo import TodoList
 from delegate.runner.process.agent_process import Exit
@@ -30,7 +30,7 @@ BACKGROUND_MAX = 1_000
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = ("No conversation found with session ID", "--resume requires a valid session ID")
 # The field of a tool's input that tells most about the call, the best one first.
-TELLING = (
+SUMMARY_FIELDS = (
     "command",
     "file_path",
     "notebook_path",
@@ -54,22 +54,22 @@ def user_message(text: str) -> bytes:
 
 
 class ClaudeReading:
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: AgentTurn) -> None:
         self._streams = Streams()
         self._timeout = timedelta(milliseconds=turn.assignment.timeout_ms)
         self._resumed = turn.session
         self._session: str | None = None
         self._todo = TodoList()
         self._error = ""  # the kind of error that the turn met
-        self._result: Result | None = None
+        self._result: ClaudeResult | None = None
         self._turn_open = True
         # Commands and agents it has left running: when one ends, a new turn begins, even after a result. With its
         # input closed, Claude Code would wait 5 seconds for them, kill them, and call it success.
         self._background: set[str] = set()
         self._turn_due = False
         self._limit: Limit | None = None
-        self._said_last = ""
-        self._summed = Usage()  # over the results of this process
+        self._last_message = ""
+        self._result_usage = Usage()  # over the results of this process
         self.usage = Usage()
 
     @property
@@ -95,7 +95,7 @@ class ClaudeReading:
 
     @property
     def summary(self) -> str:
-        return self._said_last
+        return self._last_message
 
     @property
     def takes_more_turns(self) -> bool:
@@ -116,7 +116,7 @@ class ClaudeReading:
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
         for event in self._streams.finish():
             self._read(event)
-        run = Run(
+        run = ClaudeRun(
             result=self._result,
             is_idle=not self._turn_open,
             limit=self._limit,
@@ -128,40 +128,40 @@ class ClaudeReading:
     def _read(self, event: dict[str, object]) -> list[Fact]:
         match event.get("type"):
             case "system":
-                return self._told(event)
+                return self._handle_system_event(event)
             case "rate_limit_event":
-                return self._limited(as_object(event.get("rate_limit_info")))
+                return self._handle_rate_limit(as_object(event.get("rate_limit_info")))
             case "assistant":
-                return self._said(event)
+                return self._handle_assistant_message(event)
             case "user":
-                return self._answered(event)
+                return self._handle_tool_result(event)
             case "result":
-                return self._ended(event)
+                return self._handle_result(event)
         return []
 
-    def _told(self, event: dict[str, object]) -> list[Fact]:
+    def _handle_system_event(self, event: dict[str, object]) -> list[Fact]:
         match event.get("subtype"):
             case "init":
-                return self._opened(event)
+                return self._start_turn(event)
             case "api_retry":
-                return [warning(_retry_words(event))]
+                return [warning(_retry_message(event))]
             case "model_fallback":
-                old, new, why = (_word(event.get(key)) for key in ("original_model", "fallback_model", "trigger"))
+                old, new, why = (_printable(event.get(key)) for key in ("original_model", "fallback_model", "trigger"))
                 return [warning(f"the model {old} was replaced by {new}: {why}")]
             case "task_started" | "task_updated" | "task_notification":
                 self._follow_background(event)
         return []
 
-    def _opened(self, event: dict[str, object]) -> list[Fact]:
+    def _start_turn(self, event: dict[str, object]) -> list[Fact]:
         """A turn begins; a run has several when messages or background commands come in."""
         self._turn_open = True
         self._error = ""
-        if not self._takes_session(event):
+        if not self._set_session(event):
             return []
         model = one_line(as_text(event.get("model")), SUMMARY_MAX)
         return [Fact(kind=EventKind.SESSION, data={"sessionId": self._session, "model": model})]
 
-    def _takes_session(self, event: dict[str, object]) -> bool:
+    def _set_session(self, event: dict[str, object]) -> bool:
         session = as_text(event.get("session_id"))
         if session == self._session or not SESSION_ID.fullmatch(session):
             return False
@@ -177,8 +177,8 @@ class ClaudeReading:
             self._background.discard(task)
             self._turn_due = self._turn_due or status in TASK_REPORTED
 
-    def _limited(self, info: dict[str, object]) -> list[Fact]:
-        name = _word(info.get("rateLimitType"))
+    def _handle_rate_limit(self, info: dict[str, object]) -> list[Fact]:
+        name = _printable(info.get("rateLimitType"))
         match info.get("status"):
             case "rejected":
                 self._limit = Limit(resets_at=as_amount(info.get("resetsAt")))
@@ -188,7 +188,7 @@ class ClaudeReading:
                 return [warning(f"the subscription's limit {name} is nearly used up ({used:.0%})")]
         return []
 
-    def _said(self, event: dict[str, object]) -> list[Fact]:
+    def _handle_assistant_message(self, event: dict[str, object]) -> list[Fact]:
         # A sub-agent speaks to the agent, not to the user; its to-do list, its errors and its turns are its own.
         is_main = event.get("parent_tool_use_id") is None
         if is_main:
@@ -197,35 +197,35 @@ class ClaudeReading:
         if event.get("error") is not None:
             return []  # the text of an error comes again with the result
         blocks = as_list(as_object(event.get("message")).get("content"))
-        return [fact for block in blocks for fact in self._block(as_object(block), is_main=is_main)]
+        return [fact for block in blocks for fact in self._handle_block(as_object(block), is_main=is_main)]
 
-    def _block(self, block: dict[str, object], *, is_main: bool) -> list[Fact]:
+    def _handle_block(self, block: dict[str, object], *, is_main: bool) -> list[Fact]:
         match block.get("type"):
             case "text" if is_main and (text := as_text(block.get("text")).strip()):
-                self._said_last = storable(text, TEXT_MAX)
-                return [Fact(kind=EventKind.MESSAGE, data={"text": self._said_last})]
+                self._last_message = make_storable(text, TEXT_MAX)
+                return [Fact(kind=EventKind.MESSAGE, data={"text": self._last_message})]
             case "tool_use":
                 name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
                 given = as_object(block.get("input"))
-                facts = [tool(name, telling(given, TELLING), call_id)]
-                if is_main and self._todo.called(name, call_id, given):
+                facts = [tool(name, summarize_input(given, SUMMARY_FIELDS), call_id)]
+                if is_main and self._todo.apply_call(name, call_id, given):
                     facts.append(self._todo_fact())
                 return facts
         return []
 
-    def _answered(self, event: dict[str, object]) -> list[Fact]:
+    def _handle_tool_result(self, event: dict[str, object]) -> list[Fact]:
         answer = as_object(event.get("tool_use_result"))
         blocks = as_list(as_object(event.get("message")).get("content"))
-        if answer and any(self._todo.answered(as_text(as_object(b).get("tool_use_id")), answer) for b in blocks):
+        if answer and any(self._todo.apply_result(as_text(as_object(b).get("tool_use_id")), answer) for b in blocks):
             return [self._todo_fact()]
         return []
 
     def _todo_fact(self) -> Fact:
         return Fact(kind=EventKind.TODO, data={"items": self._todo.items()})
 
-    def _ended(self, event: dict[str, object]) -> list[Fact]:
+    def _handle_result(self, event: dict[str, object]) -> list[Fact]:
         errors = " ".join(as_text(error) for error in as_list(event.get("errors")))
-        self._result = Result(
+        self._result = ClaudeResult(
             subtype=as_text(event.get("subtype")),
             is_error=event.get("is_error") is not False,
             text=as_text(event.get("result")) or errors,
@@ -235,11 +235,11 @@ class ClaudeReading:
             terminal_reason=as_text(event.get("terminal_reason")),
         )
         if self._result.is_good and self._session is None:
-            self._takes_session(event)
+            self._set_session(event)
         self._turn_open = self._turn_due = False
         self._error = ""
         self._count(event)
-        facts = [spent(self.usage)]
+        facts = [usage_fact(self.usage)]
         denials = [as_text(as_object(denial).get("tool_name")) for denial in as_list(event.get("permission_denials"))]
         if denials:
             tools = one_line(", ".join(sorted(set(denials))), SUMMARY_MAX)
@@ -249,18 +249,20 @@ class ClaudeReading:
     def _count(self, event: dict[str, object]) -> None:
         """Within one process cost and `modelUsage` run on, `usage` and turns are of one result. `modelUsage` is what
         was paid: it also counts sub-agents and answers that were cut off."""
-        self._summed = self._summed.plus(_usage(as_object(event.get("usage")), as_count(event.get("num_turns"))))
+        self._result_usage = self._result_usage.plus(
+            _usage(as_object(event.get("usage")), as_count(event.get("num_turns")))
+        )
         paid = Usage()
         for model in as_object(event.get("modelUsage")).values():
             paid = paid.plus(_model_usage(as_object(model)))
-        tokens = paid if paid != Usage() else self._summed
+        tokens = paid if paid != Usage() else self._result_usage
         self.usage = Usage(
             input_tokens=min(tokens.input_tokens, SEQ_MAX),
             output_tokens=min(tokens.output_tokens, SEQ_MAX),
             cache_read_tokens=min(tokens.cache_read_tokens, SEQ_MAX),
             cache_write_tokens=min(tokens.cache_write_tokens, SEQ_MAX),
             cost_usd=min(max(self.usage.cost_usd, as_amount(event.get("total_cost_usd"))), COST_MAX),
-            turns=min(self._summed.turns, SEQ_MAX),
+            turns=min(self._result_usage.turns, SEQ_MAX),
         )
 
 
@@ -283,13 +285,13 @@ def _model_usage(usage: dict[str, object]) -> Usage:
     )
 
 
-def _word(value: object) -> str:
-    return shown(as_text(value))
+def _printable(value: object) -> str:
+    return excerpt(as_text(value))
 
 
-def _retry_words(event: dict[str, object]) -> str:
+def _retry_message(event: dict[str, object]) -> str:
     status = as_count(event.get("error_status"))
-    trouble = f"answered {status} ({_word(event.get('error'))})" if status else "could not be reached"
+    trouble = f"answered {status} ({_printable(event.get('error'))})" if status else "could not be reached"
     delay = as_amount(event.get("retry_delay_ms")) / 1000
     tries = f"{as_count(event.get('attempt'))} of {as_count(event.get('max_retries'))}"
     return f"the model's service {trouble}; retry {tries} in {delay:.1f} s"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 from delegate.runner.agents.base import (
     Ending,
-    Verdict,
+    RunVerdict,
+    describe_exit,
     exit_code,
-    failed,
-    how_it_ended,
-    quoting,
-    stopped_by_runner,
-    without_result,
+    failure_verdict,
+    no_result_verdict,
+    verdict_if_stopped,
+    with_detail,
 )
 from delegate.runner.agents.lines import last_line
 from delegate.runner.process.agent_process import Exit
@@ -56,7 +56,7 @@ SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ClaudeResult:
     """A result event, with what was said about the error just before it."""
 
     subtype: str
@@ -80,10 +80,10 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ClaudeRun:
     """All that is known about a run when it is over."""
 
-    result: Result | None
+    result: ClaudeResult | None
     is_idle: bool  # nothing was asked of it after that result
     limit: Limit | None
     stderr: str
@@ -94,42 +94,42 @@ class Run:
         return self.is_idle and self.result is not None and self.result.is_good
 
 
-def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
-    stopped = stopped_by_runner(ending, run.timeout)
+def verdict(run: ClaudeRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
+    stopped = verdict_if_stopped(ending, run.timeout)
     if stopped is not None and not (ending is Ending.STALLED and run.is_finished):
         return stopped
     if run.result is None:
-        return without_result("claude", exit, last_line(run.stderr))
+        return no_result_verdict("claude", exit, last_line(run.stderr))
     if not run.result.is_good:
         return _failure(run.result, run.limit, now)
     return _success(run.result, exit, ending)
 
 
-def _success(result: Result, exit: Exit, ending: Ending) -> Verdict:
+def _success(result: ClaudeResult, exit: Exit, ending: Ending) -> RunVerdict:
     sentence = "claude finished"
     if ending is Ending.STALLED:
         sentence = "claude finished, and was ended because a command it had left running did not end"
     elif ending is Ending.LINGERED:
         sentence = "claude finished, and was ended because it did not exit by itself"
     elif exit_code(exit) != 0:
-        return failed(Reason.CRASHED, f"claude reported success but then {how_it_ended(exit)}")
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, result.text))
+        return failure_verdict(Reason.CRASHED, f"claude reported success but then {describe_exit(exit)}")
+    return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, result.text))
 
 
-def _failure(result: Result, limit: Limit | None, now: datetime) -> Verdict:
+def _failure(result: ClaudeResult, limit: Limit | None, now: datetime) -> RunVerdict:
     reason = _reason(result)
     if reason is Reason.RATE_LIMITED:
-        return _parked(result, limit, now)
+        return _rate_limit_verdict(result, limit, now)
     sentence = SENTENCES[reason]
     if result.error == "billing_error":
         # No reset will mend it, so it must not wait for one; and it is not the task's own budget.
         sentence = "the account that claude uses has no credit left"
     elif result.terminal_reason.startswith("aborted"):
-        return failed(reason, "claude was interrupted before it had finished")
-    return failed(reason, quoting(sentence, result.text))
+        return failure_verdict(reason, "claude was interrupted before it had finished")
+    return failure_verdict(reason, with_detail(sentence, result.text))
 
 
-def _reason(result: Result) -> Reason:
+def _reason(result: ClaudeResult) -> Reason:
     if result.subtype in BY_SUBTYPE:
         return BY_SUBTYPE[result.subtype]
     if result.stop_reason == "refusal":
@@ -142,7 +142,7 @@ def _reason(result: Result) -> Reason:
     return BY_STATUS.get(status, Reason.AGENT_ERROR) if isinstance(status, int) else Reason.AGENT_ERROR
 
 
-def _parked(result: Result, limit: Limit | None, now: datetime) -> Verdict:
+def _rate_limit_verdict(result: ClaudeResult, limit: Limit | None, now: datetime) -> RunVerdict:
     reason, sentence = Reason.RATE_LIMITED, "the model's service limits the rate of requests"
     not_before = now + UNKNOWN_RESET
     if limit is not None:
@@ -150,6 +150,6 @@ def _parked(result: Result, limit: Limit | None, now: datetime) -> Verdict:
         # Compared as numbers first: a nonsense time may not even be a date.
         if now.timestamp() < limit.resets_at <= (now + RESET_MAX).timestamp():
             not_before = datetime.fromtimestamp(limit.resets_at, UTC)
-    return Verdict(
-        state=AttemptState.RELEASED, reason=reason, message=quoting(sentence, result.text), not_before=not_before
+    return RunVerdict(
+        state=AttemptState.RELEASED, reason=reason, message=with_detail(sentence, result.text), not_before=not_before
     )

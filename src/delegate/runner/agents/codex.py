@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from delegate.model import AgentName
-from delegate.runner.agents.asking import SERVER, TOKEN_VARIABLE, TOOL
-from delegate.runner.agents.base import Invocation, Roots, Turn, agent_environment, found_program, request
+from delegate.runner.agents.ask_tool import SERVER, TOKEN_VARIABLE, TOOL
+from delegate.runner.agents.base import AgentTurn, Invocation, Roots, agent_environment, find_program, prompt_text
 from delegate.runner.agents.codex_reading import THREAD_ID, CodexReading
 
-BY_NODE = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # what Node calls a machine
+NODE_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # what Node calls a machine
 # Outside a repository codex would refuse to start, and nobody is there to be asked.
 UNATTENDED = ("--json", "--skip-git-repo-check", "-c", 'approval_policy="never"')
 # All other modes, and none, work in the sandbox: the network is open, but nothing outside the task's directory, its
@@ -43,27 +43,27 @@ class Codex:
     name: str = AgentName.CODEX
 
     def program(self, environ: Mapping[str, str]) -> str | None:
-        found = found_program(self.command, environ)
+        found = find_program(self.command, environ)
         return native_program(found) if found else None
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return self.program(environ) is not None
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         env = agent_environment(environ, turn.assignment)
-        if turn.asking is not None:
-            env[TOKEN_VARIABLE] = turn.asking.token
+        if turn.ask_endpoint is not None:
+            env[TOKEN_VARIABLE] = turn.ask_endpoint.token
         session = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
         verb = ("exec", "resume", session) if session else ("exec",)
         return Invocation(
             argv=(self.program(environ) or self.command, *verb, *UNATTENDED, *_options(turn), "-"),
             env={name: value for name, value in env.items() if name not in OUTER_SESSION},
             # One half of a character pair is not text; codex would refuse all of it.
-            opening=request(turn).encode("utf-8", "replace"),
+            initial_input=prompt_text(turn).encode("utf-8", "replace"),
             keep_input_open=False,
         )
 
-    def reading(self, turn: Turn) -> CodexReading:
+    def reading(self, turn: AgentTurn) -> CodexReading:
         return CodexReading(turn)
 
 
@@ -75,7 +75,7 @@ def native_program(found: str) -> str:
         return found
     package = launcher.parent.parent
     machine = platform.machine().lower()
-    native = f"codex-{sys.platform}-{BY_NODE.get(machine, machine)}"
+    native = f"codex-{sys.platform}-{NODE_ARCHITECTURES.get(machine, machine)}"
     for place in (package / "node_modules" / package.parent.name / native, package.parent / native, package):
         for program in sorted(place.glob("vendor/*/bin/codex")):
             if os.access(program, os.X_OK):
@@ -83,19 +83,19 @@ def native_program(found: str) -> str:
     return found
 
 
-def _options(turn: Turn) -> list[str]:
+def _options(turn: AgentTurn) -> list[str]:
     assignment = turn.assignment
     sandbox = SANDBOXES.get(assignment.permission_mode or "", WORKSPACE_WRITE)
     settings: dict[str, object] = {"sandbox_mode": sandbox}
     if sandbox == WORKSPACE_WRITE:
         settings["sandbox_workspace_write.network_access"] = True
-        settings["sandbox_workspace_write.writable_roots"] = [str(place) for place in _git_places(turn)]
+        settings["sandbox_workspace_write.writable_roots"] = [str(place) for place in _git_directories(turn)]
     if assignment.model is not None:
         settings["model"] = assignment.model
     if assignment.effort is not None:
         settings["model_reasoning_effort"] = assignment.effort
-    if turn.asking is not None:
-        settings |= _server(turn.asking.url)
+    if turn.ask_endpoint is not None:
+        settings |= _server(turn.ask_endpoint.url)
     return [word for name, value in settings.items() for word in ("-c", f"{name}={_toml(value)}")]
 
 
@@ -116,46 +116,46 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _git_places(turn: Turn) -> list[Path]:
+def _git_directories(turn: AgentTurn) -> list[Path]:
     """Where git writes for a commit; codex keeps these from its commands unless each is named."""
     directory = turn.assignment.working_directory
     if turn.workspace is not None:
-        places = _of_workspace(turn.workspace)
+        directories = _workspace_git_directories(turn.workspace)
     else:
-        places = _of_checkout(Path(directory)) if directory else []
-    return [place for place in places if _is_text(place)]
+        directories = _checkout_git_directories(Path(directory)) if directory else []
+    return [place for place in directories if _is_utf8(place)]
 
 
-def _of_workspace(roots: Roots) -> list[Path]:
+def _workspace_git_directories(roots: Roots) -> list[Path]:
     worktrees = roots.git_dir / "worktrees"
     # No links: an earlier turn could have put one there that leads out of the workspace.
     found = [entry for entry in worktrees.glob("*") if entry.is_dir() and not entry.is_symlink()]
     return [roots.git_dir, *(sorted(found) if not worktrees.is_symlink() else ())]
 
 
-def _of_checkout(directory: Path) -> list[Path]:
+def _checkout_git_directories(directory: Path) -> list[Path]:
     for folder in (directory, *directory.parents):
         entry = folder / ".git"
         if entry.is_dir():
             return [entry] if _is_git(entry) else []
         if entry.is_file():
-            return _of_link(entry)
+            return _linked_git_directories(entry)
     return []
 
 
-def _of_link(entry: Path) -> list[Path]:
+def _linked_git_directories(entry: Path) -> list[Path]:
     """A linked worktree has its own place and shares another; a submodule has one."""
     own = entry.parent / _first_line(entry).removeprefix("gitdir:").strip()
     if not _is_git(own):
         return []
     shared = _first_line(own / "commondir")
-    places = [own / shared, own] if shared else [own]
-    return [place.resolve() for place in places if _is_git(place)]
+    directories = [own / shared, own] if shared else [own]
+    return [place.resolve() for place in directories if _is_git(place)]
 
 
-def _is_git(place: Path) -> bool:
+def _is_git(path: Path) -> bool:
     """Only what is git's may be opened to the agent, whatever a file in the directory says."""
-    return (place / "HEAD").is_file()
+    return (path / "HEAD").is_file()
 
 
 def _first_line(file: Path) -> str:
@@ -165,10 +165,10 @@ def _first_line(file: Path) -> str:
         return ""
 
 
-def _is_text(place: Path) -> bool:
+def _is_utf8(path: Path) -> bool:
     """An argument that is not UTF-8 would keep codex from starting."""
     try:
-        str(place).encode()
+        str(path).encode()
     except UnicodeEncodeError:
         return False
     return True

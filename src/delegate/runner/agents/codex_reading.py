@@ -6,12 +6,12 @@ import re
 import shlex
 from datetime import datetime, timedelta
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
-from delegate.runner.agents.base import Ending, Fact, Turn, outcome_of, session_of
-from delegate.runner.agents.codex_verdict import Result, Run, verdict
-from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, spent, tool, warning
-from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, one_line, storable
+from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, session_of
+from delegate.runner.agents.codex_verdict import CodexResult, CodexRun, verdict
+from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, tool, usage_fact, warning
+from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, make_storable, one_line
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
 from delegate.runner.process.agent_process import Exit
 
@@ -24,15 +24,15 @@ OPEN_MAX = 1_000
 
 
 class CodexReading:
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: AgentTurn) -> None:
         self._streams = Streams()
         self._assignment = turn.assignment
         self._resumed = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
         self._spent = turn.spent
         self._session: str | None = None
-        self._result: Result | None = None
+        self._result: CodexResult | None = None
         self._error = ""  # the last one, until something after it shows that the turn goes on
-        self._open: set[str] = set()  # calls that have been told and not ended
+        self._open_calls: set[str] = set()  # calls that have been told and not ended
         self._todo: list[dict[str, str]] = []
         self.summary = ""
         self.usage = Usage()
@@ -72,8 +72,8 @@ class CodexReading:
         for event in self._streams.finish():
             self._read(event)
         if self._result is None and self._error:
-            self._result = Result(is_good=False, text=self._error)
-        run = Run(
+            self._result = CodexResult(is_good=False, text=self._error)
+        run = CodexRun(
             result=self._result,
             stderr=self._streams.stderr,
             timeout=timedelta(milliseconds=self._assignment.timeout_ms),
@@ -84,28 +84,28 @@ class CodexReading:
         kind = event.get("type")
         if kind == "turn.failed":
             text = as_text(as_object(event.get("error")).get("message")) or self._error
-            self._result, self._error = Result(is_good=False, text=text), ""
+            self._result, self._error = CodexResult(is_good=False, text=text), ""
             return []
-        facts = self._outlived()
+        facts = self._report_survived_error()
         match kind:
             case "thread.started":
-                facts += self._opened(as_text(event.get("thread_id")))
+                facts += self._handle_thread_started(as_text(event.get("thread_id")))
             case "turn.started":
                 self._result = None
             case "turn.completed":
-                facts += self._completed(as_object(event.get("usage")))
+                facts += self._handle_turn_completed(as_object(event.get("usage")))
             case "error":
-                facts += self._troubled(as_text(event.get("message")))
+                facts += self._handle_error(as_text(event.get("message")))
             case "item.started" | "item.updated" | "item.completed":
-                facts += self._item(as_object(event.get("item")), is_over=kind == "item.completed")
+                facts += self._handle_item(as_object(event.get("item")), is_over=kind == "item.completed")
         return facts
 
-    def _outlived(self) -> list[Fact]:
+    def _report_survived_error(self) -> list[Fact]:
         """An error after which the turn went on was no end; the last one is told by the outcome."""
         text, self._error = self._error, ""
-        return [warning(f"codex met an error: {shown(text)}")] if text else []
+        return [warning(f"codex met an error: {excerpt(text)}")] if text else []
 
-    def _opened(self, thread: str) -> list[Fact]:
+    def _handle_thread_started(self, thread: str) -> list[Fact]:
         if thread == self._session or not THREAD_ID.fullmatch(thread):
             return []
         self._session = thread
@@ -117,15 +117,15 @@ class CodexReading:
             facts.append(warning("codex tells no cost; no limit of money is in force"))
         return facts
 
-    def _troubled(self, text: str) -> list[Fact]:
+    def _handle_error(self, text: str) -> list[Fact]:
         retry = RETRY.fullmatch(text)
         if retry is None:
             self._error = text
             return []
-        return [warning(f"the model's service failed ({shown(retry[3] or '')}); retry {retry[1]} of {retry[2]}")]
+        return [warning(f"the model's service failed ({excerpt(retry[3] or '')}); retry {retry[1]} of {retry[2]}")]
 
-    def _completed(self, usage: dict[str, object]) -> list[Fact]:
-        self._result = Result(is_good=True, text=self.summary)
+    def _handle_turn_completed(self, usage: dict[str, object]) -> list[Fact]:
+        self._result = CodexResult(is_good=True, text=self.summary)
         # Codex counts over the whole thread; what was spent before this turn has been told before.
         is_same = self._resumed is not None and self._session == self._resumed
         before = self._spent if is_same else Usage()
@@ -137,31 +137,31 @@ class CodexReading:
             cache_write_tokens=max(whole.cache_write_tokens - before.cache_write_tokens, 0),
             turns=1,
         )
-        return [spent(self.usage)]
+        return [usage_fact(self.usage)]
 
-    def _item(self, item: dict[str, object], *, is_over: bool) -> list[Fact]:
+    def _handle_item(self, item: dict[str, object], *, is_over: bool) -> list[Fact]:
         match item.get("type"):
             case "agent_message" if is_over and (text := as_text(item.get("text")).strip()):
-                self.summary = storable(text, TEXT_MAX)
+                self.summary = make_storable(text, TEXT_MAX)
                 return [Fact(kind=EventKind.MESSAGE, data={"text": self.summary})]
             case "error" if is_over:
                 return [warning(one_line(as_text(item.get("message")), SUMMARY_MAX))]
             case "todo_list":
-                return self._planned(as_list(item.get("items")))
+                return self._handle_todo_list(as_list(item.get("items")))
         call = _call(item)
-        return self._called(*call, item, is_over=is_over) if call else []
+        return self._handle_call(*call, item, is_over=is_over) if call else []
 
-    def _called(self, name: str, summary: str, item: dict[str, object], *, is_over: bool) -> list[Fact]:
+    def _handle_call(self, name: str, summary: str, item: dict[str, object], *, is_over: bool) -> list[Fact]:
         """A call is told once: when it begins, or when it ends if its begin was not told."""
         call = as_text(item.get("id"))[:ID_MAX]
-        is_known = call in self._open
+        is_known = call in self._open_calls
         if is_over:
-            self._open.discard(call)
-        elif len(self._open) < OPEN_MAX:
-            self._open.add(call)
+            self._open_calls.discard(call)
+        elif len(self._open_calls) < OPEN_MAX:
+            self._open_calls.add(call)
         return [] if is_known else [tool(name, summary, call)]
 
-    def _planned(self, entries: list[object]) -> list[Fact]:
+    def _handle_todo_list(self, entries: list[object]) -> list[Fact]:
         items = []
         for entry in entries[:ITEMS_MAX]:
             todo = as_object(entry)

@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from delegate.runner.agents.base import (
     Ending,
-    Verdict,
+    RunVerdict,
+    describe_exit,
     exit_code,
-    failed,
-    how_it_ended,
-    quoting,
-    stopped_by_runner,
-    without_result,
+    failure_verdict,
+    no_result_verdict,
+    verdict_if_stopped,
+    with_detail,
 )
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
 from delegate.runner.agents.lines import as_object, as_text
@@ -25,7 +25,7 @@ from delegate.states import AttemptState, Reason
 READ_MAX = 4_000  # characters of an error that are looked at
 NO_CREDIT = "the account that codex uses has no credit left, or no plan for it"
 # The first row that fits decides: a text about a refusal may also speak of a broken stream.
-BY_WORDS = tuple(
+REASON_PATTERNS = tuple(
     (re.compile(pattern, re.IGNORECASE), reason, sentence)
     for pattern, reason, sentence in (
         (r"usage limit", Reason.USAGE_LIMIT, "the subscription's limit is used up"),
@@ -75,7 +75,7 @@ NOISE = re.compile(r"\d{4}-\d\d-\d\dT\S+\s|WARNING|Reading (prompt|additional in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CodexResult:
     """The end of a turn as codex told it."""
 
     is_good: bool
@@ -83,52 +83,52 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CodexRun:
     """All that is known about a run when it is over."""
 
-    result: Result | None
+    result: CodexResult | None
     stderr: str
     timeout: timedelta
 
 
-def verdict(run: Run, exit: Exit, ending: Ending, now: datetime) -> Verdict:
+def verdict(run: CodexRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
     result = run.result
-    stopped = stopped_by_runner(ending, run.timeout)
+    stopped = verdict_if_stopped(ending, run.timeout)
     if stopped is not None and not (ending is Ending.STALLED and result is not None and result.is_good):
         return stopped
     if result is None:
-        return without_result("codex", exit, last_words(run.stderr))
+        return no_result_verdict("codex", exit, last_error_line(run.stderr))
     if not result.is_good:
         return _failure(result.text, now)
     return _success(result.text, exit, ending)
 
 
-def _success(text: str, exit: Exit, ending: Ending) -> Verdict:
+def _success(text: str, exit: Exit, ending: Ending) -> RunVerdict:
     sentence = "codex finished"
     if ending in (Ending.STALLED, Ending.LINGERED):
         sentence = "codex finished, and was ended because it did not exit by itself"
     elif exit_code(exit) != 0:
-        return failed(Reason.CRASHED, f"codex reported success but then {how_it_ended(exit)}")
-    return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=quoting(sentence, text))
+        return failure_verdict(Reason.CRASHED, f"codex reported success but then {describe_exit(exit)}")
+    return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, text))
 
 
-def _failure(text: str, now: datetime) -> Verdict:
-    reason, sentence = _told_by(text[:READ_MAX])
-    message = quoting(sentence, _spoken(text))
+def _failure(text: str, now: datetime) -> RunVerdict:
+    reason, sentence = _classify_error(text[:READ_MAX])
+    message = with_detail(sentence, _error_message(text))
     if reason not in (Reason.USAGE_LIMIT, Reason.RATE_LIMITED):
-        return failed(reason, message)
+        return failure_verdict(reason, message)
     not_before = reset_time(text[:READ_MAX], now) or now + UNKNOWN_RESET
-    return Verdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=not_before)
+    return RunVerdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=not_before)
 
 
-def _told_by(text: str) -> tuple[Reason, str]:
-    for pattern, reason, sentence in BY_WORDS:
+def _classify_error(text: str) -> tuple[Reason, str]:
+    for pattern, reason, sentence in REASON_PATTERNS:
         if pattern.search(text):
             return reason, sentence
     return Reason.AGENT_ERROR, "codex ended with an error"
 
 
-def _spoken(text: str) -> str:
+def _error_message(text: str) -> str:
     """What a person should read of it: some errors are the service's whole answer in JSON."""
     if not text.startswith("{"):
         return text
@@ -157,7 +157,7 @@ def reset_time(text: str, now: datetime) -> datetime | None:
     return at if now < at <= now + RESET_MAX else None
 
 
-def last_words(stderr: str) -> str:
+def last_error_line(stderr: str) -> str:
     """The line on stderr that tells most: the error, not the advice and the backtrace after it."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not NOISE.match(line.strip())]
     for number, line in enumerate(lines):

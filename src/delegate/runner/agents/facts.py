@@ -28,10 +28,10 @@ def tool(name: str, summary: str, call_id: str) -> Fact:
     return Fact(kind=EventKind.TOOL, data=data)
 
 
-def telling(given: dict[str, object], fields: Iterable[str]) -> str:
+def summarize_input(given: dict[str, object], fields: Iterable[str]) -> str:
     """The summary of a call: the first of these fields of its input that says anything."""
     return next((text for field in fields if (text := as_text(given.get(field)).strip())), "")
 
 
-def spent(usage: Usage) -> Fact:
+def usage_fact(usage: Usage) -> Fact:
     return Fact(kind=EventKind.USAGE, data=UsageView(**asdict(usage)).model_dump(by_alias=True))

@@ -38,7 +38,7 @@ class JsonLines:
         self._skipping = False
         if not line:
             return []
-        value = _parsed(line)
+        value = _parse(line)
         if isinstance(value, dict):
             return [value]
         self.parse_errors += 1
@@ -80,7 +80,7 @@ class Streams:
         return self._lines.finish()
 
 
-def _parsed(line: bytes) -> object:
+def _parse(line: bytes) -> object:
     if not line.startswith(b"{"):
         return None  # a flood of plain text must cost little
     # Bytes that are not UTF-8 spoil their characters, not the line.
@@ -117,7 +117,7 @@ def as_amount(value: object) -> float:
     return float(value)
 
 
-def storable(text: str, limit: int) -> str:
+def make_storable(text: str, limit: int) -> str:
     """Text that every database and JSON writer takes: no NUL, no half characters, cut visibly at the limit."""
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
     return cut.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
@@ -127,7 +127,7 @@ def one_line(text: str, limit: int) -> str:
     words = " ".join(text[: limit * 4].split())
     if not words.isprintable():
         words = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
-    return storable(words, limit)
+    return make_storable(words, limit)
 
 
 def last_line(text: str) -> str:

@@ -12,19 +12,19 @@ from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.runner.agents.acp import Acp
 from delegate.runner.agents.base import Agent, users_environment
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.lines import as_list, as_object, as_text, one_line
-from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, ask_program, run_program
+from delegate.runner.process.programs import ProgramMissing, ProgramResult, ProgramTimedOut, ask_program, run_program
 
-PATIENCE = timedelta(seconds=20)  # a program in Node on a cold disk takes seconds to say its version
-NEUTRAL = Path("/")  # no repository, no settings of a project
+PROBE_TIMEOUT = timedelta(seconds=20)  # a program in Node on a cold disk takes seconds to say its version
+NEUTRAL_DIRECTORY = Path("/")  # no repository, no settings of a project
 VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
 VERSION_MAX = 100
-XDG_PLACES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+XDG_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 MODELS_MAX = 200
 CLAUDE_LOGINS = (
     "ANTHROPIC_API_KEY",
@@ -48,7 +48,7 @@ class Probe:
     fix: str | None = None
 
 
-class DoesNotWork(Exception):
+class ProbeFailed(Exception):
     """The program is there, but does not do what it must; str is the sentence for the user."""
 
 
@@ -57,12 +57,12 @@ async def probe(agent: Agent, environ: Mapping[str, str]) -> Probe:
     if not agent.is_available(environ):
         return Probe(problem=f"{agent.name} is not installed", fix=FIXES.get(agent.name))
     try:
-        return await _probed(agent, agent.program(environ) or "", environ)
-    except DoesNotWork as problem:
+        return await _probe_program(agent, agent.program(environ) or "", environ)
+    except ProbeFailed as problem:
         return Probe(problem=str(problem), fix=FIXES.get(agent.name))
 
 
-async def _probed(agent: Agent, program: str, environ: Mapping[str, str]) -> Probe:
+async def _probe_program(agent: Agent, program: str, environ: Mapping[str, str]) -> Probe:
     match agent:
         case Claude():
             return await _probe_claude(program, environ)
@@ -73,45 +73,45 @@ async def _probed(agent: Agent, program: str, environ: Mapping[str, str]) -> Pro
     return Probe()  # a shell needs nothing
 
 
-async def works(agent: Agent, environ: Mapping[str, str]) -> bool:
+async def can_start(agent: Agent, environ: Mapping[str, str]) -> bool:
     """Whether the program can be started at all, found out as cheaply and with as few traces as can be."""
     program = agent.program(environ)
     if program is None:
         return agent.is_available(environ)
     if not isinstance(agent, Acp):
-        return await _is_good(program, environ)
-    if agent.is_known and await _is_good(program, environ):
+        return await _can_print_version(program, environ)
+    if agent.is_known and await _can_print_version(program, environ):
         return True
     try:
-        await _greeting(agent, environ)
-    except DoesNotWork:
+        await _read_initialize_result(agent, environ)
+    except ProbeFailed:
         return False
     return True
 
 
-async def _is_good(program: str, environ: Mapping[str, str]) -> bool:
+async def _can_print_version(program: str, environ: Mapping[str, str]) -> bool:
     """Some programs make directories even to say their version; nobody asked for those in the user's home."""
     with TemporaryDirectory(prefix="delegate-trial-") as scratch:
         try:
-            await _said([program, "--version"], {**environ, **dict.fromkeys(XDG_PLACES, scratch)})
-        except DoesNotWork:
+            await _read_output([program, "--version"], {**environ, **dict.fromkeys(XDG_VARIABLES, scratch)})
+        except ProbeFailed:
             return False
     return True
 
 
-async def _run(argv: list[str], environ: Mapping[str, str]) -> Done:
+async def _run(argv: list[str], environ: Mapping[str, str]) -> ProgramResult:
     try:
-        return await run_program(argv, cwd=NEUTRAL, env=users_environment(environ), timeout=PATIENCE)
+        return await run_program(argv, cwd=NEUTRAL_DIRECTORY, env=users_environment(environ), timeout=PROBE_TIMEOUT)
     except (ProgramMissing, ProgramTimedOut) as problem:
-        raise DoesNotWork(str(problem)) from problem
+        raise ProbeFailed(str(problem)) from problem
 
 
-async def _said(argv: list[str], environ: Mapping[str, str]) -> str:
+async def _read_output(argv: list[str], environ: Mapping[str, str]) -> str:
     """What a command printed; DoesNotWork when it failed."""
     done = await _run(argv, environ)
     if done.code != 0:
         command = f"{Path(argv[0]).name} {' '.join(argv[1:])}"
-        raise DoesNotWork(f"`{command}` ended with {done.code}: {shown(done.words)}")
+        raise ProbeFailed(f"`{command}` ended with {done.code}: {excerpt(done.error_text)}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -121,7 +121,7 @@ def _version(text: str) -> str:
 
 
 async def _probe_claude(program: str, environ: Mapping[str, str]) -> Probe:
-    version = _version(await _said([program, "--version"], environ))
+    version = _version(await _read_output([program, "--version"], environ))
     is_logged_in = claude_login(environ)
     if is_logged_in is False:
         fix = "start `claude` once and log in, or set ANTHROPIC_API_KEY"
@@ -133,10 +133,10 @@ def claude_login(environ: Mapping[str, str]) -> bool | None:
     """A login that is there may have run out; None: it may be in a place that we do not look into."""
     if any(environ.get(name) for name in CLAUDE_LOGINS):
         return True
-    place = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".claude")
-    if (place / ".credentials.json").is_file():
+    directory = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".claude")
+    if (directory / ".credentials.json").is_file():
         return True
-    if sys.platform == "darwin" or "apiKeyHelper" in _json_file(place / "settings.json"):
+    if sys.platform == "darwin" or "apiKeyHelper" in _json_file(directory / "settings.json"):
         return None  # the keychain, or a program that hands out a key
     return False
 
@@ -149,8 +149,8 @@ def _json_file(path: Path) -> dict[str, object]:
 
 
 async def _probe_codex(program: str, environ: Mapping[str, str]) -> Probe:
-    version = _version(await _said([program, "--version"], environ))
-    models = _codex_models(await _said([program, "debug", "models", "--bundled"], environ))
+    version = _version(await _read_output([program, "--version"], environ))
+    models = _codex_models(await _read_output([program, "debug", "models", "--bundled"], environ))
     if environ.get("CODEX_API_KEY"):
         return Probe(version=version, is_logged_in=True, models=models)
     status = await _run([program, "login", "status"], environ)
@@ -164,9 +164,9 @@ async def _probe_codex(program: str, environ: Mapping[str, str]) -> Probe:
 
 def codex_provider(environ: Mapping[str, str]) -> str:
     """The service that the user's own settings name."""
-    place = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
+    directory = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
     try:
-        settings: dict[str, object] = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
+        settings: dict[str, object] = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "openai"
     return as_text(settings.get("model_provider")) or "openai"
@@ -174,45 +174,45 @@ def codex_provider(environ: Mapping[str, str]) -> str:
 
 def _codex_models(text: str) -> tuple[str, ...]:
     try:
-        told = as_object(json.loads(text))
+        catalog = as_object(json.loads(text))
     except ValueError:
         return ()
-    names = (as_text(as_object(model).get("slug")) for model in as_list(told.get("models"))[:MODELS_MAX])
+    names = (as_text(as_object(model).get("slug")) for model in as_list(catalog.get("models"))[:MODELS_MAX])
     return tuple(one_line(name, VERSION_MAX) for name in names if name)
 
 
 async def _probe_acp(agent: Acp, environ: Mapping[str, str]) -> Probe:
     """Models and login show only in a session, and a session of some agents is a file in the user's home."""
-    greeting = await _greeting(agent, environ)
-    version = as_text(as_object(greeting.get("agentInfo")).get("version"))
-    ways = [as_object(way) for way in as_list(greeting.get("authMethods"))]
-    told = [as_text(way.get("description")) or as_text(way.get("name")) for way in ways]
-    fix = f"if it is not logged in: {shown('; '.join(told))}" if any(told) else None
+    initialized = await _read_initialize_result(agent, environ)
+    version = as_text(as_object(initialized.get("agentInfo")).get("version"))
+    methods = [as_object(way) for way in as_list(initialized.get("authMethods"))]
+    descriptions = [as_text(way.get("description")) or as_text(way.get("name")) for way in methods]
+    fix = f"if it is not logged in: {excerpt('; '.join(descriptions))}" if any(descriptions) else None
     return Probe(version=_version(version) or None, fix=fix)
 
 
-async def _greeting(agent: Acp, environ: Mapping[str, str]) -> dict[str, object]:
+async def _read_initialize_result(agent: Acp, environ: Mapping[str, str]) -> dict[str, object]:
     """What the agent answers to `initialize`."""
-    from delegate.runner.agents.acp_words import initialize  # noqa: PLC0415 - a third of a second
+    from delegate.runner.agents.acp_messages import initialize  # noqa: PLC0415 - a third of a second
 
     try:
         printed = await ask_program(
             agent.argv(environ),
-            cwd=NEUTRAL,
+            cwd=NEUTRAL_DIRECTORY,
             env=users_environment(environ),
-            timeout=PATIENCE,
+            timeout=PROBE_TIMEOUT,
             question=initialize(1),
-            is_answer=lambda data: _answer(data) is not None,
+            is_answer=lambda data: _find_response(data) is not None,
         )
     except (ProgramMissing, ProgramTimedOut) as problem:
-        raise DoesNotWork(str(problem)) from problem
-    answer = _answer(printed)
+        raise ProbeFailed(str(problem)) from problem
+    answer = _find_response(printed)
     if answer is None or "result" not in answer:
-        raise DoesNotWork(f"`{agent.command}` does not answer in the Agent Client Protocol")
+        raise ProbeFailed(f"`{agent.command}` does not answer in the Agent Client Protocol")
     return as_object(answer["result"])
 
 
-def _answer(data: bytes) -> dict[str, object] | None:
+def _find_response(data: bytes) -> dict[str, object] | None:
     for line in data.split(b"\n")[:-1]:
         try:
             message = as_object(json.loads(line))

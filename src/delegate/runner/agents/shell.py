@@ -8,19 +8,19 @@ from datetime import datetime, timedelta
 
 from delegate.model import AgentName, Outcome, Stream
 from delegate.runner.agents.base import (
+    AgentTurn,
     Ending,
     Fact,
     Invocation,
     NoProtocol,
-    Turn,
-    Verdict,
+    RunVerdict,
     agent_environment,
+    describe_exit,
     exit_code,
-    how_it_ended,
-    stopped_by_runner,
+    verdict_if_stopped,
 )
 from delegate.runner.process.agent_process import Exit
-from delegate.runner.prompts.records import spoken_context
+from delegate.runner.prompts.records import render_context
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
@@ -46,15 +46,15 @@ class Shell:
     def is_available(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002 - every POSIX system has a shell there
         return True
 
-    def invocation(self, turn: Turn, environ: Mapping[str, str]) -> Invocation:
+    def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         return Invocation(
             argv=(SHELL, "-c", BOOTSTRAP, "sh"),
             env={**agent_environment(environ, turn.assignment), **_context(turn.assignment)},
-            opening=f"{turn.text}#{turn.assignment.attempt_id}".encode("utf-8", "surrogatepass"),
+            initial_input=f"{turn.text}#{turn.assignment.attempt_id}".encode("utf-8", "surrogatepass"),
             keep_input_open=False,
         )
 
-    def reading(self, turn: Turn) -> ShellReading:
+    def reading(self, turn: AgentTurn) -> ShellReading:
         return ShellReading(timeout=timedelta(milliseconds=turn.assignment.timeout_ms))
 
 
@@ -68,20 +68,20 @@ class ShellReading(NoProtocol):
         return []
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:  # noqa: ARG002
-        verdict = stopped_by_runner(ending, self.timeout) or _verdict(exit)
+        verdict = verdict_if_stopped(ending, self.timeout) or _verdict(exit)
         return Outcome(state=verdict.state, reason=verdict.reason, message=verdict.message, exit_code=exit_code(exit))
 
 
 def _context(assignment: Assignment) -> dict[str, str]:
     """Words before a command line would be run with it, so a command finds them in its environment."""
-    text = spoken_context(assignment)
+    text = render_context(assignment)
     return {} if text is None else {"DELEGATE_CONTEXT": text}
 
 
-def _verdict(exit: Exit) -> Verdict:
-    message = f"the command {how_it_ended(exit)}"
+def _verdict(exit: Exit) -> RunVerdict:
+    message = f"the command {describe_exit(exit)}"
     if exit.signal is not None:
-        return Verdict(state=AttemptState.FAILED, reason=Reason.CRASHED, message=message)
+        return RunVerdict(state=AttemptState.FAILED, reason=Reason.CRASHED, message=message)
     if exit.code == 0:
-        return Verdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
-    return Verdict(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message=message)
+        return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
+    return RunVerdict(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message=message)

@@ -16,12 +16,12 @@ class TodoList:
 
     def __init__(self) -> None:
         self._items: dict[str, tuple[str, str]] = {}  # title and state by id
-        self._unanswered: set[str] = set()
+        self._pending_calls: set[str] = set()
 
     def items(self) -> list[dict[str, str]]:
         return [{"title": title, "state": state} for title, state in self._items.values()]
 
-    def called(self, tool: str, call_id: str, given: dict[str, object]) -> bool:
+    def apply_call(self, tool: str, call_id: str, given: dict[str, object]) -> bool:
         """Take in a tool call; true when it changed the list."""
         before = dict(self._items)
         match tool:
@@ -32,19 +32,19 @@ class TodoList:
                     self._put(str(number), todo.get("content"), todo.get("status"))
             case "TaskUpdate":
                 self._update(as_text(given.get("taskId")), given)
-            case "TaskCreate" | "TaskList" if len(self._unanswered) < ITEMS_MAX:
-                self._unanswered.add(call_id)
+            case "TaskCreate" | "TaskList" if len(self._pending_calls) < ITEMS_MAX:
+                self._pending_calls.add(call_id)
         return self._items != before
 
-    def answered(self, call_id: str, answer: dict[str, object]) -> bool:
+    def apply_result(self, call_id: str, result: dict[str, object]) -> bool:
         """Take in what a tool gave back; true when it changed the list."""
-        if call_id not in self._unanswered:
+        if call_id not in self._pending_calls:
             return False
-        self._unanswered.discard(call_id)
+        self._pending_calls.discard(call_id)
         before = dict(self._items)
-        if "tasks" in answer:
+        if "tasks" in result:
             self._items.clear()
-        for entry in [answer.get("task"), *as_list(answer.get("tasks"))]:
+        for entry in [result.get("task"), *as_list(result.get("tasks"))]:
             task = as_object(entry)
             self._put(as_text(task.get("id")), task.get("subject"), task.get("status"))
         return self._items != before
@@ -59,6 +59,6 @@ class TodoList:
             self._put(number, given.get("subject", title), given.get("status", state))
 
     def _put(self, number: str, title: object, state: object) -> None:
-        words = one_line(as_text(title), TITLE_MAX)
-        if 0 < len(number) <= ID_MAX and words and (number in self._items or len(self._items) < ITEMS_MAX):
-            self._items[number] = (words, state if isinstance(state, str) and state in STATES else "pending")
+        text = one_line(as_text(title), TITLE_MAX)
+        if 0 < len(number) <= ID_MAX and text and (number in self._items or len(self._items) < ITEMS_MAX):
+            self._items[number] = (text, state if isinstance(state, str) and state in STATES else "pending")

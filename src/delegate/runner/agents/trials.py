@@ -12,81 +12,81 @@ from pathlib import Path
 
 import anyio
 
-from delegate.config.home_files import hold, write_private
+from delegate.config.home_files import acquire_lock, write_private
 from delegate.errors import DelegateError
 from delegate.runner.agents.base import Agent
 from delegate.runner.agents.lines import as_object, as_text
-from delegate.runner.agents.probes import works
+from delegate.runner.agents.probes import can_start
 
 log = logging.getLogger(__name__)
 
 # Seconds; what a program needs (its interpreter, a shared disk) may come later, without a change of the program.
-AGAIN_AFTER = timedelta(minutes=1).total_seconds()
+RETRY_INTERVAL = timedelta(minutes=1).total_seconds()
 # Seconds between two looks while another runner tries programs; most take less to say their version.
-LOOK_EVERY = 0.25
+POLL_INTERVAL = 0.25
 
 
 class Trials:
     """A program that ran once is good until its file changes, also for the other runners of this home: they share what
     they find out, and try one program at a time. One that did not run is tried again after a while."""
 
-    def __init__(self, memory: Path) -> None:
-        self._memory = memory
-        self._passed = _read(memory)  # the program's file as it was when it ran, by the agent's name
+    def __init__(self, state_file: Path) -> None:
+        self._state_file = state_file
+        self._passed = _read(state_file)  # the program's file as it was when it ran, by the agent's name
         self._failed: dict[str, tuple[str, float]] = {}  # the same when it did not, and when that was
 
     def has_passed(self, agent: Agent, environ: Mapping[str, str]) -> bool:
         """Cheap enough for every claim."""
-        file = _file(agent, environ)
+        file = _file_fingerprint(agent, environ)
         return self._passed.get(agent.name) == file if file else agent.is_available(environ)
 
-    def due(self, agents: Iterable[Agent], environ: Mapping[str, str]) -> Agent | None:
+    def next_due(self, agents: Iterable[Agent], environ: Mapping[str, str]) -> Agent | None:
         """The next agent whose program should be tried, if there is one."""
         return next((agent for agent in agents if self._is_due(agent, environ)), None)
 
     async def try_out(self, agent: Agent, environ: Mapping[str, str]) -> None:
-        with _alone(self._memory.with_suffix(".lock")) as is_alone:
-            if not is_alone:
-                await anyio.sleep(LOOK_EVERY)
-                self._passed |= _read(self._memory)
+        with _try_lock(self._state_file.with_suffix(".lock")) as is_locked:
+            if not is_locked:
+                await anyio.sleep(POLL_INTERVAL)
+                self._passed |= _read(self._state_file)
                 return
-            self._passed |= _read(self._memory)
+            self._passed |= _read(self._state_file)
             if self._is_due(agent, environ):
                 await self._try(agent, environ)
 
-    def doubt(self, agent_name: str) -> None:
+    def mark_failed(self, agent_name: str) -> None:
         """It could not be started after all, so this runner leaves it alone for a while."""
         file = self._passed.pop(agent_name, None)
         if file is not None:
             self._failed[agent_name] = (file, anyio.current_time())
-            self._keep({name: kept for name, kept in _read(self._memory).items() if name != agent_name})
+            self._store({name: kept for name, kept in _read(self._state_file).items() if name != agent_name})
 
     def _is_due(self, agent: Agent, environ: Mapping[str, str]) -> bool:
-        file = _file(agent, environ)
+        file = _file_fingerprint(agent, environ)
         if not file or self._passed.get(agent.name) == file:
             return False
         failed, at = self._failed.get(agent.name, ("", 0.0))
-        return failed != file or anyio.current_time() >= at + AGAIN_AFTER
+        return failed != file or anyio.current_time() >= at + RETRY_INTERVAL
 
     async def _try(self, agent: Agent, environ: Mapping[str, str]) -> None:
-        file = _file(agent, environ)
-        if await works(agent, environ):
+        file = _file_fingerprint(agent, environ)
+        if await can_start(agent, environ):
             self._failed.pop(agent.name, None)
             self._passed[agent.name] = file
-            self._keep(self._passed)
+            self._store(self._passed)
             return
         if self._failed.get(agent.name, ("", 0.0))[0] != file:
             log.warning("agent does not run", extra={"agent": agent.name, "program": agent.program(environ)})
         self._failed[agent.name] = (file, anyio.current_time())
 
-    def _keep(self, passed: Mapping[str, str]) -> None:
+    def _store(self, passed: Mapping[str, str]) -> None:
         try:
-            write_private(self._memory, json.dumps(passed))
+            write_private(self._state_file, json.dumps(passed))
         except DelegateError as problem:  # then the next runner finds out for itself
             log.warning("trials not kept", extra={"why": problem.message})
 
 
-def _file(agent: Agent, environ: Mapping[str, str]) -> str:
+def _file_fingerprint(agent: Agent, environ: Mapping[str, str]) -> str:
     """The program's file as it is now; empty when there is none to try."""
     program = agent.program(environ)
     if program is None:
@@ -98,17 +98,17 @@ def _file(agent: Agent, environ: Mapping[str, str]) -> str:
     return f"{program} {found.st_ino} {found.st_mtime_ns} {found.st_size}"
 
 
-def _read(memory: Path) -> dict[str, str]:
+def _read(state_file: Path) -> dict[str, str]:
     try:
-        kept = as_object(json.loads(memory.read_bytes()))
+        kept = as_object(json.loads(state_file.read_bytes()))
     except (OSError, ValueError):
         return {}
     return {name: as_text(file) for name, file in kept.items()}
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    descriptor = hold(lock, 0.0)
+def _try_lock(lock: Path) -> Iterator[bool]:
+    descriptor = acquire_lock(lock, 0.0)
     try:
         yield descriptor is not None
     finally:

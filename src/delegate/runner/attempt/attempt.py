@@ -10,22 +10,22 @@ from pathlib import Path
 
 import anyio
 
-from delegate.checkpoint_lines import Tail
+from delegate.checkpoint_lines import CheckpointTail
 from delegate.config.home_files import DISK_FULL_ERRORS
-from delegate.errors import StaleFence, shown
+from delegate.errors import StaleFence, excerpt
 from delegate.model import AgentName, Mode, Outcome
-from delegate.runner.attempt import outcome as ends
-from delegate.runner.attempt.delivery import deliver, is_good
-from delegate.runner.attempt.directory_state import directory_state
-from delegate.runner.attempt.holding import Holding
-from delegate.runner.attempt.outcome import End
-from delegate.runner.attempt.run import Workbench
-from delegate.runner.attempt.turns import Conversation, Site
-from delegate.runner.attempt.watchdog import patience_with
-from delegate.runner.context import Equipment
+from delegate.runner.attempt import outcomes
+from delegate.runner.attempt.delivery import deliver, is_completed
+from delegate.runner.attempt.directory_state import read_directory_state
+from delegate.runner.attempt.holding import HeldAttempt
+from delegate.runner.attempt.outcomes import EndRequest
+from delegate.runner.attempt.run import AttemptContext
+from delegate.runner.attempt.turns import Conversation, WorkLocation
+from delegate.runner.attempt.watchdog import time_limits_for
+from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import NotStarted
-from delegate.runner.prompts.answered import with_answers
-from delegate.runner.prompts.prompt import in_place_words
+from delegate.runner.prompts.answers import add_answers
+from delegate.runner.prompts.prompt import in_place_prompts
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.states import AttemptState, Reason
 from delegate.wire.parts import CheckpointView
@@ -34,45 +34,47 @@ from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 log = logging.getLogger(__name__)
 
 # The program is not there, or is none.
-NO_PROGRAM = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
+MISSING_PROGRAM_ERRORS = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
 SUPERVISOR_KILLED = errno.ECONNRESET
 
 
-async def carry_out(equipment: Equipment, assignment: Assignment, ask_token: str | None = None) -> End | None:
+async def run_attempt(
+    runner_context: RunnerContext, assignment: Assignment, ask_token: str | None = None
+) -> EndRequest | None:
     """Work on an assignment; returns the end that the relay took, or None when there is none to tell.
 
     With `ask_token` its agent can ask a person; a command has no use for it.
     """
     is_command = assignment.agent == AgentName.SHELL
-    holding = Holding(equipment, assignment, None if is_command else ask_token)
-    attempt = Attempt(equipment, assignment, holding)
-    return await holding.until(attempt.work, attempt.with_checkpoint)
+    held_attempt = HeldAttempt(runner_context, assignment, None if is_command else ask_token)
+    attempt = AttemptExecution(runner_context, assignment, held_attempt)
+    return await held_attempt.hold_until_end(attempt.work, attempt.with_checkpoint)
 
 
 class DirectoryUnusable(Exception):
     """The directory that the task is to work in cannot be used."""
 
 
-class Attempt:
-    def __init__(self, equipment: Equipment, assignment: Assignment, holding: Holding) -> None:
-        self._equipment = equipment
+class AttemptExecution:
+    def __init__(self, runner_context: RunnerContext, assignment: Assignment, held_attempt: HeldAttempt) -> None:
+        self._runner_context = runner_context
         self._assignment = assignment
-        self._record = holding.record
-        self._marks = holding.marks
-        self._around = Workbench(
-            record=holding.record,
-            lease=holding.lease,
-            shutdown=equipment.shutdown,
-            patience=patience_with(assignment, equipment.settings),
-            grace=equipment.settings.grace,
-            disk=equipment.disk,
+        self._record = held_attempt.record
+        self._log_fields = held_attempt.log_fields
+        self._context = AttemptContext(
+            record=held_attempt.record,
+            lease=held_attempt.lease,
+            shutdown=runner_context.shutdown,
+            time_limits=time_limits_for(assignment, runner_context.settings),
+            grace=runner_context.settings.grace,
+            disk=runner_context.disk,
             started_at=anyio.current_time(),
-            tail=Tail(speaks_to_people=assignment.agent == AgentName.SHELL),
-            ceiling=equipment.ceilings.begin(assignment.attempt_id),
-            asking=holding.asking,
+            tail=CheckpointTail(is_plain_text=assignment.agent == AgentName.SHELL),
+            memory_limit=runner_context.memory_limits.begin(assignment.attempt_id),
+            asking=held_attempt.asking,
         )
 
-    async def work(self) -> End:
+    async def work(self) -> EndRequest:
         """Whatever happens, there is an end that a person can read."""
         try:
             end = await self._work()
@@ -81,74 +83,74 @@ class Attempt:
         except (DirectoryUnusable, SetupProblem) as problem:
             end = self._failure(Reason.SETUP_ERROR, str(problem))
         except NotStarted as problem:
-            end = self._not_started(problem)
+            end = self._start_failure(problem)
         except OSError as problem:
-            log.exception("attempt not set up", extra=self._marks)
+            log.exception("attempt not set up", extra=self._log_fields)
             end = self._os_failure(problem, "set it up")
         except Exception:
-            log.exception("attempt broke", extra=self._marks)
+            log.exception("attempt broke", extra=self._log_fields)
             end = self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
         if self._record.failure is not None:
-            end = self._without_output(end, self._record.failure)
+            end = self._apply_output_failure(end, self._record.failure)
         return end
 
-    async def _work(self) -> End:
+    async def _work(self) -> EndRequest:
         self._record.open()
         if self._record.failure is not None:
             return self._os_failure(self._record.failure, "keep the output")
-        if self._equipment.shutdown.is_now:
-            return ends.hand_back(self._assignment, "the runner was stopped before it began")
+        if self._runner_context.shutdown.is_now:
+            return outcomes.hand_back(self._assignment, "the runner was stopped before it began")
         if self._assignment.mode is Mode.IN_PLACE:
-            return await self._in_place()
-        return await deliver(self._equipment, self._assignment, self._around)
+            return await self._run_in_place()
+        return await deliver(self._runner_context, self._assignment, self._context)
 
-    async def _in_place(self) -> End:
-        agent = self._equipment.agents.get(self._assignment.agent)
+    async def _run_in_place(self) -> EndRequest:
+        agent = self._runner_context.agents.get(self._assignment.agent)
         if agent is None:
             return self._failure(Reason.NOT_INSTALLED, f"this runner has no agent {self._assignment.agent}")
-        site = Site(directory=usable(self._assignment.working_directory))
-        conversation = Conversation(self._equipment, self._assignment, self._around, site)
-        anew, goes_on = with_answers(self._assignment, *in_place_words(self._assignment))
-        outcome = await conversation.say(agent, goes_on, anew=anew)
+        location = WorkLocation(directory=require_directory(self._assignment.working_directory))
+        conversation = Conversation(self._runner_context, self._assignment, self._context, location)
+        new_session_prompt, resume_prompt = add_answers(self._assignment, *in_place_prompts(self._assignment))
+        outcome = await conversation.run_turns(agent, resume_prompt, new_session_prompt=new_session_prompt)
         if isinstance(outcome, Outcome):
-            conversation.note_unheard(outcome)
-        error = None if is_good(outcome) else outcome.message
-        end = ends.told(self._assignment, outcome)
-        return end.model_copy(update={"checkpoint": ends.checkpoint_view(conversation.checkpoint(error))})
+            conversation.record_undelivered_messages(outcome)
+        error = None if is_completed(outcome) else outcome.message
+        end = outcomes.to_end_request(self._assignment, outcome)
+        return end.model_copy(update={"checkpoint": outcomes.checkpoint_view(conversation.checkpoint(error))})
 
-    async def with_checkpoint(self, end: End) -> End:
+    async def with_checkpoint(self, end: EndRequest) -> EndRequest:
         """With what is left behind; where the agent did nothing, what the attempt before has left still stands."""
         left = end.checkpoint
         if left is None and isinstance(end, ReleaseRequest):
             return end  # it had not begun
         if left is None:
             known = self._assignment.checkpoint or CheckpointView(session_id=self._assignment.resume_session)
-            tail = list(self._around.tail.lines()) or known.output_tail
+            tail = list(self._context.tail.lines()) or known.output_tail
             left = known.model_copy(update={"error": end.message, "output_tail": tail})
-        return end.model_copy(update={"checkpoint": await self._in_its_place(left)})
+        return end.model_copy(update={"checkpoint": await self._add_directory_state(left)})
 
-    async def _in_its_place(self, left: CheckpointView) -> CheckpointView:
+    async def _add_directory_state(self, checkpoint: CheckpointView) -> CheckpointView:
         """With how the user's directory stands now. Nobody looks before the agent starts, because that would wait."""
         directory = self._assignment.working_directory
         if self._assignment.mode is not Mode.IN_PLACE or directory is None:
-            return left
-        scratch = self._equipment.slot.spool(self._assignment.attempt_id)
-        state = await directory_state(self._equipment.git, Path(directory), scratch)
-        files = ends.file_names(state.dirty)
-        return left.model_copy(update={"branch": state.branch, "commit": state.commit, "dirty_files": files})
+            return checkpoint
+        scratch = self._runner_context.slot.spool(self._assignment.attempt_id)
+        state = await read_directory_state(self._runner_context.git, Path(directory), scratch)
+        files = outcomes.file_names(state.dirty)
+        return checkpoint.model_copy(update={"branch": state.branch, "commit": state.commit, "dirty_files": files})
 
-    def _not_started(self, problem: NotStarted) -> End:
+    def _start_failure(self, problem: NotStarted) -> EndRequest:
         try:
             if self._assignment.mode is Mode.IN_PLACE:
-                usable(self._assignment.working_directory)  # it may have gone in that very moment
+                require_directory(self._assignment.working_directory)  # it may have gone in that very moment
         except DirectoryUnusable as gone:
             return self._failure(Reason.SETUP_ERROR, str(gone))
         if problem.errno == SUPERVISOR_KILLED:
-            return ends.loss(self._assignment, problem.why)
-        reason = Reason.NOT_INSTALLED if problem.errno in NO_PROGRAM else Reason.SETUP_ERROR
+            return outcomes.release_as_lost(self._assignment, problem.why)
+        reason = Reason.NOT_INSTALLED if problem.errno in MISSING_PROGRAM_ERRORS else Reason.SETUP_ERROR
         return self._failure(reason, problem.why)
 
-    def _without_output(self, end: End, failure: OSError) -> End:
+    def _apply_output_failure(self, end: EndRequest, failure: OSError) -> EndRequest:
         """Work that is out is out, though its timeline has an end missing; anything else may be half done."""
         told = self._os_failure(failure, "keep the output")
         left = end.checkpoint and end.checkpoint.model_copy(update={"error": told.message})
@@ -159,16 +161,16 @@ class Attempt:
         facts = {"outcome": told.outcome, "reason": told.reason, "message": told.message, "checkpoint": left}
         return end.model_copy(update=facts)
 
-    def _os_failure(self, failure: OSError, doing: str) -> FinishRequest:
+    def _os_failure(self, failure: OSError, action: str) -> FinishRequest:
         why = failure.strerror or str(failure)
         reason = Reason.DISK_FULL if failure.errno in DISK_FULL_ERRORS else Reason.SETUP_ERROR
-        return self._failure(reason, f"the runner could not {doing}: {why}")
+        return self._failure(reason, f"the runner could not {action}: {why}")
 
     def _failure(self, reason: Reason, message: str) -> FinishRequest:
-        return ends.finish(self._assignment, Outcome(state=AttemptState.FAILED, reason=reason, message=message))
+        return outcomes.finish(self._assignment, Outcome(state=AttemptState.FAILED, reason=reason, message=message))
 
 
-def usable(name: str | None) -> Path:
+def require_directory(name: str | None) -> Path:
     """The directory, if a program can be started in it."""
     if name is None:
         raise DirectoryUnusable("the task names no directory to work in")
@@ -176,9 +178,9 @@ def usable(name: str | None) -> Path:
         mode = Path(name).stat().st_mode
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise DirectoryUnusable(f"the directory {shown(Path(name))} cannot be used: {why}") from error
+        raise DirectoryUnusable(f"the directory {excerpt(Path(name))} cannot be used: {why}") from error
     if not stat.S_ISDIR(mode):
-        raise DirectoryUnusable(f"{shown(Path(name))} is not a directory")
+        raise DirectoryUnusable(f"{excerpt(Path(name))} is not a directory")
     if not os.access(name, os.X_OK):
-        raise DirectoryUnusable(f"the directory {shown(Path(name))} may not be entered by the runner's user")
+        raise DirectoryUnusable(f"the directory {excerpt(Path(name))} may not be entered by the runner's user")
     return Path(name)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import anyio
 
-from delegate.checkpoint_lines import Tail
+from delegate.checkpoint_lines import CheckpointTail
 from delegate.model import Outcome, Stream
 from delegate.runner.agents.base import Ending, Fact, Invocation, NoProtocol, exit_code
-from delegate.runner.attempt.run import Run, RunEnd, Workbench
-from delegate.runner.attempt.watchdog import Patience
+from delegate.runner.attempt.run import AgentRun, AttemptContext, RunEnd
+from delegate.runner.attempt.watchdog import TimeLimits
 from delegate.runner.checks import CommandResult
 from delegate.runner.disk import DiskLow
-from delegate.runner.process.agent_process import Command, Exit, Spares, launch
+from delegate.runner.process.agent_process import Command, Exit, SpareSupervisors, launch
 from delegate.runner.process.cgroups import OutOfMemory
 
 OUTPUT_KEPT = 1024 * 1024  # bytes of a command's end: test runners put their counts there
@@ -38,33 +38,39 @@ class CommandReading(NoProtocol):
 
 
 async def run_command(
-    command: str, *, cwd: Path, env: Mapping[str, str], timeout: timedelta, spares: Spares, around: Workbench
+    command: str,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: timedelta,
+    spares: SpareSupervisors,
+    context: AttemptContext,
 ) -> CommandResult:
     """Run one command line to its end; its time counts within the attempt's own."""
     started_at = anyio.current_time()
-    left = around.started_at + around.patience.total - started_at
+    left = context.started_at + context.time_limits.total - started_at
     limit = min(timeout.total_seconds(), max(left, 0.0))
-    tail = Tail(speaks_to_people=False)  # a command is no part of what the agent did
-    own = replace(around, patience=Patience(total=limit), started_at=started_at, tail=tail)
+    tail = CheckpointTail(is_plain_text=False)  # a command is no part of what the agent did
+    own = replace(context, time_limits=TimeLimits(total=limit), started_at=started_at, tail=tail)
     reading = CommandReading()
     argv = (SHELL, "-c", command)
-    kills = around.memory_kills()
-    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env, cgroup=around.cgroup))
-    run = Run(process, reading, own)
-    end = await run.to_its_end(Invocation(argv=argv, env=dict(env), opening=b"", keep_input_open=False))
+    kills = context.memory_kills()
+    process = await launch(await spares.take(), Command(argv=argv, cwd=cwd, env=env, cgroup=context.cgroup))
+    run = AgentRun(process, reading, own)
+    end = await run.run_to_end(Invocation(argv=argv, env=dict(env), initial_input=b"", keep_input_open=False))
     if end.ending is Ending.DISK_FULL:
         raise DiskLow(f"`{command}` was stopped because the runner's disk was nearly full")
-    if around.ceiling is not None and around.memory_kills() > kills:
-        raise OutOfMemory(f"`{command}` was killed: {around.ceiling.sentence}")
+    if context.memory_limit is not None and context.memory_kills() > kills:
+        raise OutOfMemory(f"`{command}` was killed: {context.memory_limit.message}")
     return CommandResult(
         command=command,
-        exit_code=_code(end),
+        exit_code=_exit_code(end),
         output=reading.output,
         seconds=anyio.current_time() - started_at,
         timed_out=end.ending is Ending.TIMEOUT,
-        is_broken_off=end.ending is Ending.CANCELLED,
+        is_interrupted=end.ending is Ending.CANCELLED,
     )
 
 
-def _code(end: RunEnd) -> int | None:
+def _exit_code(end: RunEnd) -> int | None:
     return exit_code(end.exit) if end.ending is Ending.EXITED else None

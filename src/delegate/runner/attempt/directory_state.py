@@ -20,9 +20,9 @@ from delegate.runner.attempt.delivery import DIRTY_MAX
 from delegate.runner.git.bare import COMMIT, read_small
 from delegate.runner.git.program import Git, GitFailed, GitSetup
 from delegate.runner.workspaces.history import read_branch
-from delegate.runner.workspaces.scratch import Clean, bare_repository, borrowed
+from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, format_alternates
 
-PATIENCE = 0.5  # seconds that the end of a task waits; a small repository takes ten milliseconds
+STATE_TIMEOUT = 0.5  # seconds that the end of a task waits; a small repository takes ten milliseconds
 INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files: more are not looked at
 EXCLUDES_MAX = 1024 * 1024
 HEADS = "ref: refs/heads/"
@@ -52,7 +52,7 @@ class DirectoryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRepository:
     """A repository as its files tell it."""
 
     top: Path
@@ -60,23 +60,23 @@ class Found:
     common: Path  # the same, but for a linked worktree
     branch: str | None
     commit: str | None
-    stands_on: str | None  # what the index is compared with; None: cannot be told
+    index_base: str | None  # what the index is compared with; None: cannot be told
 
 
-async def directory_state(setup: GitSetup, directory: Path, scratch: Path) -> DirectoryState:
+async def read_directory_state(setup: GitSetup, directory: Path, scratch: Path) -> DirectoryState:
     """What can be told of it in a short time. `scratch`: where our own repository may lie meanwhile."""
     state = DirectoryState()
-    with anyio.move_on_after(PATIENCE), suppress(*UNREADABLE):
+    with anyio.move_on_after(STATE_TIMEOUT), suppress(*UNREADABLE):
         found = await anyio.to_thread.run_sync(find_repository, directory, abandon_on_cancel=True)
         if found is None:
             return state
         state = DirectoryState(branch=found.branch, commit=found.commit)
-        if found.stands_on is not None:
-            state = replace(state, dirty=await _dirty(await setup.get(), found, found.stands_on, scratch))
+        if found.index_base is not None:
+            state = replace(state, dirty=await _dirty_files(await setup.get(), found, found.index_base, scratch))
     return state
 
 
-def find_repository(directory: Path) -> Found | None:
+def find_repository(directory: Path) -> FoundRepository | None:
     """The one that git would find from there, unless it is somebody else's."""
     resolved = directory.resolve()
     for top in (resolved, *resolved.parents):
@@ -87,7 +87,7 @@ def find_repository(directory: Path) -> Found | None:
         git_dir = _git_dir(top / ".git", mark)
         if mark.st_uid != os.geteuid() or git_dir is None:
             return None
-        return _told(top, git_dir)
+        return _read_repository(top, git_dir)
     return None
 
 
@@ -99,23 +99,23 @@ def _git_dir(mark: Path, found: os.stat_result) -> Path | None:
     return mark.parent / leads.removeprefix("gitdir: ") if leads.startswith("gitdir: ") else None
 
 
-def _told(top: Path, git_dir: Path) -> Found:
+def _read_repository(top: Path, git_dir: Path) -> FoundRepository:
     shared = read_small(git_dir / "commondir").strip()
     common = git_dir / shared if shared else git_dir
     head = read_small(git_dir / "HEAD").strip()
     if COMMIT.fullmatch(head):
-        return Found(top=top, git_dir=git_dir, common=common, branch=None, commit=head, stands_on=head)
+        return FoundRepository(top=top, git_dir=git_dir, common=common, branch=None, commit=head, index_base=head)
     name = head.removeprefix(HEADS)
     is_branch = head.startswith(HEADS)
     branch = name if is_branch and branch_problem(name) is None else None
     commit = read_branch(common, f"refs/heads/{name}") if is_branch else None
-    stands_on = commit or (EMPTY_TREE if branch else None)
-    return Found(top=top, git_dir=git_dir, common=common, branch=branch, commit=commit, stands_on=stands_on)
+    index_base = commit or (EMPTY_TREE if branch else None)
+    return FoundRepository(top=top, git_dir=git_dir, common=common, branch=branch, commit=commit, index_base=index_base)
 
 
-async def _dirty(git: Git, found: Found, stands_on: str, scratch: Path) -> tuple[str, ...] | None:
+async def _dirty_files(git: Git, found: FoundRepository, index_base: str, scratch: Path) -> tuple[str, ...] | None:
     with bare_repository(scratch) as directory:
-        clean = Clean(program=git, directory=directory, tree=found.top, env=_environment(found, directory))
+        clean = ScratchRepository(program=git, directory=directory, tree=found.top, env=_environment(found, directory))
         if not await anyio.to_thread.run_sync(_copy, found, clean, abandon_on_cancel=True):
             return None
         answers: list[bytes] = []
@@ -125,7 +125,7 @@ async def _dirty(git: Git, found: Found, stands_on: str, scratch: Path) -> tuple
                 answers.append(await clean.git(*arguments, tree=tree))
 
         async with anyio.create_task_group() as group:  # most of the time is taken by the start of a program
-            group.start_soon(partial(ask, *STAGED, stands_on, tree=False))
+            group.start_soon(partial(ask, *STAGED, index_base, tree=False))
             group.start_soon(partial(ask, *CHANGED, tree=True))
     if len(answers) < len((STAGED, CHANGED)):
         return None
@@ -133,15 +133,15 @@ async def _dirty(git: Git, found: Found, stands_on: str, scratch: Path) -> tuple
     return tuple(name.decode(errors="replace") for name in sorted(names)[:DIRTY_MAX])
 
 
-def _environment(found: Found, directory: Path) -> dict[str, str]:
+def _environment(found: FoundRepository, directory: Path) -> dict[str, str]:
     return {
         "GIT_DIR": str(directory),
         "GIT_INDEX_FILE": str(directory / "index"),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(found.common / "objects"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(found.common / "objects"),
     }
 
 
-def _copy(found: Found, clean: Clean) -> bool:
+def _copy(found: FoundRepository, clean: ScratchRepository) -> bool:
     """What git needs of the user's repository besides objects; False when there is more than is worth the time."""
     (clean.directory / "info").mkdir()
     excludes = read_small(found.common / "info" / "exclude", EXCLUDES_MAX)

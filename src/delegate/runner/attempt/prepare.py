@@ -9,38 +9,40 @@ from delegate.config.paths import Home
 from delegate.errors import PreferenceConflict
 from delegate.model import Choice, EventKind
 from delegate.preferences.repofile import FILE_NAME, RepoFile
-from delegate.preferences.resolve import fill
-from delegate.runner.context import Equipment
+from delegate.preferences.resolve import apply_repository_file
+from delegate.runner.context import RunnerContext
 from delegate.runner.git.program import Git
 from delegate.runner.upload.record import Record
-from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetched
-from delegate.runner.workspaces.preparing import prepare
+from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetch_mirror
+from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
-from delegate.runner.workspaces.worktrees import Ground
-from delegate.wire.parts import ChoiceView, ForerunnerView
+from delegate.runner.workspaces.worktrees import PreparedWorkspace
+from delegate.wire.parts import ChoiceView, ContinuedTaskView
 from delegate.wire.runners import Assignment
 
 
-class WantsAgent(Exception):
+class AgentMissing(Exception):
     """The task is for an agent that this runner does not have, or not any more."""
 
-    def __init__(self, agent: str, *, is_asked: bool) -> None:
+    def __init__(self, agent: str, *, is_task_choice: bool) -> None:
         self.agent = agent
-        who = "it" if is_asked else f"{FILE_NAME} of the repository"
+        who = "it" if is_task_choice else f"{FILE_NAME} of the repository"
         super().__init__(f"{who} asks for the agent {agent}, which this runner does not have")
 
 
-async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment, record: Record) -> Ground:
+async def prepare_workspace(
+    runner_context: RunnerContext, git: Git, assignment: Assignment, record: Record
+) -> PreparedWorkspace:
     """Raises SetupProblem with a sentence for the user, or WantsAgent."""
-    home = Home(equipment.settings.home)
+    home = Home(runner_context.settings.home)
     repository = await locate(git, assignment)
-    mirror = await fetched(git, home, repository)
-    base, repofile = await _base_and_file(equipment, git, mirror, assignment.base)
-    base = await _after_forerunner(git, assignment, mirror, base, record)
-    decided = _decided(assignment, repofile, record)
-    agent = equipment.agents.get(decided.agent)
-    if agent is None or not agent.is_available(equipment.environ):
-        raise WantsAgent(decided.agent, is_asked=decided.agent == assignment.agent)
+    mirror = await fetch_mirror(git, home, repository)
+    base, repofile = await _resolve_base(runner_context, git, mirror, assignment.base)
+    base = await _base_of_continued_task(git, assignment, mirror, base, record)
+    decided = _apply_repofile(assignment, repofile, record)
+    agent = runner_context.agents.get(decided.agent)
+    if agent is None or not agent.is_available(runner_context.environ):
+        raise AgentMissing(decided.agent, is_task_choice=decided.agent == assignment.agent)
     workspace = await prepare(git, home, decided, mirror, base, branch_name(decided))
     record.fact(
         EventKind.WORKSPACE,
@@ -52,36 +54,43 @@ async def prepare_ground(equipment: Equipment, git: Git, assignment: Assignment,
             "path": str(workspace.tree),
         },
     )
-    return Ground(assignment=decided, repofile=repofile, agent=agent, workspace=workspace)
+    return PreparedWorkspace(assignment=decided, repofile=repofile, agent=agent, workspace=workspace)
 
 
-async def _base_and_file(equipment: Equipment, git: Git, mirror: Mirror, wanted: str | None) -> tuple[Base, RepoFile]:
+async def _resolve_base(
+    runner_context: RunnerContext, git: Git, mirror: Mirror, wanted: str | None
+) -> tuple[Base, RepoFile]:
     """The file stands in the base commit, and may itself name the base when nobody else did."""
     base = await base_of(git, mirror, wanted)
-    repofile = await equipment.repository_files.get(git, mirror, base)
+    repofile = await runner_context.repository_files.get(git, mirror, base)
     if wanted is None and repofile.base is not None and repofile.base != base.branch:
         base = await base_of(git, mirror, repofile.base)
-        repofile = await equipment.repository_files.get(git, mirror, base)
+        repofile = await runner_context.repository_files.get(git, mirror, base)
     return base, repofile
 
 
-async def _after_forerunner(git: Git, assignment: Assignment, mirror: Mirror, base: Base, record: Record) -> Base:
+async def _base_of_continued_task(git: Git, assignment: Assignment, mirror: Mirror, base: Base, record: Record) -> Base:
     """Where the task that this one continues has left its branch, if nobody names a base. The repository's file still
     is that of the usual base: what an agent has written must not decide what its successor may do."""
-    before = assignment.forerunner
-    if before is None or before.branch is None or assignment.base is not None:
+    continued_task = assignment.continued_task
+    if continued_task is None or continued_task.branch is None or assignment.base is not None:
         return base
-    if not await _is_of(git, mirror.repository, assignment, before):
+    if not await _is_same_repository(git, mirror.repository, assignment, continued_task):
         return base
-    if before.branch in mirror.heads:
-        return await base_of(git, mirror, before.branch)
-    text = f"the branch {before.branch} of {before.task_id} is gone, merged perhaps: the work starts from {base.branch}"
+    if continued_task.branch in mirror.heads:
+        return await base_of(git, mirror, continued_task.branch)
+    text = (
+        f"the branch {continued_task.branch} of {continued_task.task_id} is gone, merged perhaps: "
+        f"the work starts from {base.branch}"
+    )
     record.fact(EventKind.WARNING, {"text": text})
     return base
 
 
-async def _is_of(git: Git, repository: Repository, assignment: Assignment, before: ForerunnerView) -> bool:
-    names = {"repository": before.repository, "working_directory": before.working_directory}
+async def _is_same_repository(
+    git: Git, repository: Repository, assignment: Assignment, continued_task: ContinuedTaskView
+) -> bool:
+    names = {"repository": continued_task.repository, "working_directory": continued_task.working_directory}
     if names == {name: getattr(assignment, name) for name in names}:
         return True
     try:
@@ -91,15 +100,15 @@ async def _is_of(git: Git, repository: Repository, assignment: Assignment, befor
     return other.key == repository.key
 
 
-def _decided(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:
+def _apply_repofile(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:
     known = [Choice(field=view.field, value=view.value, source=view.source) for view in assignment.choices]
     try:
-        wanted = fill(known, repofile)
+        wanted = apply_repository_file(known, repofile)
     except PreferenceConflict as conflict:
         raise SetupProblem(conflict.message) from conflict
     choices = [ChoiceView(field=one.field, value=one.value, source=one.source) for one in wanted.choices]
-    told = [{"field": one.field, "value": one.value, "source": one.source} for one in wanted.choices]
-    record.fact(EventKind.PREFERENCES, {"choices": told})
+    reported = [{"field": one.field, "value": one.value, "source": one.source} for one in wanted.choices]
+    record.fact(EventKind.PREFERENCES, {"choices": reported})
     for note in wanted.notes:
         record.fact(EventKind.WARNING, {"text": note})
     return assignment.model_copy(
@@ -108,16 +117,16 @@ def _decided(assignment: Assignment, repofile: RepoFile, record: Record) -> Assi
             "model": wanted.model,
             "effort": wanted.effort,
             "choices": choices,
-            "budget_usd": _smaller(assignment.budget_usd, repofile.budget_usd),
+            "budget_usd": _smaller_budget(assignment.budget_usd, repofile.budget_usd),
         }
     )
 
 
-def _smaller(one: float | None, other: float | None) -> float | None:
+def _smaller_budget(one: float | None, other: float | None) -> float | None:
     return one if other is None else other if one is None else min(one, other)
 
 
-WORDS_MAX = 40  # characters of the title; with key and id the name still fits a narrow column
+SLUG_MAX = 40  # characters of the title; with key and id the name still fits a narrow column
 SHORT_ID = 4
 
 
@@ -145,8 +154,8 @@ def slug(text: str) -> str:
     words = re.findall(r"[a-z0-9]+", plain)
     kept = ""
     for word in words:
-        longer = f"{kept}-{word}" if kept else word[:WORDS_MAX]
-        if len(longer) > WORDS_MAX:
+        longer = f"{kept}-{word}" if kept else word[:SLUG_MAX]
+        if len(longer) > SLUG_MAX:
             break
         kept = longer
     return kept

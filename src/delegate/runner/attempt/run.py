@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import anyio
 
-from delegate.checkpoint_lines import Tail
+from delegate.checkpoint_lines import CheckpointTail
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Stream, Usage
-from delegate.runner.agents.asking import Asking
-from delegate.runner.agents.base import Ending, Fact, Invocation, Reading
-from delegate.runner.attempt.watchdog import Patience, Signs, next_end
-from delegate.runner.disk import LOOK_EVERY, Disk
+from delegate.runner.agents.ask_tool import AskEndpoint
+from delegate.runner.agents.base import AgentReading, Ending, Fact, Invocation
+from delegate.runner.attempt.watchdog import AgentActivity, TimeLimits, next_deadline
+from delegate.runner.disk import DISK_CHECK_INTERVAL, RunnerDisk
 from delegate.runner.lease import Lease
 from delegate.runner.process.agent_process import AgentProcess, Exit
-from delegate.runner.process.cgroups import Ceiling
-from delegate.runner.prompts.rendering import message_words
+from delegate.runner.process.cgroups import MemoryLimit
+from delegate.runner.prompts.rendering import message_prompt
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.upload.record import Record
 from delegate.wire.parts import UsageView
@@ -26,87 +26,87 @@ REPLIES_MAX = 4 * 1024 * 1024  # bytes; an agent that asks and asks and reads no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workbench:
+class AttemptContext:
     """What a run writes to and listens to; the attention of the shutdown is called when one of them has changed."""
 
     record: Record
     lease: Lease
     shutdown: Shutdown
-    patience: Patience
+    time_limits: TimeLimits
     grace: timedelta
-    disk: Disk
+    disk: RunnerDisk
     started_at: float  # of the attempt; its time is counted from here
-    tail: Tail
-    ceiling: Ceiling | None = None  # on the memory of all that it starts
-    asking: Asking | None = None  # by which its agent can ask a person
+    tail: CheckpointTail
+    memory_limit: MemoryLimit | None = None  # on the memory of all that it starts
+    asking: AskEndpoint | None = None  # by which its agent can ask a person
     spent: Usage = Usage()  # by earlier turns of this attempt
 
     @property
     def cgroup(self) -> tuple[str, str] | None:
-        return self.ceiling.places if self.ceiling else None
+        return self.memory_limit.paths if self.memory_limit else None
 
     def memory_kills(self) -> int:
-        return self.ceiling.kills() if self.ceiling else 0
+        return self.memory_limit.kills() if self.memory_limit else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
     exit: Exit
     ending: Ending
-    is_broken_off: bool  # for reasons of the runner, not of the agent
+    is_interrupted: bool  # for reasons of the runner, not of the agent
     is_supervisor_lost: bool
 
 
-class Run:
-    def __init__(self, process: AgentProcess, reading: Reading, around: Workbench) -> None:
+class AgentRun:
+    def __init__(self, process: AgentProcess, reading: AgentReading, context: AttemptContext) -> None:
         self._process = process
         self._reading = reading
-        self._around = around
-        self._attention = around.shutdown.attention
-        self._signs = Signs(started_at=around.started_at, launched_at=anyio.current_time())
+        self._context = context
+        self._wakeup = context.shutdown.wakeup
+        self._activity = AgentActivity(started_at=context.started_at, launched_at=anyio.current_time())
         self._ending = Ending.EXITED
-        self._is_broken_off = False
+        self._is_interrupted = False
         self._replies = bytearray()
 
-    async def to_its_end(self, invocation: Invocation) -> RunEnd:
+    async def run_to_end(self, invocation: Invocation) -> RunEnd:
         """Returns when the agent has ended, all its output is recorded, and nothing of it lives."""
         try:
             failpoint("runner.launched")
             async with anyio.create_task_group() as group:
-                group.start_soon(self._speak, invocation)
+                group.start_soon(self._write_input, invocation)
                 group.start_soon(self._watch)
-                await self._listen()
+                await self._read_output()
                 end = await self._process.wait()
                 group.cancel_scope.cancel()
         finally:
             await self._process.aclose()
-            self._around.record.flush()
+            self._context.record.flush()
         return RunEnd(
             exit=end,
             ending=self._ending,
-            is_broken_off=self._is_broken_off,
+            is_interrupted=self._is_interrupted,
             is_supervisor_lost=self._process.supervisor_lost,
         )
 
-    async def _listen(self) -> None:
-        record, signs = self._around.record, self._signs
+    async def _read_output(self) -> None:
+        record, activity = self._context.record, self._activity
         while True:
             try:
                 stream, data = await self._process.receive()
             except anyio.EndOfStream:
                 for stream in Stream:
-                    self._read(stream, record.end_output(stream))
+                    self._handle_output(stream, record.end_output(stream))
                 return
-            signs.output_at = anyio.current_time()
-            self._read(stream, record.output(stream, data))
+            activity.output_at = anyio.current_time()
+            self._handle_output(stream, record.output(stream, data))
 
-    def _read(self, stream: Stream, data: bytes) -> None:
-        record, tail = self._around.record, self._around.tail
+    def _handle_output(self, stream: Stream, data: bytes) -> None:
+        record, tail = self._context.record, self._context.tail
         tail.output(data)
         for fact in self._reading.feed(stream, data):
-            told = summed(fact, self._around.spent)
-            record.fact(told.kind, told.data)
-            tail.fact(told.kind, told.data)
+            adjusted = add_prior_usage(fact, self._context.spent)
+            record.fact(adjusted.kind, adjusted.data)
+            tail.fact(adjusted.kind, adjusted.data)
         self._note_replies()
         self._note_result()
 
@@ -115,26 +115,26 @@ class Run:
         replies = self._reading.replies()
         if replies and len(self._replies) < REPLIES_MAX:
             self._replies += replies
-            self._attention.send()
+            self._wakeup.send()
 
     def _note_result(self) -> None:
-        if self._reading.result_seen == (self._signs.result_at is not None):
+        if self._reading.result_seen == (self._activity.result_at is not None):
             return
-        self._signs.result_at = anyio.current_time() if self._reading.result_seen else None
-        self._attention.send()
+        self._activity.result_at = anyio.current_time() if self._reading.result_seen else None
+        self._wakeup.send()
 
-    async def _speak(self, invocation: Invocation) -> None:
+    async def _write_input(self, invocation: Invocation) -> None:
         """Hand the agent its task, then answers and the messages for it; its input ends with its result."""
-        await self._process.send(invocation.opening)
+        await self._process.send(invocation.initial_input)
         if not invocation.keep_input_open:
             await self._process.close_input()
         while True:
             await self._reply()
-            await self._pass_messages_on()
-            if self._signs.result_at is not None:
+            await self._deliver_messages()
+            if self._activity.result_at is not None:
                 break
             if not self._replies:
-                await self._attention.wait()
+                await self._wakeup.wait()
         await self._process.close_input()
 
     async def _reply(self) -> None:
@@ -143,43 +143,43 @@ class Run:
             self._replies.clear()
             await self._process.send(data)
 
-    async def _pass_messages_on(self) -> None:
+    async def _deliver_messages(self) -> None:
         """What the agent does not take now stays with the lease, for a further turn."""
-        messages = self._around.lease.take_messages()
+        messages = self._context.lease.take_messages()
         for number, message in enumerate(messages):
-            data = self._reading.message(message_words(message.text))
+            data = self._reading.message(message_prompt(message.text))
             if data is None:
-                self._around.lease.put_back(messages[number:])
+                self._context.lease.put_back(messages[number:])
                 return
             self._note_result()  # there may have been one: the message takes it back
             await self._process.send(data)
-            self._around.lease.mark_seen(message)
+            self._context.lease.mark_seen(message)
 
     async def _watch(self) -> None:
         while (ending := self._must_end()) is None:
-            deadline, _ = next_end(self._around.patience, self._signs)
-            with anyio.move_on_at(min(deadline, anyio.current_time() + LOOK_EVERY)):
-                await self._attention.wait()
+            deadline, _ = next_deadline(self._context.time_limits, self._activity)
+            with anyio.move_on_at(min(deadline, anyio.current_time() + DISK_CHECK_INTERVAL)):
+                await self._wakeup.wait()
         self._ending = ending
         await self._process.stop(self._grace())
 
     def _must_end(self) -> Ending | None:
-        if self._around.lease.cancel_reason is not None:
+        if self._context.lease.cancel_reason is not None:
             return Ending.CANCELLED
-        if self._around.record.failure is not None or self._around.shutdown.is_now:
-            self._is_broken_off = True
+        if self._context.record.failure is not None or self._context.shutdown.is_now:
+            self._is_interrupted = True
             return Ending.CANCELLED
-        if self._around.disk.is_nearly_full() is not None:
+        if self._context.disk.shortage_to_continue() is not None:
             return Ending.DISK_FULL
-        self._signs.asked_at = self._around.lease.asked_at
-        deadline, ending = next_end(self._around.patience, self._signs)
+        self._activity.asked_at = self._context.lease.asked_at
+        deadline, ending = next_deadline(self._context.time_limits, self._activity)
         return ending if anyio.current_time() >= deadline else None
 
     def _grace(self) -> timedelta:
-        return min(self._around.grace, self._around.shutdown.grace)
+        return min(self._context.grace, self._context.shutdown.grace)
 
 
-def summed(fact: Fact, before: Usage) -> Fact:
+def add_prior_usage(fact: Fact, before: Usage) -> Fact:
     """Pure: usage is told for the whole attempt, and an agent knows only its own turn."""
     if fact.kind is not EventKind.USAGE:
         return fact

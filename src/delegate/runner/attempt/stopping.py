@@ -9,9 +9,9 @@ from datetime import timedelta
 import anyio
 
 from delegate.model import Outcome
-from delegate.runner.agents.base import Ending, stopped_by_runner
-from delegate.runner.attempt import outcome
-from delegate.runner.attempt.run import Workbench
+from delegate.runner.agents.base import Ending, verdict_if_stopped
+from delegate.runner.attempt import outcomes
+from delegate.runner.attempt.run import AttemptContext
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment, ReleaseRequest
 
@@ -20,34 +20,34 @@ class Stopped(Exception):
     """It was broken off: somebody cancelled the task, its time was over, or the runner must go."""
 
 
-def must_stop(around: Workbench) -> bool:
-    is_late = anyio.current_time() >= around.started_at + around.patience.total
-    return is_late or around.lease.cancel_reason is not None or around.shutdown.is_now
+def must_stop(context: AttemptContext) -> bool:
+    is_late = anyio.current_time() >= context.started_at + context.time_limits.total
+    return is_late or context.lease.cancel_reason is not None or context.shutdown.is_now
 
 
-def end_of_stopped(assignment: Assignment, around: Workbench, session: str | None) -> Outcome | ReleaseRequest:
-    if around.lease.cancel_reason is not None:
-        return Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=around.lease.cancel_reason)
-    if around.shutdown.is_now:
-        return outcome.hand_back(assignment, "the runner was stopped", session)
-    verdict = stopped_by_runner(Ending.TIMEOUT, timedelta(seconds=around.patience.total))
+def stopped_outcome(assignment: Assignment, context: AttemptContext, session: str | None) -> Outcome | ReleaseRequest:
+    if context.lease.cancel_reason is not None:
+        return Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=context.lease.cancel_reason)
+    if context.shutdown.is_now:
+        return outcomes.hand_back(assignment, "the runner was stopped", session)
+    verdict = verdict_if_stopped(Ending.TIMEOUT, timedelta(seconds=context.time_limits.total))
     assert verdict is not None
     return Outcome(state=verdict.state, reason=verdict.reason, message=verdict.message)
 
 
 @asynccontextmanager
-async def unless_stopped(around: Workbench) -> AsyncIterator[None]:
+async def cancel_when_stopped(context: AttemptContext) -> AsyncIterator[None]:
     """The block is broken off, and Stopped raised, as soon as it must stop."""
     is_done = False
     with anyio.CancelScope() as scope:
 
         async def watch() -> None:
-            while not must_stop(around):
-                with anyio.move_on_at(around.started_at + around.patience.total):
-                    await around.shutdown.attention.wait()
+            while not must_stop(context):
+                with anyio.move_on_at(context.started_at + context.time_limits.total):
+                    await context.shutdown.wakeup.wait()
             scope.cancel()
 
-        async with beside(watch):
+        async with run_in_background(watch):
             yield
             is_done = True
     if not is_done:
@@ -55,7 +55,7 @@ async def unless_stopped(around: Workbench) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def beside(work: Callable[[], Coroutine[object, object, None]]) -> AsyncIterator[None]:
+async def run_in_background(work: Callable[[], Coroutine[object, object, None]]) -> AsyncIterator[None]:
     """`work` goes on for as long as the block lasts; what the block raises comes out as it is, not in a group."""
     problem: Exception | None = None
     async with anyio.create_task_group() as group:

@@ -12,22 +12,22 @@ from delegate.model import AgentName
 from delegate.runner.agents.base import Ending
 from delegate.wire.runners import Assignment
 
-ASKED_PATIENCE = 60.0  # seconds in which an agent that has asked should end its turn: nothing else is left to do
+ASKED_TIMEOUT = 60.0  # seconds in which an agent that has asked should end its turn: nothing else is left to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class TimeLimits:
     """Seconds; None: no such limit."""
 
     total: float
-    asked: float = ASKED_PATIENCE
+    asked: float = ASKED_TIMEOUT
     no_start: float | None = None
     silence: float | None = None
     linger: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Signs:
+class AgentActivity:
     """The signs of life an agent has given."""
 
     started_at: float  # of the attempt, which may launch its agent a second time
@@ -37,11 +37,11 @@ class Signs:
     asked_at: float | None = None
 
 
-def patience_with(assignment: Assignment, settings: Settings) -> Patience:
+def time_limits_for(assignment: Assignment, settings: Settings) -> TimeLimits:
     total = assignment.timeout_ms / 1000
     if assignment.agent == AgentName.SHELL:
-        return Patience(total=total)  # a silent build is no stalled one, and a command has no result to linger after
-    return Patience(
+        return TimeLimits(total=total)  # a silent build is no stalled one, and a command has no result to linger after
+    return TimeLimits(
         total=total,
         no_start=settings.no_start_after.total_seconds(),
         silence=settings.stalled_after.total_seconds(),
@@ -49,17 +49,17 @@ def patience_with(assignment: Assignment, settings: Settings) -> Patience:
     )
 
 
-def next_end(patience: Patience, signs: Signs) -> tuple[float, Ending]:
+def next_deadline(limits: TimeLimits, activity: AgentActivity) -> tuple[float, Ending]:
     """When this agent will be ended if it gives no further sign, and why."""
-    end = (signs.started_at + patience.total, Ending.TIMEOUT)
-    if signs.asked_at is not None:
-        end = _sooner(end, signs.asked_at, patience.asked, Ending.ASKED)
-    if signs.result_at is not None:
-        return _sooner(end, signs.result_at, patience.linger, Ending.LINGERED)
-    if signs.output_at is None:
-        return _sooner(end, signs.launched_at, patience.no_start, Ending.NO_START)
-    return _sooner(end, signs.output_at, patience.silence, Ending.STALLED)
+    end = (activity.started_at + limits.total, Ending.TIMEOUT)
+    if activity.asked_at is not None:
+        end = _earlier_end(end, activity.asked_at, limits.asked, Ending.ASKED)
+    if activity.result_at is not None:
+        return _earlier_end(end, activity.result_at, limits.linger, Ending.LINGERED)
+    if activity.output_at is None:
+        return _earlier_end(end, activity.launched_at, limits.no_start, Ending.NO_START)
+    return _earlier_end(end, activity.output_at, limits.silence, Ending.STALLED)
 
 
-def _sooner(end: tuple[float, Ending], since: float, patience: float | None, ending: Ending) -> tuple[float, Ending]:
-    return end if patience is None else min(end, (since + patience, ending))
+def _earlier_end(end: tuple[float, Ending], since: float, limit: float | None, ending: Ending) -> tuple[float, Ending]:
+    return end if limit is None else min(end, (since + limit, ending))

@@ -7,77 +7,83 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from delegate.config.settings import source_of
+from delegate.config.settings import setting_spec
 from delegate.errors import BadRepoFile, PreferenceConflict
 from delegate.model import AgentName, Choice, Field, Source
-from delegate.preferences.models import shown_model
+from delegate.preferences.models import short_model_name
 from delegate.preferences.repofile import FILE_NAME, SIZE_MAX, RepoFile, parse
-from delegate.preferences.resolve import DEFAULTS, PLACES, Preferences, Wish, resolve
-from delegate.runner.doctor.case import PATIENCE, Case, aside, counted, told
+from delegate.preferences.resolve import DEFAULTS, SOURCE_NAMES, PreferenceLayer, Preferences, resolve
 from delegate.runner.doctor.commands import missing_programs
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.doctor.context import (
+    EXAMINATION_TIMEOUT,
+    DoctorContext,
+    pluralize,
+    quote_line,
+    run_in_daemon_thread,
+)
+from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 from delegate.wire.runners import Assignment
 
-QUIET = {"GIT_OPTIONAL_LOCKS": "0"}
+NO_OPTIONAL_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    standing: Choice  # the agent of a task that names none, and who says so
+    default_choice: Choice  # the agent of a task that names none, and who says so
     top: Path | None = None  # None: not inside a repository
     repository: Repository | None = None
     why_not: str = ""  # why a task could not work on it
     repofile: RepoFile | None = None  # None: there is none, or none that can be read
     file_problem: str = ""
-    wanted: Preferences | None = None  # None: nobody can tell, or nobody can fulfil it
+    preferences: Preferences | None = None  # None: nobody can tell, or nobody can fulfil it
     conflict: str = ""
 
     @property
     def agent(self) -> str:
         """Who would do the next task in a worktree of this repository, or else anywhere."""
-        return self.wanted.agent if self.wanted else self.standing.value
+        return self.preferences.agent if self.preferences else self.default_choice.value
 
 
-def unseen_checkout(case: Case) -> Checkout:
+def default_checkout(context: DoctorContext) -> Checkout:
     """All that is known without a look: the settings."""
-    agent = case.settings.default_agent
+    agent = context.settings.default_agent
     if agent == DEFAULTS[Field.AGENT]:
-        return Checkout(standing=Choice(field=Field.AGENT, value=agent, source=Source.DEFAULT))
-    is_variable = any(case.environ.get(name) for name in source_of("default_agent").variables)
+        return Checkout(default_choice=Choice(field=Field.AGENT, value=agent, source=Source.DEFAULT))
+    is_variable = any(context.environ.get(name) for name in setting_spec("default_agent").variables)
     # The file of this home is its relay's too, unless that is elsewhere; a variable goes along with each task.
-    source = Source.CALLER if is_variable or not case.settings.is_local else Source.RELAY
-    return Checkout(standing=Choice(field=Field.AGENT, value=agent, source=source))
+    source = Source.CALLER if is_variable or not context.settings.is_local else Source.RELAY
+    return Checkout(default_choice=Choice(field=Field.AGENT, value=agent, source=source))
 
 
-async def find_checkout(case: Case, git: Git | None) -> Checkout:
+async def find_checkout(context: DoctorContext, git: Git | None) -> Checkout:
     """A look at files and settings; no remote is asked."""
-    unseen = unseen_checkout(case)
-    top = await aside(lambda: _top(case))
+    default = default_checkout(context)
+    top = await run_in_daemon_thread(lambda: _top(context))
     if top is None:
-        return replace(unseen, wanted=resolve([_settings(unseen)]))
-    repository, why_not = await _repository(git, top, unseen.agent)
-    repofile, file_problem = await aside(lambda: _file(top))
-    wanted, conflict = (None, "") if file_problem else _preferences(unseen, repofile)
+        return replace(default, preferences=resolve([_settings_layer(default)]))
+    repository, why_not = await _repository(git, top, default.agent)
+    repofile, file_problem = await run_in_daemon_thread(lambda: _read_repofile(top))
+    preferences, conflict = (None, "") if file_problem else _preferences(default, repofile)
     return replace(
-        unseen,
+        default,
         top=top,
         repository=repository,
         why_not=why_not,
         repofile=repofile,
         file_problem=file_problem,
-        wanted=wanted,
+        preferences=preferences,
         conflict=conflict,
     )
 
 
-def _top(case: Case) -> Path | None:
+def _top(context: DoctorContext) -> Path | None:
     """A repository of the whole home, as some keep their settings in, is not what tasks are about."""
-    inner = Path(os.path.realpath(case.directory))
+    inner = Path(os.path.realpath(context.directory))
     top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
-    return None if top in {Path("/"), Path(os.path.realpath(case.environ.get("HOME", "/")))} else top
+    return None if top in {Path("/"), Path(os.path.realpath(context.environ.get("HOME", "/")))} else top
 
 
 async def _repository(git: Git | None, top: Path, agent: str) -> tuple[Repository | None, str]:
@@ -99,10 +105,10 @@ async def _repository(git: Git | None, top: Path, agent: str) -> tuple[Repositor
     try:
         return await locate(git, here), ""
     except SetupProblem as problem:
-        return None, told(str(problem))
+        return None, quote_line(str(problem))
 
 
-def _file(top: Path) -> tuple[RepoFile | None, str]:
+def _read_repofile(top: Path) -> tuple[RepoFile | None, str]:
     try:
         with (top / FILE_NAME).open("rb") as file:
             return parse(file.read(SIZE_MAX + 1)), ""
@@ -114,58 +120,60 @@ def _file(top: Path) -> tuple[RepoFile | None, str]:
         return None, f"{FILE_NAME} cannot be read: {(problem.strerror or str(problem)).lower()}"
 
 
-def _settings(unseen: Checkout) -> Wish:
-    return Wish(source=unseen.standing.source, values={Field.AGENT: unseen.standing.value})
+def _settings_layer(default: Checkout) -> PreferenceLayer:
+    return PreferenceLayer(source=default.default_choice.source, values={Field.AGENT: default.default_choice.value})
 
 
-def _preferences(unseen: Checkout, repofile: RepoFile | None) -> tuple[Preferences | None, str]:
-    wishes = [Wish(source=Source.REPOSITORY_FILE, values=repofile.preferences)] if repofile else []
+def _preferences(default: Checkout, repofile: RepoFile | None) -> tuple[Preferences | None, str]:
+    layers = [PreferenceLayer(source=Source.REPOSITORY_FILE, values=repofile.preferences)] if repofile else []
     try:
-        return resolve([_settings(unseen), *wishes]), ""
+        return resolve([_settings_layer(default), *layers]), ""
     except PreferenceConflict as conflict:
         return None, conflict.message
 
 
-async def examine_checkout(case: Case, git: Git | None, checkout: Checkout) -> list[Finding]:
+async def examine_checkout(context: DoctorContext, git: Git | None, checkout: Checkout) -> list[Finding]:
     if checkout.top is None:
-        where = case.place(case.directory)
+        where = context.display_path(context.directory)
         return [
-            Part.REPOSITORY.note("directory", f"{where} is in no git repository: tasks here work in place"),
+            DoctorSection.REPOSITORY.note("directory", f"{where} is in no git repository: tasks here work in place"),
             _next_task(checkout),
         ]
     if checkout.why_not:
         fix = "make `git status` work here, or let tasks work in place"
-        return [Part.REPOSITORY.problem("repository", checkout.why_not, fix)]
-    findings = [await _repository_file(git, checkout), *_programs(case, checkout)]
-    findings += await _carried(checkout)
+        return [DoctorSection.REPOSITORY.problem("repository", checkout.why_not, fix)]
+    findings = [await _repository_file(git, checkout), *_check_programs(context, checkout)]
+    findings += await _check_include_file(checkout)
     return [*findings, _next_task(checkout)]
 
 
 async def _repository_file(git: Git | None, checkout: Checkout) -> Finding:
     if checkout.file_problem:
         fix = "mend that line; docs/delegate-toml.md has every key"
-        return Part.REPOSITORY.problem(FILE_NAME, checkout.file_problem, fix)
+        return DoctorSection.REPOSITORY.problem(FILE_NAME, checkout.file_problem, fix)
     if checkout.repofile is None:
-        return Part.REPOSITORY.note(FILE_NAME, "there is none: no setup, no checks, the default agent")
+        return DoctorSection.REPOSITORY.note(FILE_NAME, "there is none: no setup, no checks, the default agent")
     if git is not None and not await _is_committed(git, checkout):
         message = "is not committed as it is here: a task in a worktree reads it from the branch it starts from"
-        return Part.REPOSITORY.note(FILE_NAME, message, f"`git commit` and push {FILE_NAME}")
+        return DoctorSection.REPOSITORY.note(FILE_NAME, message, f"`git commit` and push {FILE_NAME}")
     setup, checks = len(checkout.repofile.setup), len(checkout.repofile.checks)
-    return Part.REPOSITORY.ok(FILE_NAME, f"{counted(setup, 'setup command')}, {counted(checks, 'check')}")
+    return DoctorSection.REPOSITORY.ok(FILE_NAME, f"{pluralize(setup, 'setup command')}, {pluralize(checks, 'check')}")
 
 
 async def _is_committed(git: Git, checkout: Checkout) -> bool:
     top = checkout.top
     assert top is not None
     try:
-        committed = await git.reach("cat-file", "blob", f"HEAD:{FILE_NAME}", cwd=top, timeout=PATIENCE, extra=QUIET)
+        committed = await git.run_remote(
+            "cat-file", "blob", f"HEAD:{FILE_NAME}", cwd=top, timeout=EXAMINATION_TIMEOUT, extra=NO_OPTIONAL_LOCKS
+        )
     except GitFailed:
         return False
-    here = await aside((top / FILE_NAME).read_bytes)
+    here = await run_in_daemon_thread((top / FILE_NAME).read_bytes)
     return committed.replace(b"\r\n", b"\n") == here.replace(b"\r\n", b"\n")
 
 
-def _programs(case: Case, checkout: Checkout) -> list[Finding]:
+def _check_programs(context: DoctorContext, checkout: Checkout) -> list[Finding]:
     """A command may bring the program of the next one, so only the first is sure to need what is there now."""
     if checkout.repofile is None:
         return []
@@ -173,25 +181,25 @@ def _programs(case: Case, checkout: Checkout) -> list[Finding]:
     first = (setup or checks)[:1]
     findings = []
     for command in dict.fromkeys((*setup, *checks)):
-        for name in missing_programs(command, case.environ):
+        for name in missing_programs(command, context.environ):
             is_sure = command in first
-            found = Part.REPOSITORY.problem if is_sure else Part.REPOSITORY.warning
-            message = f"`{told(command)}` needs {told(name)}, which is not on PATH"
-            findings.append(found("setup" if command in setup else "checks", message, f"install {told(name)}"))
+            found = DoctorSection.REPOSITORY.problem if is_sure else DoctorSection.REPOSITORY.warning
+            message = f"`{quote_line(command)}` needs {quote_line(name)}, which is not on PATH"
+            findings.append(found("setup" if command in setup else "checks", message, f"install {quote_line(name)}"))
     return findings
 
 
-async def _carried(checkout: Checkout) -> list[Finding]:
+async def _check_include_file(checkout: Checkout) -> list[Finding]:
     top = checkout.top
     assert top is not None
     try:
-        text = await aside(lambda: _head(top / INCLUDE_FILE))
+        text = await run_in_daemon_thread(lambda: _head(top / INCLUDE_FILE))
     except FileNotFoundError:
         return []
     except OSError as problem:
-        return [Part.REPOSITORY.warning(INCLUDE_FILE, f"cannot be read: {(problem.strerror or '').lower()}")]
+        return [DoctorSection.REPOSITORY.warning(INCLUDE_FILE, f"cannot be read: {(problem.strerror or '').lower()}")]
     patterns = [line for line in text.splitlines() if line.strip() and not line.startswith(b"#")]
-    return [Part.REPOSITORY.ok(INCLUDE_FILE, counted(len(patterns), "pattern"))]
+    return [DoctorSection.REPOSITORY.ok(INCLUDE_FILE, pluralize(len(patterns), "pattern"))]
 
 
 def _head(path: Path) -> bytes:
@@ -200,26 +208,28 @@ def _head(path: Path) -> bytes:
 
 
 def _next_task(checkout: Checkout) -> Finding:
-    if checkout.wanted is None:
+    if checkout.preferences is None:
         if checkout.file_problem:
-            return Part.REPOSITORY.note("next task", "cannot be told before the file can be read")
-        return Part.REPOSITORY.problem("next task", checkout.conflict, f"change {FILE_NAME}")
-    words = _chosen({choice.field: choice for choice in checkout.wanted.choices})
-    standing = checkout.standing
-    if checkout.agent != standing.value:
-        place = PLACES[standing.source]
-        return Part.REPOSITORY.ok("next task", f"{words}; in place: {told(standing.value)} ({place})")
-    return Part.REPOSITORY.ok("next task", words)
+            return DoctorSection.REPOSITORY.note("next task", "cannot be told before the file can be read")
+        return DoctorSection.REPOSITORY.problem("next task", checkout.conflict, f"change {FILE_NAME}")
+    text = _describe_choices({choice.field: choice for choice in checkout.preferences.choices})
+    default_choice = checkout.default_choice
+    if checkout.agent != default_choice.value:
+        source = SOURCE_NAMES[default_choice.source]
+        return DoctorSection.REPOSITORY.ok(
+            "next task", f"{text}; in place: {quote_line(default_choice.value)} ({source})"
+        )
+    return DoctorSection.REPOSITORY.ok("next task", text)
 
 
-def _chosen(choices: Mapping[Field, Choice]) -> str:
+def _describe_choices(choices: Mapping[Field, Choice]) -> str:
     """As in "codex (.delegate.toml), effort high (.delegate.toml), its own default model"."""
-    said = []
+    parts = []
     for one in (Field.AGENT, Field.MODEL, Field.EFFORT):
         if one in choices:
-            value = shown_model(choices[one].value) if one is Field.MODEL else choices[one].value
+            value = short_model_name(choices[one].value) if one is Field.MODEL else choices[one].value
             label = "" if one is Field.AGENT else f"{one} "
-            said.append(f"{label}{told(value)} ({PLACES[choices[one].source]})")
+            parts.append(f"{label}{quote_line(value)} ({SOURCE_NAMES[choices[one].source]})")
     if Field.MODEL not in choices and choices[Field.AGENT].value in {AgentName.CLAUDE, AgentName.CODEX}:
-        said.append("its own default model")
-    return ", ".join(said)
+        parts.append("its own default model")
+    return ", ".join(parts)

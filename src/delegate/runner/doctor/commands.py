@@ -6,25 +6,25 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from delegate.runner.agents.base import found_program
+from delegate.runner.agents.base import find_program
 
 # What a shell has by itself, or what only a shell understands: no glance tells what comes of it.
-OF_THE_SHELL = re.compile(
+SHELL_BUILTINS = re.compile(
     "alias|bg|break|case|cd|command|continue|do|done|echo|elif|else|esac|eval|exec|exit|export|false|fg|fi|for|function"
     "|getopts|hash|if|in|jobs|kill|let|local|printf|pwd|read|readonly|return|set|shift|source|test|then|times|trap|true"
     "|type|ulimit|umask|unalias|unset|until|wait|while"
 )
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-PARTING = {"&&", "||", ";", "|", "&"}
+SEPARATORS = {"&&", "||", ";", "|", "&"}
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 def missing_programs(command: str, environ: Mapping[str, str]) -> list[str]:
     """Names that nothing on PATH answers to. A path may be made by what runs before, and is left alone."""
-    return [name for name in programs(command) if found_program(name, environ) is None]
+    return [name for name in list_programs(command) if find_program(name, environ) is None]
 
 
-def programs(command: str) -> list[str]:
+def list_programs(command: str) -> list[str]:
     """The first word of each simple command that is plainly the name of a program."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -34,10 +34,10 @@ def programs(command: str) -> list[str]:
         return []
     found, is_first = [], True
     for word in words:
-        if word in PARTING:
+        if word in SEPARATORS:
             is_first = True
         elif is_first and not ASSIGNMENT.fullmatch(word):
             is_first = False
-            if PLAIN_NAME.fullmatch(word) and not OF_THE_SHELL.fullmatch(word):
+            if PLAIN_NAME.fullmatch(word) and not SHELL_BUILTINS.fullmatch(word):
                 found.append(word)
     return list(dict.fromkeys(found))

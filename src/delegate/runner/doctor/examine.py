@@ -11,108 +11,118 @@ import anyio
 
 from delegate.runner.agents import agents
 from delegate.runner.doctor.agents import agent_examinations, need_of
-from delegate.runner.doctor.case import PATIENCE, Case, Examination, aside, examined
-from delegate.runner.doctor.ceiling import examine_ceiling
-from delegate.runner.doctor.checkout import Checkout, examine_checkout, find_checkout, unseen_checkout
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.doctor.checkout import Checkout, default_checkout, examine_checkout, find_checkout
+from delegate.runner.doctor.context import (
+    EXAMINATION_TIMEOUT,
+    DoctorContext,
+    Examination,
+    run_examinations,
+    run_in_daemon_thread,
+)
+from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.doctor.gh import examine_gh
-from delegate.runner.doctor.git_program import examine_git, known_git
+from delegate.runner.doctor.git_program import examine_git, find_git
+from delegate.runner.doctor.home import examine_disk, examine_home, examine_size
 from delegate.runner.doctor.leftovers import examine_kept, examine_orphans, examine_workspaces
-from delegate.runner.doctor.place import examine_disk, examine_home, examine_size
-from delegate.runner.doctor.relay import RelayLook, agent_missing, ask_relay
+from delegate.runner.doctor.memory_limit import examine_ceiling
+from delegate.runner.doctor.relay import RelayFindings, ask_relay, report_missing_agent
 from delegate.runner.doctor.remote import examine_login, examine_remote
 from delegate.runner.git.program import Git
-from delegate.runner.process.cgroups import Ceilings
+from delegate.runner.process.cgroups import MemoryLimits
 from delegate.runner.secrets.redaction import Redactor
 from delegate.runner.secrets.sources import Secrets
 
-UNANSWERED = Part.RELAY.warning("relay", f"gave no answer within {PATIENCE.total_seconds():g} s")
-ORDER = {part: number for number, part in enumerate(Part)}
+UNANSWERED = DoctorSection.RELAY.warning("relay", f"gave no answer within {EXAMINATION_TIMEOUT.total_seconds():g} s")
+ORDER = {part: number for number, part in enumerate(DoctorSection)}
 
 
 @dataclass(slots=True)
-class Sights:
+class GatheredFacts:
     """As far as they could be seen in time."""
 
     checkout: Checkout
     git: Git | None = None
-    relay: RelayLook = field(default_factory=lambda: RelayLook(findings=[UNANSWERED]))
-    conceal: Callable[[str], str] = field(default_factory=lambda: Redactor({}).text)
+    relay: RelayFindings = field(default_factory=lambda: RelayFindings(findings=[UNANSWERED]))
+    redact: Callable[[str], str] = field(default_factory=lambda: Redactor({}).text)
 
 
-async def examine(case: Case) -> list[Finding]:
+async def examine(context: DoctorContext) -> list[Finding]:
     """Every finding, what is to be mended first on top. Takes seconds at most, whatever hangs."""
-    around = await _look_around(case)
-    found = await examined(_examinations(case, around))
-    need = need_of(around.checkout)
-    found += around.relay.findings
-    if around.relay.data is not None:
-        agent = agents(case.settings).get(need.agent)
-        if agent is not None and agent.is_available(case.environ):
-            found += agent_missing(around.relay.data, agent.name)
-    found.sort(key=lambda finding: ORDER[finding.part])
-    return [_without_secrets(finding, around.conceal) for finding in found]
+    facts = await _gather_facts(context)
+    found = await run_examinations(_examinations(context, facts))
+    need = need_of(facts.checkout)
+    found += facts.relay.findings
+    if facts.relay.data is not None:
+        agent = agents(context.settings).get(need.agent)
+        if agent is not None and agent.is_available(context.environ):
+            found += report_missing_agent(facts.relay.data, agent.name)
+    found.sort(key=lambda finding: ORDER[finding.section])
+    return [_without_secrets(finding, facts.redact) for finding in found]
 
 
-def _without_secrets(finding: Finding, conceal: Callable[[str], str]) -> Finding:
+def _without_secrets(finding: Finding, redact: Callable[[str], str]) -> Finding:
     """Programs are quoted, and one may have quoted a secret."""
-    return replace(finding, message=conceal(finding.message), fix=conceal(finding.fix))
+    return replace(finding, message=redact(finding.message), fix=redact(finding.fix))
 
 
-async def _look_around(case: Case) -> Sights:
-    around = Sights(checkout=unseen_checkout(case))
+async def _gather_facts(context: DoctorContext) -> GatheredFacts:
+    facts = GatheredFacts(checkout=default_checkout(context))
 
     async def look_at_repository() -> None:
-        around.git = await known_git(case)
+        facts.git = await find_git(context)
         with suppress(OSError):
-            around.checkout = await find_checkout(case, around.git)
+            facts.checkout = await find_checkout(context, facts.git)
 
     async def look_at_relay() -> None:
-        around.relay = await aside(partial(ask_relay, case))
+        facts.relay = await run_in_daemon_thread(partial(ask_relay, context))
 
     async def learn_secrets() -> None:
-        around.conceal = (await aside(partial(Secrets, case.settings, case.environ))).text
+        facts.redact = (await run_in_daemon_thread(partial(Secrets, context.settings, context.environ))).text
 
-    with anyio.move_on_after(PATIENCE.total_seconds()):
+    with anyio.move_on_after(EXAMINATION_TIMEOUT.total_seconds()):
         async with anyio.create_task_group() as group:
             for look in (look_at_repository, look_at_relay, learn_secrets):
                 group.start_soon(look)
-    return around
+    return facts
 
 
-def _examinations(case: Case, around: Sights) -> list[Examination]:
-    git, checkout = around.git, around.checkout
-    data = around.relay.data
+def _examinations(context: DoctorContext, facts: GatheredFacts) -> list[Examination]:
+    git, checkout = facts.git, facts.checkout
+    data = facts.relay.data
     running = {runner["taskId"] for runner in data["runners"] if runner["taskId"]} if data else set()
-    ceilings = Ceilings(limit=case.settings.task_memory_max)
+    ceilings = MemoryLimits(limit=context.settings.task_memory_max)
     return [
-        _aside(Part.SETTINGS, "memory ceiling", partial(examine_ceiling, case, ceilings)),
-        _aside(Part.HOME, "home", partial(examine_home, case)),
-        _aside(Part.HOME, "disk", partial(examine_disk, case)),
-        _aside(Part.HOME, "size", partial(examine_size, case)),
-        Examination(part=Part.GIT, subject="git", look=partial(examine_git, case, git)),
-        *agent_examinations(case, need_of(checkout)),
-        *_of_remote(case, git, checkout),
-        Examination(part=Part.REPOSITORY, subject="repository", look=partial(examine_checkout, case, git, checkout)),
-        Examination(part=Part.PULL_REQUESTS, subject="gh", look=partial(examine_gh, case, git, checkout)),
-        _aside(Part.LEFTOVERS, "processes", partial(examine_orphans, case)),
-        _aside(Part.LEFTOVERS, "workspaces", partial(examine_workspaces, case, running)),
-        _aside(Part.LEFTOVERS, "kept work", partial(examine_kept, case)),
+        _thread_examination(DoctorSection.SETTINGS, "memory ceiling", partial(examine_ceiling, context, ceilings)),
+        _thread_examination(DoctorSection.HOME, "home", partial(examine_home, context)),
+        _thread_examination(DoctorSection.HOME, "disk", partial(examine_disk, context)),
+        _thread_examination(DoctorSection.HOME, "size", partial(examine_size, context)),
+        Examination(section=DoctorSection.GIT, subject="git", run=partial(examine_git, context, git)),
+        *agent_examinations(context, need_of(checkout)),
+        *_remote_examinations(context, git, checkout),
+        Examination(
+            section=DoctorSection.REPOSITORY,
+            subject="repository",
+            run=partial(examine_checkout, context, git, checkout),
+        ),
+        Examination(section=DoctorSection.PULL_REQUESTS, subject="gh", run=partial(examine_gh, context, git, checkout)),
+        _thread_examination(DoctorSection.LEFTOVERS, "processes", partial(examine_orphans, context)),
+        _thread_examination(DoctorSection.LEFTOVERS, "workspaces", partial(examine_workspaces, context, running)),
+        _thread_examination(DoctorSection.LEFTOVERS, "kept work", partial(examine_kept, context)),
     ]
 
 
-def _of_remote(case: Case, git: Git | None, checkout: Checkout) -> list[Examination]:
+def _remote_examinations(context: DoctorContext, git: Git | None, checkout: Checkout) -> list[Examination]:
     if git is None or checkout.repository is None:
         return []
     remote, login = (
-        partial(examine_remote, case, git, checkout.repository),
-        partial(examine_login, case, git, checkout.repository),
+        partial(examine_remote, context, git, checkout.repository),
+        partial(examine_login, context, git, checkout.repository),
     )
     return [
-        Examination(part=Part.REPOSITORY, subject="remote", look=remote),
-        Examination(part=Part.REPOSITORY, subject="login", look=login),
+        Examination(section=DoctorSection.REPOSITORY, subject="remote", run=remote),
+        Examination(section=DoctorSection.REPOSITORY, subject="login", run=login),
     ]
 
 
-def _aside(part: Part, subject: str, work: Callable[[], list[Finding]]) -> Examination:
-    return Examination(part=part, subject=subject, look=partial(aside, work))
+def _thread_examination(section: DoctorSection, subject: str, work: Callable[[], list[Finding]]) -> Examination:
+    return Examination(section=section, subject=subject, run=partial(run_in_daemon_thread, work))

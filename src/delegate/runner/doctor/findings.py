@@ -13,7 +13,7 @@ class Level(StrEnum):
     PROBLEM = "problem"  # would make a task fail
 
 
-class Part(StrEnum):
+class DoctorSection(StrEnum):
     """In the order in which they are shown, which is the order in which to mend."""
 
     SETTINGS = "settings"
@@ -26,26 +26,26 @@ class Part(StrEnum):
     LEFTOVERS = "left-overs"
 
     def ok(self, subject: str, message: str) -> Finding:
-        return Finding(level=Level.OK, part=self, subject=subject, message=message)
+        return Finding(level=Level.OK, section=self, subject=subject, message=message)
 
     def note(self, subject: str, message: str, fix: str = "") -> Finding:
-        return Finding(level=Level.NOTE, part=self, subject=subject, message=message, fix=fix)
+        return Finding(level=Level.NOTE, section=self, subject=subject, message=message, fix=fix)
 
     def warning(self, subject: str, message: str, fix: str = "") -> Finding:
-        return Finding(level=Level.WARNING, part=self, subject=subject, message=message, fix=fix)
+        return Finding(level=Level.WARNING, section=self, subject=subject, message=message, fix=fix)
 
     def problem(self, subject: str, message: str, fix: str = "") -> Finding:
-        return Finding(level=Level.PROBLEM, part=self, subject=subject, message=message, fix=fix)
+        return Finding(level=Level.PROBLEM, section=self, subject=subject, message=message, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     level: Level
-    part: Part
+    section: DoctorSection
     subject: str  # which one
     message: str
     fix: str = ""
 
 
-def first_to_mend(findings: list[Finding]) -> Finding | None:
+def first_problem(findings: list[Finding]) -> Finding | None:
     return next((finding for finding in findings if finding.level is Level.PROBLEM), None)

@@ -7,76 +7,79 @@ from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
-from delegate.config.disk import spoken
-from delegate.runner.doctor.case import Case, counted, spoken_age, told
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.config.disk import format_bytes
+from delegate.runner.doctor.context import DoctorContext, format_age, pluralize, quote_line
+from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process import supervisor
-from delegate.runner.process.strays import MARK, environment_of, is_supervisor
+from delegate.runner.process.strays import ATTEMPT_VARIABLE, environment_of, is_supervisor
 from delegate.runner.process.supervisor import Table
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.kept import list_kept
 
-SHOWN = 5
-SOON = timedelta(days=2)  # before kept work is dropped
+LISTED_MAX = 5
+EXPIRY_WARNING = timedelta(days=2)  # before kept work is dropped
 
 
-def examine_orphans(case: Case) -> list[Finding]:
+def examine_orphans(context: DoctorContext) -> list[Finding]:
     """Blocks. Processes of this home's attempts that no supervisor watches; only where there is a /proc."""
     if not supervisor.IS_LINUX:
         return []
-    found = orphans(supervisor.read_table(), case.home.root)
+    found = find_orphans(supervisor.read_table(), context.home.root)
     if not found:
-        return [Part.LEFTOVERS.ok("processes", "none")]
-    pids = " ".join(str(pid) for pid in found[:SHOWN])
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return [DoctorSection.LEFTOVERS.ok("processes", "none")]
+    pids = " ".join(str(pid) for pid in found[:LISTED_MAX])
+    more = f" and {len(found) - LISTED_MAX} more" if len(found) > LISTED_MAX else ""
     message = f"{pids}{more}: of an attempt that has ended"
     return [
-        Part.LEFTOVERS.warning("processes", message, f"look with `ps -p {pids.replace(' ', ',')}`, then `kill {pids}`")
+        DoctorSection.LEFTOVERS.warning(
+            "processes", message, f"look with `ps -p {pids.replace(' ', ',')}`, then `kill {pids}`"
+        )
     ]
 
 
-def orphans(table: Table, home: Path) -> list[int]:
+def find_orphans(table: Table, home: Path) -> list[int]:
     """A supervisor keeps all descendants of its agent below it; what carries an attempt's mark elsewhere lost it."""
     watched = {os.getpid(), *(pid for pid in table if is_supervisor(pid))}
     watched |= {below for pid in watched for below in supervisor.descendants(table, pid)}
     found = []
     for pid in sorted(table.keys() - watched):
         environment = environment_of(pid)
-        if MARK in environment and environment.get("DELEGATE_HOME") == str(home):
+        if ATTEMPT_VARIABLE in environment and environment.get("DELEGATE_HOME") == str(home):
             found.append(pid)
     return found
 
 
-def examine_workspaces(case: Case, running: Collection[str]) -> list[Finding]:
+def examine_workspaces(context: DoctorContext, running: Collection[str]) -> list[Finding]:
     """Blocks. `running` are the tasks that runners work on now."""
     try:
-        roots = sorted(path for path in case.home.workspaces.iterdir() if path.is_dir())
+        roots = sorted(path for path in context.home.workspaces.iterdir() if path.is_dir())
     except OSError:
         return []
     journals = [(root, read_journal(root)) for root in roots]
     left = [root.name for root, journal in journals if journal is None or not set(journal.tasks) & set(running)]
     used = len(roots) - len(left)
     if not left:
-        return [Part.LEFTOVERS.ok("workspaces", f"{used} in use")] if used else []
-    message = f"{counted(len(left), 'workspace')} that nobody works in: {told(', '.join(left[:SHOWN]))}"
+        return [DoctorSection.LEFTOVERS.ok("workspaces", f"{used} in use")] if used else []
+    message = f"{pluralize(len(left), 'workspace')} that nobody works in: {quote_line(', '.join(left[:LISTED_MAX]))}"
     return [
-        Part.LEFTOVERS.note("workspaces", message, "a runner saves what is in them and removes them when it starts")
+        DoctorSection.LEFTOVERS.note(
+            "workspaces", message, "a runner saves what is in them and removes them when it starts"
+        )
     ]
 
 
-def examine_kept(case: Case) -> list[Finding]:
+def examine_kept(context: DoctorContext) -> list[Finding]:
     """Blocks."""
-    kept = list_kept(case.home)
+    kept = list_kept(context.home)
     if not kept:
-        return [Part.LEFTOVERS.ok("kept work", "none")]
-    oldest = case.now - kept[-1].at
-    size = spoken(sum(one.size for one in kept))
-    names = ", ".join(f"{one.lineage} ({one.repository})" for one in kept[-SHOWN:])
-    message = (
-        f"{counted(len(kept), 'task')} with unpushed work, {size}, the oldest {spoken_age(oldest)} old: {told(names)}"
-    )
+        return [DoctorSection.LEFTOVERS.ok("kept work", "none")]
+    oldest = context.now - kept[-1].at
+    size = format_bytes(sum(one.size for one in kept))
+    names = ", ".join(f"{one.lineage} ({one.repository})" for one in kept[-LISTED_MAX:])
+    count = pluralize(len(kept), "task")
+    message = f"{count} with unpushed work, {size}, the oldest {format_age(oldest)} old: {quote_line(names)}"
     fix = "`delegate workspaces` lists, restores and drops it"
-    if oldest > timedelta(days=case.settings.salvage_days) - SOON:
-        soon = f"{message}; it goes after {counted(case.settings.salvage_days, 'day')}"
-        return [Part.LEFTOVERS.warning("kept work", soon, fix)]
-    return [Part.LEFTOVERS.note("kept work", message, fix)]
+    if oldest > timedelta(days=context.settings.salvage_days) - EXPIRY_WARNING:
+        soon = f"{message}; it goes after {pluralize(context.settings.salvage_days, 'day')}"
+        return [DoctorSection.LEFTOVERS.warning("kept work", soon, fix)]
+    return [DoctorSection.LEFTOVERS.note("kept work", message, fix)]

@@ -12,173 +12,179 @@ from typing import TYPE_CHECKING
 
 from delegate import __version__
 from delegate.client.client import remote_target
-from delegate.client.http import Exchange, Target, request_bytes
+from delegate.client.http import HttpExchange, Target, request_bytes
 from delegate.client.http_response import NotHttp
 from delegate.config.home_files import is_held, live_address, read_token
-from delegate.config.values import without_login
+from delegate.config.values import mask_login
 from delegate.errors import DelegateError
-from delegate.runner.doctor.case import Case, spoken_age, told
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.runner.doctor.context import DoctorContext, format_age, quote_line
+from delegate.runner.doctor.findings import DoctorSection, Finding
 
 if TYPE_CHECKING:
     from delegate.client.responses import RelayData, RunnerData
 
-ANSWER_TIME = 3.0  # seconds of silence; less than an examination has
-ANSWER_MAX = 16 * 1024 * 1024
+RESPONSE_TIMEOUT = 3.0  # seconds of silence; less than an examination has
+RESPONSE_MAX = 16 * 1024 * 1024
 CLOCK_NOTE, CLOCK_PROBLEM = timedelta(seconds=2), timedelta(seconds=60)
 RESTART = "`delegate down`, then `delegate up`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayLook:
+class RelayFindings:
     findings: list[Finding]
     data: RelayData | None = None  # None: none runs, or it did not answer as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class RelayResponse:
     status: int
     date: str
     body: bytes
-    asked_at: datetime
-    heard_at: datetime
+    sent_at: datetime
+    received_at: datetime
 
 
-def ask_relay(case: Case) -> RelayLook:
+def ask_relay(context: DoctorContext) -> RelayFindings:
     """Blocks; nothing is tried twice."""
     try:
-        where = _target(case)
+        where = _target(context)
     except DelegateError as problem:
-        return RelayLook(findings=[Part.RELAY.problem("relay", problem.message, problem.hint)])
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", problem.message, problem.hint)])
     if where is None:
-        return RelayLook(findings=_not_running(case))
+        return RelayFindings(findings=_report_not_running(context))
     target, path, token = where
     try:
-        heard = _ask(target, path, token)
+        response = _request_status(target, path, token)
     except (OSError, NotHttp) as error:
-        message = f"{_address(case, target)} does not answer: {told(str(error))}"
-        return RelayLook(findings=[Part.RELAY.problem("relay", message, _where_to_look(case))])
-    return _understood(case, target, heard)
+        message = f"{_address(context, target)} does not answer: {quote_line(str(error))}"
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", message, _unreachable_fix(context))])
+    return _interpret_response(context, target, response)
 
 
-def _target(case: Case) -> tuple[Target, str, str] | None:
-    if not case.settings.is_local:
-        return remote_target(case.settings)
-    token = read_token(case.home)  # raises when others may read it, whether a relay runs or not
-    address = live_address(case.home)
+def _target(context: DoctorContext) -> tuple[Target, str, str] | None:
+    if not context.settings.is_local:
+        return remote_target(context.settings)
+    token = read_token(context.home)  # raises when others may read it, whether a relay runs or not
+    address = live_address(context.home)
     return None if address is None else (Target(host="127.0.0.1", port=address.port), "", token)
 
 
-def _ask(target: Target, path: str, token: str) -> Heard:
+def _request_status(target: Target, path: str, token: str) -> RelayResponse:
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-    asked_at = datetime.now(UTC)
-    with Exchange(target, request_bytes(target, "GET", f"{path}/api/relay", headers, b""), ANSWER_TIME) as answer:
-        heard_at = datetime.now(UTC)
-        body = answer.read_all(ANSWER_MAX)
-        date = answer.headers.get("date", "")
-        return Heard(status=answer.status, date=date, body=body, asked_at=asked_at, heard_at=heard_at)
+    sent_at = datetime.now(UTC)
+    with HttpExchange(
+        target, request_bytes(target, "GET", f"{path}/api/relay", headers, b""), RESPONSE_TIMEOUT
+    ) as response:
+        received_at = datetime.now(UTC)
+        body = response.read_all(RESPONSE_MAX)
+        date = response.headers.get("date", "")
+        return RelayResponse(status=response.status, date=date, body=body, sent_at=sent_at, received_at=received_at)
 
 
-def _not_running(case: Case) -> list[Finding]:
-    if is_held(case.home.keeper_lock):
-        return [Part.RELAY.warning("relay", "is just starting or stopping", "ask again in a moment")]
-    findings = [Part.RELAY.note("relay", "is not running: the first task starts it, or `delegate up`")]
-    if not case.settings.database_url:
+def _report_not_running(context: DoctorContext) -> list[Finding]:
+    if is_held(context.home.keeper_lock):
+        return [DoctorSection.RELAY.warning("relay", "is just starting or stopping", "ask again in a moment")]
+    findings = [DoctorSection.RELAY.note("relay", "is not running: the first task starts it, or `delegate up`")]
+    if not context.settings.database_url:
         return findings
     if find_spec("psycopg") is not None:
-        return [*findings, Part.RELAY.ok("database", "postgresql")]
+        return [*findings, DoctorSection.RELAY.ok("database", "postgresql")]
     message = "DELEGATE_DATABASE_URL names PostgreSQL, but its driver is not installed: the relay could not start"
-    return [*findings, Part.RELAY.problem("database", message, "pip install 'delegate[postgres]'")]
+    return [*findings, DoctorSection.RELAY.problem("database", message, "pip install 'delegate[postgres]'")]
 
 
-def _understood(case: Case, target: Target, heard: Heard) -> RelayLook:
-    address = _address(case, target)
-    if heard.status in {401, 403}:
+def _interpret_response(context: DoctorContext, target: Target, response: RelayResponse) -> RelayFindings:
+    address = _address(context, target)
+    if response.status in {401, 403}:
         message = f"is not accepted by the relay at {address}"
-        return RelayLook(findings=[Part.RELAY.problem("token", message, _token_fix(case))])
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("token", message, _token_fix(context))])
     try:
-        data: RelayData = json.loads(heard.body)
-        findings = [_version(address, data), *_clock(heard), Part.RELAY.ok("token", "accepted")]
-        findings += [Part.RELAY.ok("database", told(data["database"])), *_runners(case, data)]
+        data: RelayData = json.loads(response.body)
+        findings = [_version(address, data), *_check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
+        findings += [DoctorSection.RELAY.ok("database", quote_line(data["database"])), *_check_runners(context, data)]
     except (ValueError, KeyError, TypeError):
         message = f"{address} does not answer as a relay does"
-        return RelayLook(findings=[Part.RELAY.problem("relay", message, _where_to_look(case))])
-    return RelayLook(findings=findings, data=data)
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", message, _unreachable_fix(context))])
+    return RelayFindings(findings=findings, data=data)
 
 
 def _version(address: str, data: RelayData) -> Finding:
     if data["version"] == __version__:
-        return Part.RELAY.ok("relay", f"{address}, version {__version__}")
-    message = f"{address} runs version {told(data['version'])}, this is {__version__}"
-    return Part.RELAY.warning("relay", message, RESTART)
+        return DoctorSection.RELAY.ok("relay", f"{address}, version {__version__}")
+    message = f"{address} runs version {quote_line(data['version'])}, this is {__version__}"
+    return DoctorSection.RELAY.warning("relay", message, RESTART)
 
 
-def _clock(heard: Heard) -> list[Finding]:
+def _check_clock(response: RelayResponse) -> list[Finding]:
     try:
-        told_at = parsedate_to_datetime(heard.date).astimezone(UTC)
+        relay_time = parsedate_to_datetime(response.date).astimezone(UTC)
     except ValueError:
         return []  # it does not tell
-    skew = clock_skew(told_at, heard.asked_at, heard.heard_at)
+    skew = clock_skew(relay_time, response.sent_at, response.received_at)
     if abs(skew) <= CLOCK_NOTE:
-        return [Part.RELAY.ok("clock", "agrees with the relay's")]
+        return [DoctorSection.RELAY.ok("clock", "agrees with the relay's")]
     message = f"differs from the relay's by {abs(skew).total_seconds():,.0f} s"
     fix = "set the clock, as with `timedatectl set-ntp true`"
     if abs(skew) > CLOCK_PROBLEM:
-        return [Part.RELAY.problem("clock", message, fix)]
-    return [Part.RELAY.note("clock", message, fix)]
+        return [DoctorSection.RELAY.problem("clock", message, fix)]
+    return [DoctorSection.RELAY.note("clock", message, fix)]
 
 
-def clock_skew(told_at: datetime, asked_at: datetime, heard_at: datetime) -> timedelta:
+def clock_skew(relay_time: datetime, sent_at: datetime, received_at: datetime) -> timedelta:
     """How far the relay's clock surely is ahead of ours: it tells whole seconds, and answers at some time between."""
-    if told_at > heard_at:
-        return told_at - heard_at
-    latest = told_at + timedelta(seconds=1)
-    return latest - asked_at if latest < asked_at else timedelta()
+    if relay_time > received_at:
+        return relay_time - received_at
+    latest = relay_time + timedelta(seconds=1)
+    return latest - sent_at if latest < sent_at else timedelta()
 
 
-def _runners(case: Case, data: RelayData) -> list[Finding]:
+def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
     runners = data["runners"]
     living = [runner for runner in runners if runner["state"] != "silent"]
     if not living:
         silent = f"all {len(runners)} are silent" if runners else "there is none"
-        return [Part.RELAY.problem("runners", f"{silent}: tasks would wait for ever", RESTART)]
+        return [DoctorSection.RELAY.problem("runners", f"{silent}: tasks would wait for ever", RESTART)]
     states = Counter(runner["state"] for runner in living)
-    words = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    findings = [Part.RELAY.ok("runners", f"{len(living)} ({words})")]
-    findings += [_silent(case, runner) for runner in runners if runner["state"] == "silent"]
+    states_text = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    findings = [DoctorSection.RELAY.ok("runners", f"{len(living)} ({states_text})")]
+    findings += [_report_silent_runner(context, runner) for runner in runners if runner["state"] == "silent"]
     old = [runner["name"] for runner in living if runner["version"] != __version__]
     if old:
-        message = f"{told(', '.join(old))} of another version than {__version__}"
-        findings.append(Part.RELAY.warning("runners", message, RESTART))
+        message = f"{quote_line(', '.join(old))} of another version than {__version__}"
+        findings.append(DoctorSection.RELAY.warning("runners", message, RESTART))
     return findings
 
 
-def _silent(case: Case, runner: RunnerData) -> Finding:
-    quiet = case.now - datetime.fromisoformat(runner["seenAt"])
-    message = f"{told(runner['name'])} has been silent for {spoken_age(quiet)}"
-    return Part.RELAY.warning("runners", message, f"look into {case.place(case.home.logs)}; {RESTART}")
+def _report_silent_runner(context: DoctorContext, runner: RunnerData) -> Finding:
+    quiet = context.now - datetime.fromisoformat(runner["seenAt"])
+    message = f"{quote_line(runner['name'])} has been silent for {format_age(quiet)}"
+    return DoctorSection.RELAY.warning(
+        "runners", message, f"look into {context.display_path(context.home.logs)}; {RESTART}"
+    )
 
 
-def agent_missing(data: RelayData, agent: str) -> list[Finding]:
+def report_missing_agent(data: RelayData, agent: str) -> list[Finding]:
     """It is here, but runners look on the PATH of the shell that started them, which need not be this one."""
     living = [runner for runner in data["runners"] if runner["state"] != "silent"]
     if not living or any(agent in runner["agents"] for runner in living):
         return []
-    message = f"no runner has {told(agent)}, so the next task would wait"
-    return [Part.RELAY.problem("runners", message, f"in this shell, which has it: {RESTART}")]
+    message = f"no runner has {quote_line(agent)}, so the next task would wait"
+    return [DoctorSection.RELAY.problem("runners", message, f"in this shell, which has it: {RESTART}")]
 
 
-def _address(case: Case, target: Target) -> str:
-    return told(without_login(case.settings.relay_url)) or f"http://{target.authority}"
+def _address(context: DoctorContext, target: Target) -> str:
+    return quote_line(mask_login(context.settings.relay_url)) or f"http://{target.authority}"
 
 
-def _token_fix(case: Case) -> str:
-    if case.settings.is_local:
+def _token_fix(context: DoctorContext) -> str:
+    if context.settings.is_local:
         return RESTART
     return "set DELEGATE_TOKEN to a token of that relay"
 
 
-def _where_to_look(case: Case) -> str:
+def _unreachable_fix(context: DoctorContext) -> str:
     return (
-        f"look into {case.place(case.home.logs)}; {RESTART}" if case.settings.is_local else "check DELEGATE_RELAY_URL"
+        f"look into {context.display_path(context.home.logs)}; {RESTART}"
+        if context.settings.is_local
+        else "check DELEGATE_RELAY_URL"
     )

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import stamina
 
-from delegate.runner.forges.body import merged_body
+from delegate.runner.forges.body import merge_body
 
 TRIES = 3
-PAUSE_FIRST, PAUSE_MAX = 1.0, 10.0  # seconds between the tries
+RETRY_WAIT_INITIAL, RETRY_WAIT_MAX = 1.0, 10.0  # seconds between the tries
 
 Guard = Callable[[], Awaitable[None]]  # raises when this runner may not act any more
 
@@ -54,7 +54,7 @@ class WantedPullRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ensured:
+class EnsuredPullRequest:
     pull_request: PullRequest
     adopted: bool = False  # it was there already
     warning: str | None = None  # it is there, but not all that was wished could be done
@@ -86,7 +86,7 @@ class Forge(Protocol):
     async def find(self, branch: str) -> list[PullRequest]:
         """Those from this branch of this very repository, in all states."""
 
-    async def open(self, wish: WantedPullRequest, guard: Guard) -> PullRequest: ...
+    async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest: ...
 
     async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None: ...
 
@@ -94,101 +94,101 @@ class Forge(Protocol):
 
     async def close(self, pull: PullRequest, comment: str) -> None: ...
 
-    def by_hand(self, wish: WantedPullRequest) -> str:
+    def manual_command(self, wanted: WantedPullRequest) -> str:
         """The command with which a person opens it."""
 
 
-async def ensure(forge: Forge, wish: WantedPullRequest, guard: Guard) -> Ensured:
+async def ensure(forge: Forge, wanted: WantedPullRequest, guard: Guard) -> EnsuredPullRequest:
     """Look, and only then act; an answer that was lost is looked for. Raises PrRejected, or what the guard raises."""
-    settling = _Settling(forge, wish, guard)
+    sync = _PullRequestSync(forge, wanted, guard)
     try:
-        return await _repeated(settling)
+        return await _retry(sync)
     except ForgeFailed as problem:
-        if settling.standing is not None:
+        if sync.existing is not None:
             warning = f"the pull request is there, but could not be brought up to date: {problem.why}"
-            return Ensured(pull_request=settling.standing, adopted=True, warning=warning)
+            return EnsuredPullRequest(pull_request=sync.existing, adopted=True, warning=warning)
         sentence = (
-            f"the branch {wish.branch} is pushed, but the pull request could not be opened: {problem.why}; "
-            f"`delegate retry` tries it again, by hand it is `{forge.by_hand(wish)}`"
+            f"the branch {wanted.branch} is pushed, but the pull request could not be opened: {problem.why}; "
+            f"`delegate retry` tries it again, by hand it is `{forge.manual_command(wanted)}`"
         )
-        raise PrRejected(sentence, may_exist=settling.is_unknown) from problem
+        raise PrRejected(sentence, may_exist=sync.is_unknown) from problem
 
 
-async def _repeated(settling: _Settling) -> Ensured:
-    waits = {"wait_initial": PAUSE_FIRST, "wait_max": PAUSE_MAX}
-    async for trial in stamina.retry_context(on=_may_pass, attempts=TRIES, timeout=None, **waits):
+async def _retry(sync: _PullRequestSync) -> EnsuredPullRequest:
+    waits = {"wait_initial": RETRY_WAIT_INITIAL, "wait_max": RETRY_WAIT_MAX}
+    async for trial in stamina.retry_context(on=_is_retryable, attempts=TRIES, timeout=None, **waits):
         with trial:
-            ensured = await settling.once()
+            ensured = await sync.run_once()
     return ensured
 
 
-def _may_pass(problem: Exception) -> bool:
+def _is_retryable(problem: Exception) -> bool:
     return isinstance(problem, ForgeFailed) and not problem.is_final
 
 
-class _Settling:
-    def __init__(self, forge: Forge, wish: WantedPullRequest, guard: Guard) -> None:
-        self._forge, self._wish, self._guard = forge, wish, guard
-        self.standing: PullRequest | None = None  # the open one that is there, whether or not it could be edited
+class _PullRequestSync:
+    def __init__(self, forge: Forge, wanted: WantedPullRequest, guard: Guard) -> None:
+        self._forge, self._wanted, self._guard = forge, wanted, guard
+        self.existing: PullRequest | None = None  # the open one that is there, whether or not it could be edited
         self.is_unknown = False  # one may have been opened since the last look
 
-    async def once(self) -> Ensured:
-        pull = await self._look()
+    async def run_once(self) -> EnsuredPullRequest:
+        pull = await self._find_existing()
         if pull is not None:
             return await self._adopt(pull)
         try:
             self.is_unknown = True
-            opened = await self._forge.open(self._wish, self._guard)
+            opened = await self._forge.open(self._wanted, self._guard)
         except ForgeFailed as problem:
             self.is_unknown = not problem.is_final
             # The forge may have acted and its answer be lost, or another may have been quicker.
-            pull = await self._look()
+            pull = await self._find_existing()
             if pull is None:
                 raise
             return await self._adopt(pull)
         self.is_unknown = False
-        return Ensured(pull_request=opened)
+        return EnsuredPullRequest(pull_request=opened)
 
-    async def _look(self) -> PullRequest | None:
-        found = await self._forge.find(self._wish.branch)
+    async def _find_existing(self) -> PullRequest | None:
+        found = await self._forge.find(self._wanted.branch)
         self.is_unknown = False
-        return choose(found, self._wish)
+        return choose(found, self._wanted)
 
-    async def _adopt(self, pull: PullRequest) -> Ensured:
+    async def _adopt(self, pull: PullRequest) -> EnsuredPullRequest:
         if pull.state is not PullState.OPEN:
-            return Ensured(pull_request=pull, adopted=True)
-        self.standing = pull
-        body = merged_body(pull.body, self._wish.body)
+            return EnsuredPullRequest(pull_request=pull, adopted=True)
+        self.existing = pull
+        body = merge_body(pull.body, self._wanted.body)
         if body != pull.body:
             await self._forge.edit(pull, body, self._guard)
-        if self._wish.is_draft and not pull.is_draft:
+        if self._wanted.is_draft and not pull.is_draft:
             await self._forge.make_draft(pull, self._guard)
             pull = replace(pull, is_draft=True)
-        return Ensured(pull_request=replace(pull, body=body, task_id=self._wish.task_id), adopted=True)
+        return EnsuredPullRequest(pull_request=replace(pull, body=body, task_id=self._wanted.task_id), adopted=True)
 
 
-def choose(found: Sequence[PullRequest], wish: WantedPullRequest) -> PullRequest | None:
+def choose(found: Sequence[PullRequest], wanted: WantedPullRequest) -> PullRequest | None:
     """The pull request that is this task's already: open or merged. One that a person closed is never opened again.
 
     An earlier task of the lineage had the same branch: what became of its pull request does not bind this one, unless
     it is still open, or has merged this very commit.
     """
-    of_branch = [pull for pull in found if pull.head == wish.branch]
-    fitting = [p for p in of_branch if p.state is PullState.OPEN and (p.is_ours or p.base == wish.base)]
+    of_branch = [pull for pull in found if pull.head == wanted.branch]
+    fitting = [p for p in of_branch if p.state is PullState.OPEN and (p.is_ours or p.base == wanted.base)]
     if fitting:
-        return max(fitting, key=lambda p: (p.base == wish.base, p.is_ours, p.number))
+        return max(fitting, key=lambda p: (p.base == wanted.base, p.is_ours, p.number))
     for pull in of_branch:
-        if pull.state is PullState.MERGED and (pull.task_id == wish.task_id or pull.commit == wish.commit):
+        if pull.state is PullState.MERGED and (pull.task_id == wanted.task_id or pull.commit == wanted.commit):
             return pull
     for pull in of_branch:
-        if pull.state is PullState.CLOSED and (pull.task_id == wish.task_id or _is_bare(pull, wish)):
+        if pull.state is PullState.CLOSED and (pull.task_id == wanted.task_id or _is_manually_opened(pull, wanted)):
             raise PrRejected(
                 f"the pull request {pull.url} was closed without being merged, and Delegate does not open it again; "
-                f"the branch {wish.branch} is pushed: reopen it by hand if the work is wanted after all"
+                f"the branch {wanted.branch} is pushed: reopen it by hand if the work is wanted after all"
             )
     return None
 
 
-def _is_bare(pull: PullRequest, wish: WantedPullRequest) -> bool:
+def _is_manually_opened(pull: PullRequest, wanted: WantedPullRequest) -> bool:
     """A person opened it from our branch, without us."""
-    return not pull.is_ours and pull.base == wish.base
+    return not pull.is_ours and pull.base == wanted.base

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delegate.errors import escaped
+from delegate.errors import escape
 from delegate.model import Issue, Usage
-from delegate.preferences.models import shown_model
-from delegate.runner.forges.quoting import enclosed
-from delegate.runner.forges.sanitize import harmless, one_line
+from delegate.preferences.models import short_model_name
+from delegate.runner.forges.quoting import close_blocks
+from delegate.runner.forges.sanitize import one_line, sanitize_markdown
 
 if TYPE_CHECKING:  # the checks themselves use this package's way with foreign text
     from delegate.runner.checks import CheckResult
@@ -28,7 +28,7 @@ SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 PROTECTED = "These paths decide what runs in CI or on a developer's machine; look at them first:"
 MARKER = re.compile(r"<!-- delegate:(task-[A-Za-z0-9]+) -->")
 END_MARKER = "<!-- /delegate -->"
-OURS = re.compile(rf"{MARKER.pattern}.*?(?:{END_MARKER}|\Z)", re.DOTALL)
+OUR_SECTION = re.compile(rf"{MARKER.pattern}.*?(?:{END_MARKER}|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +60,12 @@ def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> s
 
 
 def pull_request_body(facts: BodyFacts) -> str:
-    before = [marker(facts.task_id), _opening(facts), _look_first(facts)]
+    before = [marker(facts.task_id), _introduction(facts), _warnings(facts)]
     after = [_checks(facts), _numbers(facts), END_MARKER]
     ours = "\n\n".join(part for part in (*before, *after) if part)
-    summary = enclosed(harmless(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
-    words = summary or "The agent left no summary of its work."
-    return "\n\n".join(part for part in (*before, words, *after) if part)
+    summary = close_blocks(sanitize_markdown(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
+    text = summary or "The agent left no summary of its work."
+    return "\n\n".join(part for part in (*before, text, *after) if part)
 
 
 def marker(task_id: str) -> str:
@@ -78,16 +78,16 @@ def task_of(body: str) -> str | None:
     return found[1] if found else None
 
 
-def merged_body(there: str, ours: str) -> str:
+def merge_body(existing: str, ours: str) -> str:
     """Ours in the place of an older one of ours; what people have written before and after it stays."""
-    if not there.strip():
+    if not existing.strip():
         return ours
-    if MARKER.search(there):
-        return OURS.sub(lambda _: ours, there, count=1)
-    return f"{there.rstrip()}\n\n---\n\n{ours}"
+    if MARKER.search(existing):
+        return OUR_SECTION.sub(lambda _: ours, existing, count=1)
+    return f"{existing.rstrip()}\n\n---\n\n{ours}"
 
 
-def _opening(facts: BodyFacts) -> str:
+def _introduction(facts: BodyFacts) -> str:
     if facts.issue is None:
         return f"Opened automatically for {facts.task_id}."
     key, title = _text(facts.issue.key), _text(facts.issue.title)
@@ -97,7 +97,7 @@ def _opening(facts: BodyFacts) -> str:
     return f"Opened automatically for {key}.\n\n**Issue:** {linked}"
 
 
-def _look_first(facts: BodyFacts) -> str:
+def _warnings(facts: BodyFacts) -> str:
     parts = [[_text(sentence)] for sentence in facts.warnings[:LISTED_MAX]]
     if facts.protected:
         listed = [f"- {_code(path)}" for path in facts.protected[:LISTED_MAX]]
@@ -121,7 +121,7 @@ def _checks(facts: BodyFacts) -> str:
 def _row(check: CheckResult) -> str:
     sign = "✅" if check.ok else "❌"
     command = _code(check.command).replace("|", "\\|")
-    return f"| {sign} | {command} | {check.how} | {_seconds(check.seconds)} |"
+    return f"| {sign} | {command} | {check.summary} | {_seconds(check.seconds)} |"
 
 
 def _numbers(facts: BodyFacts) -> str:
@@ -131,7 +131,7 @@ def _numbers(facts: BodyFacts) -> str:
     taken = used.input_tokens + used.cache_read_tokens + used.cache_write_tokens
     tokens = f"{_tokens(taken)} tokens in, {_tokens(used.output_tokens)} out" if taken or used.output_tokens else ""
     cost = f"${used.cost_usd:,.2f}" if used.cost_usd >= 0.005 else ""  # half a cent rounds to one
-    model = _text(shown_model(facts.model or ""))
+    model = _text(short_model_name(facts.model or ""))
     parts = (_text(facts.agent), model, tokens, cost, _duration(facts.duration), facts.task_id)
     return f"---\n\n{change}\n\n{' · '.join(part for part in parts if part)}"
 
@@ -143,7 +143,7 @@ def _text(text: str) -> str:
 
 def _code(text: str) -> str:
     """As code that its own backticks cannot end."""
-    line = one_line(escaped(text), CODE_MAX)
+    line = one_line(escape(text), CODE_MAX)
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     edge = " " if line.startswith("`") or line.endswith("`") or not line else ""
     return f"{fence}{edge}{line}{edge}{fence}"

@@ -13,18 +13,18 @@ class Local:
     async def find(self, branch: str) -> list[PullRequest]:  # noqa: ARG002  # as every forge
         return []
 
-    async def open(self, wish: WantedPullRequest, guard: Guard) -> PullRequest:
+    async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest:
         await guard()
         return PullRequest(
             number=0,
-            url=f"local:{wish.branch}",
+            url=f"local:{wanted.branch}",
             state=PullState.OPEN,
-            is_draft=wish.is_draft,
-            head=wish.branch,
-            base=wish.base,
-            commit=wish.commit,
-            task_id=wish.task_id,
-            body=wish.body,
+            is_draft=wanted.is_draft,
+            head=wanted.branch,
+            base=wanted.base,
+            commit=wanted.commit,
+            task_id=wanted.task_id,
+            body=wanted.body,
         )
 
     async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None: ...
@@ -33,5 +33,5 @@ class Local:
 
     async def close(self, pull: PullRequest, comment: str) -> None: ...
 
-    def by_hand(self, wish: WantedPullRequest) -> str:
-        return f"git merge {wish.branch}"
+    def manual_command(self, wanted: WantedPullRequest) -> str:
+        return f"git merge {wanted.branch}"

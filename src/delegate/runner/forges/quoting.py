@@ -8,7 +8,7 @@ from dataclasses import dataclass
 CUT = "*(The summary is cut here; `delegate status` has all of it.)*"
 BLANK_LINES = re.compile(r"\n{3,}")
 HEADING = re.compile(r"(#{1,6})(?=[ \t])")
-SMALLEST, SMALLER_BY = 6, 2  # our own headings are of the third size
+SMALLEST_HEADING, HEADING_SHIFT = 6, 2  # our own headings are of the third size
 FENCE = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}|~{3,})(?P<rest>.*)")
 FENCE_MAX = 20  # characters; a longer one is no code but mischief
 
@@ -17,10 +17,10 @@ FENCE_MAX = 20  # characters; a longer one is no code but mischief
 class _Lines:
     lines: list[str]
     open_fence: str  # the code block that is not closed at the end, if any
-    is_doubtful: bool  # whether a fence opens one depends on what encloses it
+    is_ambiguous: bool  # whether a fence opens one depends on what encloses it
 
 
-def enclosed(text: str, most: int) -> str:
+def close_blocks(text: str, limit: int) -> str:
     """The text, at most so long, ending at the top level: all its blocks are closed.
 
     A list or a quotation ends where our next heading begins; only a code block at the top level would swallow it. One
@@ -29,38 +29,38 @@ def enclosed(text: str, most: int) -> str:
     """
     text = BLANK_LINES.sub("\n\n", text.strip("\n")).rstrip()
     read = _read(text)
-    if read.is_doubtful:
-        return _cut("\n".join(f"> {line}".rstrip() for line in read.lines), most, "> ")
+    if read.is_ambiguous:
+        return _cut("\n".join(f"> {line}".rstrip() for line in read.lines), limit, "> ")
     shaped = "\n".join(read.lines)
-    if len(shaped) + FENCE_MAX < most:
+    if len(shaped) + FENCE_MAX < limit:
         return f"{shaped}\n{read.open_fence}" if read.open_fence else shaped
-    kept = shaped[: most - len(CUT) - FENCE_MAX - 4]
-    open_fence = _read(kept, makes_smaller=False).open_fence
+    kept = shaped[: limit - len(CUT) - FENCE_MAX - 4]
+    open_fence = _read(kept, shrinks_headings=False).open_fence
     return f"{kept}\n{open_fence}\n\n{CUT}" if open_fence else f"{kept}\n\n{CUT}"
 
 
-def _cut(quoted: str, most: int, prefix: str) -> str:
-    if len(quoted) <= most:
+def _cut(quoted: str, limit: int, prefix: str) -> str:
+    if len(quoted) <= limit:
         return quoted
-    return f"{quoted[: most - len(CUT) - 8]}\n{prefix.strip()}\n{prefix}{CUT}"
+    return f"{quoted[: limit - len(CUT) - 8]}\n{prefix.strip()}\n{prefix}{CUT}"
 
 
-def _read(text: str, *, makes_smaller: bool = True) -> _Lines:
+def _read(text: str, *, shrinks_headings: bool = True) -> _Lines:
     lines: list[str] = []
-    open_fence, is_doubtful = "", False
+    open_fence, is_ambiguous = "", False
     for line in text.split("\n"):
         found = FENCE.match(line)
         if open_fence:
             if found and found["fence"].startswith(open_fence) and not found["rest"].strip():
                 open_fence = ""
         elif found and not ("`" in found["fence"] and "`" in found["rest"]):
-            is_doubtful = is_doubtful or bool(found["indent"]) or len(found["fence"]) > FENCE_MAX
+            is_ambiguous = is_ambiguous or bool(found["indent"]) or len(found["fence"]) > FENCE_MAX
             open_fence = found["fence"]
-        elif makes_smaller:
-            line = HEADING.sub(_smaller, line, count=1) if line.startswith("#") else line  # noqa: PLW2901
+        elif shrinks_headings:
+            line = HEADING.sub(_shrink_heading, line, count=1) if line.startswith("#") else line  # noqa: PLW2901
         lines.append(line)
-    return _Lines(lines=lines, open_fence=open_fence, is_doubtful=is_doubtful)
+    return _Lines(lines=lines, open_fence=open_fence, is_ambiguous=is_ambiguous)
 
 
-def _smaller(found: re.Match[str]) -> str:
-    return "#" * min(len(found[1]) + SMALLER_BY, SMALLEST)
+def _shrink_heading(found: re.Match[str]) -> str:
+    return "#" * min(len(found[1]) + HEADING_SHIFT, SMALLEST_HEADING)

@@ -15,8 +15,8 @@ from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut, run_program
 
 GITHUB = "github.com"
-PATIENCE = timedelta(seconds=10)  # for programs that only read a configuration
-NOWHERE = Path("/")
+CONFIG_TIMEOUT = timedelta(seconds=10)  # for programs that only read a configuration
+NEUTRAL_DIRECTORY = Path("/")
 
 HOST = r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*)"
 NAME = r"(?P<owner>[A-Za-z0-9_][A-Za-z0-9._-]*)/(?P<name>[A-Za-z0-9._-]+?)(?:\.git)?/?"
@@ -34,7 +34,7 @@ class Remote:
 
 async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: str) -> Forge:
     """GitHub when it is github.com, or a host that gh is logged in to; else none but ourselves."""
-    remote = parse(await _rewritten(git, url))
+    remote = parse_remote(await _resolve_url(git, url))
     if remote is None:
         return Local()
     host = remote.host
@@ -45,7 +45,7 @@ async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: 
     return Local()
 
 
-def parse(url: str) -> Remote | None:
+def parse_remote(url: str) -> Remote | None:
     """The host and the repository that an address names; None when it is no address of a forge."""
     found = URL.fullmatch(url)
     is_ssh = found is None or found["scheme"] in ("ssh", "git+ssh")
@@ -56,10 +56,10 @@ def parse(url: str) -> Remote | None:
     return Remote(host=ALIASES.get(host, host), repository=f"{found['owner']}/{found['name']}", is_ssh=is_ssh)
 
 
-async def _rewritten(git: Git, url: str) -> str:
+async def _resolve_url(git: Git, url: str) -> str:
     """The address that git really uses: a user may have short names for theirs."""
     try:
-        shown = await git.reach("ls-remote", "--get-url", "--", url, cwd=NOWHERE, timeout=PATIENCE)
+        shown = await git.run_remote("ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=CONFIG_TIMEOUT)
     except GitFailed:
         return url
     return shown.decode(errors="replace").strip() or url
@@ -68,7 +68,7 @@ async def _rewritten(git: Git, url: str) -> str:
 async def _ssh_host(alias: str, environ: Mapping[str, str]) -> str:
     """People with two accounts give the host a second name in their SSH configuration."""
     try:
-        done = await run_program(["ssh", "-G", alias], cwd=NOWHERE, env=environ, timeout=PATIENCE)
+        done = await run_program(["ssh", "-G", alias], cwd=NEUTRAL_DIRECTORY, env=environ, timeout=CONFIG_TIMEOUT)
     except (ProgramMissing, ProgramTimedOut):
         return alias
     found = re.search(r"^hostname (\S+)$", done.stdout.decode(errors="replace"), re.MULTILINE)

@@ -18,7 +18,7 @@ ESCAPES = re.compile(
 )
 LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 # Control characters but tab and line feed; soft hyphen, zero width, bidirectional, tags and other invisible letters.
-UNSEEN = re.compile(
+INVISIBLE = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
@@ -29,7 +29,7 @@ INLINE_DATA = re.compile(r"data:[\w.+/-]{1,80};base64,[A-Za-z0-9+/=_-]{64,}", re
 REFERENCE = r"(?:#\d|\b[a-z][a-z0-9]{1,9}-\d|/(?:issues?|pull)/)"
 KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
 # What does something, and where in it the break goes: before the second group.
-POWERS = tuple(
+ACTIVE_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
         r"(<)([a-z/!?])",  # tags
@@ -46,21 +46,21 @@ POWERS = tuple(
 )
 
 
-def plain(text: str) -> str:
+def strip_invisible(text: str) -> str:
     """Without terminal escapes, control and invisible characters; lines end in line feeds."""
     text = LINE_ENDS.sub("\n", ESCAPES.sub("", text))
-    return SURROGATES.sub("\ufffd", UNSEEN.sub("", text))
+    return SURROGATES.sub("\ufffd", INVISIBLE.sub("", text))
 
 
-def harmless(text: str) -> str:
+def sanitize_markdown(text: str) -> str:
     """Markdown from outside: looks as it was meant, and calls, closes, hides, fetches and claims nothing."""
-    text = INLINE_DATA.sub("data:…", without_comments(plain(text)))
-    for power in POWERS:
-        text = power.sub(_broken, text)
+    text = INLINE_DATA.sub("data:…", strip_comments(strip_invisible(text)))
+    for active in ACTIVE_PATTERNS:
+        text = active.sub(_insert_break, text)
     return text
 
 
-def without_comments(text: str) -> str:
+def strip_comments(text: str) -> str:
     """One that is never closed stays: nothing tells where it was meant to end. It is broken like every tag."""
     kept, at = [], 0
     while (start := text.find(COMMENT, at)) >= 0 and (end := text.find(COMMENT_END, start + len(COMMENT))) >= 0:
@@ -69,14 +69,14 @@ def without_comments(text: str) -> str:
     return "".join(kept) + text[at:]
 
 
-def _broken(found: re.Match[str]) -> str:
+def _insert_break(found: re.Match[str]) -> str:
     first, second = found.groups()
     if second:
         return f"{first}{BREAK}{second}"
     return f"{first[0]}{BREAK}{first[1:]}"  # a keyword, broken inside
 
 
-def one_line(text: str, most: int) -> str:
+def one_line(text: str, limit: int) -> str:
     """Harmless, on one line, cut visibly."""
-    line = harmless(" ".join(plain(text[: 4 * most]).split()))
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+    line = sanitize_markdown(" ".join(strip_invisible(text[: 4 * limit]).split()))
+    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"

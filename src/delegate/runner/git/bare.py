@@ -14,7 +14,7 @@ REF_BYTES = 4096  # of one loose ref; more is no ref
 PACKED_BYTES = 256 * 1024 * 1024
 REFS_MAX = 100_000
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-PLAIN = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+BARE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 
 
 def write_bare(
@@ -22,15 +22,15 @@ def write_bare(
 ) -> None:
     """Make a repository, or make the small files of one what they are to be; its objects stay."""
     for below in (".", "objects", "objects/info", "objects/pack", "refs"):
-        make_real(path / below)
-    write_real(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
-    write_real(path / "config", (PLAIN + config).encode(errors="surrogateescape"))
-    write_real(path / "objects" / "info" / "alternates", alternates)
+        ensure_real_directory(path / below)
+    write_new_file(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
+    write_new_file(path / "config", (BARE_CONFIG + config).encode(errors="surrogateescape"))
+    write_new_file(path / "objects" / "info" / "alternates", alternates)
     if refs is not None:
-        write_real(path / "packed-refs", _packed(refs))
+        write_new_file(path / "packed-refs", _format_packed_refs(refs))
 
 
-def make_real(directory: Path) -> None:
+def ensure_real_directory(directory: Path) -> None:
     """Make the directory if it is missing, or if something else is in its place: what a link leads to is not ours."""
     if not is_directory(directory):
         remove(directory.parent, directory.name)
@@ -45,14 +45,14 @@ def is_directory(path: Path) -> bool:
         return False
 
 
-def write_real(path: Path, content: bytes) -> None:
+def write_new_file(path: Path, content: bytes) -> None:
     """A new file, whatever an agent put in its place: writing through a link or a pipe would not end here."""
     remove(path.parent, path.name)
     with path.open("xb") as file:
         file.write(content)
 
 
-def _packed(refs: Mapping[str, str]) -> bytes:
+def _format_packed_refs(refs: Mapping[str, str]) -> bytes:
     lines = sorted((name.encode(errors="surrogateescape"), commit.encode()) for name, commit in refs.items())
     return b"# pack-refs with: sorted \n" + b"".join(b"%s %s\n" % (commit, name) for name, commit in lines)
 
@@ -95,7 +95,7 @@ def _loose_names(repository: Path, below: str) -> Iterator[str]:
             yield name
 
 
-def read_small(path: Path, most: int = REF_BYTES) -> str:
+def read_small(path: Path, limit: int = REF_BYTES) -> str:
     """The beginning of a plain file that an agent may have replaced by anything; empty when it is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -104,4 +104,4 @@ def read_small(path: Path, most: int = REF_BYTES) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return file.read(most).decode(errors="surrogateescape")
+        return file.read(limit).decode(errors="surrogateescape")

@@ -10,29 +10,29 @@ from typing import Any
 
 import anyio
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.runner.git.program import GitFailed
 
-PATIENCE = 10.0  # seconds; only then is it worth a walk through the tree
+FIFO_CHECK_DELAY = 10.0  # seconds; only then is it worth a walk through the tree
 READ_BY_GIT = frozenset({b".gitignore", b".gitattributes"})
 
 
-async def unless_trapped(tree: Path, reading: Coroutine[Any, Any, bytes]) -> bytes:  # Any: nothing is sent to it
+async def run_with_fifo_guard(tree: Path, command: Coroutine[Any, Any, bytes]) -> bytes:  # Any: nothing is sent to it
     """What `reading` brings; when it takes long because of such a pipe, GitFailed with its name."""
     outcome: list[bytes | GitFailed] = []
 
     async def read() -> None:
         try:
-            outcome.append(await reading)
+            outcome.append(await command)
         except GitFailed as failed:
             outcome.append(failed)
         group.cancel_scope.cancel()
 
     async def watch() -> None:
-        await anyio.sleep(PATIENCE)
-        trap = await anyio.to_thread.run_sync(lambda: next(_traps(os.fsencode(tree)), None))
-        if trap is not None and not outcome:
-            outcome.append(GitFailed(("ls-files",), None, f"{shown(trap)} is a pipe: git cannot read it"))
+        await anyio.sleep(FIFO_CHECK_DELAY)
+        fifo = await anyio.to_thread.run_sync(lambda: next(_find_fifos(os.fsencode(tree)), None))
+        if fifo is not None and not outcome:
+            outcome.append(GitFailed(("ls-files",), None, f"{excerpt(fifo)} is a pipe: git cannot read it"))
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
@@ -45,15 +45,15 @@ async def unless_trapped(tree: Path, reading: Coroutine[Any, Any, bytes]) -> byt
             return output
 
 
-def _traps(tree: bytes) -> Iterator[str]:
+def _find_fifos(tree: bytes) -> Iterator[str]:
     for directory, _, names in os.walk(tree):
         for name in READ_BY_GIT.intersection(names):
             path = directory + b"/" + name
-            if is_trap(path):
+            if is_blocking_fifo(path):
                 yield path.removeprefix(tree + b"/").decode(errors="replace")
 
 
-def is_trap(path: bytes) -> bool:
+def is_blocking_fifo(path: bytes) -> bool:
     """Whether git would open it, and wait."""
     try:
         return path.rpartition(b"/")[2] in READ_BY_GIT and stat.S_ISFIFO(os.lstat(path).st_mode)

@@ -7,16 +7,16 @@ import re
 # Characters that HFS+ leaves out when it compares names.
 INVISIBLE = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 SEPARATORS = re.compile(r"[/\\]")
-GITS_OWN = frozenset({".git", "git~1"})
+RESERVED_NAMES = frozenset({".git", "git~1"})
 NEVER_A_LINK = frozenset({".gitmodules", "gitmod~1"})
 
 
-def is_gits_own(path: bytes, *, is_link: bool) -> bool:
+def is_git_reserved(path: bytes, *, is_link: bool) -> bool:
     """Git itself would leave out such a name without a word."""
     text = INVISIBLE.sub("", path.decode(errors="replace"))
-    parts = [_as_windows_reads(part) for part in SEPARATORS.split(text)]
-    return not GITS_OWN.isdisjoint(parts) or (is_link and parts[-1] in NEVER_A_LINK)
+    parts = [_normalize_windows_name(part) for part in SEPARATORS.split(text)]
+    return not RESERVED_NAMES.isdisjoint(parts) or (is_link and parts[-1] in NEVER_A_LINK)
 
 
-def _as_windows_reads(name: str) -> str:
+def _normalize_windows_name(name: str) -> str:
     return name.split(":", 1)[0].rstrip(". ").casefold()

@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 
 from delegate.config.home_files import make_directory, write_private
-from delegate.runner.process.programs import OUTPUT_MAX, Done, ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.process.programs import OUTPUT_MAX, ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 
-LOCAL_PATIENCE = timedelta(minutes=30)  # a checkout of 100,000 files takes most of a minute, on a slow disk many
-CONFIG_PATIENCE = timedelta(seconds=30)
+LOCAL_TIMEOUT = timedelta(minutes=30)  # a checkout of 100,000 files takes most of a minute, on a slow disk many
+CONFIG_TIMEOUT = timedelta(seconds=30)
 # Nothing here may run a program: hooks, filters and monitors are what a hostile tree would set.
 OUR_CONFIG = {
     "core.hooksPath": os.devnull,
@@ -33,10 +33,10 @@ OUR_CONFIG = {
     "advice.detachedHead": "false",
 }
 # Of the user's own configuration, what it takes to reach a remote and who they are.
-REACHING = ("credential.", "url.", "http.", "https.", "ssh.", "protocol.", "user.", "safe.")
-REACHING_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
+REMOTE_CONFIG_PREFIXES = ("credential.", "url.", "http.", "https.", "ssh.", "protocol.", "user.", "safe.")
+REMOTE_CONFIG_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
 # What an outer git, or a user's shell, may have set to point git at another repository or configuration.
-STEERING = (
+REDIRECTING_VARIABLES = (
     "GIT_CONFIG",
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -51,7 +51,7 @@ STEERING = (
     "GIT_PREFIX",
     "GIT_TRACE",
 )
-ALWAYS = {
+FIXED_ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_TERMINAL_PROMPT": "0",
@@ -65,7 +65,7 @@ NO_HOOKS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_
 class GitFailed(Exception):
     """A git command did not do what it was to do."""
 
-    def __init__(self, arguments: tuple[str, ...], done: Done | None, why: str) -> None:
+    def __init__(self, arguments: tuple[str, ...], done: ProgramResult | None, why: str) -> None:
         self.done = done
         self.why = why
         super().__init__(f"git {arguments[0] if arguments else ''}: {why}")
@@ -83,17 +83,17 @@ class Git:
         self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
     ) -> bytes:
         """A command that stays on this machine; its output, or GitFailed."""
-        call = _Call(arguments=arguments, cwd=cwd, env={**self.local_env, **(extra or {})}, input=input)
-        return await self._output_of(call, LOCAL_PATIENCE)
+        call = _GitCall(arguments=arguments, cwd=cwd, env={**self.local_env, **(extra or {})}, input=input)
+        return await self._output_of(call, LOCAL_TIMEOUT)
 
-    async def reach(
+    async def run_remote(
         self, *arguments: str, cwd: Path, timeout: timedelta, extra: Mapping[str, str] | None = None
     ) -> bytes:
         """A command that speaks to a remote as the user would. It ends with us."""
         env = {**self.remote_env, **(extra or {})}
-        return await self._output_of(_Call(arguments=arguments, cwd=cwd, env=env, reaches_out=True), timeout)
+        return await self._output_of(_GitCall(arguments=arguments, cwd=cwd, env=env, is_remote=True), timeout)
 
-    async def _output_of(self, call: _Call, timeout: timedelta) -> bytes:
+    async def _output_of(self, call: _GitCall, timeout: timedelta) -> bytes:
         try:
             done = await run_program(
                 [self.program, *call.arguments],
@@ -101,24 +101,24 @@ class Git:
                 env=call.env,
                 timeout=timeout,
                 input=call.input,
-                dies_with_us=call.reaches_out,
+                kill_with_parent=call.is_remote,
             )
         except (ProgramMissing, ProgramTimedOut) as problem:
             raise GitFailed(call.arguments, None, str(problem)) from problem
         if done.code != 0:
-            raise GitFailed(call.arguments, done, done.words or f"ended with exit code {done.code}")
-        if done.is_cut:
+            raise GitFailed(call.arguments, done, done.error_text or f"ended with exit code {done.code}")
+        if done.is_truncated:
             raise GitFailed(call.arguments, done, f"printed more than {OUTPUT_MAX // 1024**2} MiB")
         return done.stdout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _GitCall:
     arguments: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str]
     input: bytes = b""
-    reaches_out: bool = False
+    is_remote: bool = False
 
 
 class GitSetup:
@@ -127,11 +127,11 @@ class GitSetup:
     def __init__(self, environ: Mapping[str, str], directory: Path) -> None:
         self._environ = environ
         self._directory = directory
-        self._reading = anyio.Lock()
+        self._read_lock = anyio.Lock()
         self._git: Git | None = None
 
     async def get(self) -> Git:
-        async with self._reading:
+        async with self._read_lock:
             if self._git is None:
                 self._git = await read_git(self._environ, self._directory)
             return self._git
@@ -142,38 +142,45 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
     program = shutil.which("git", path=environ.get("PATH", os.defpath))
     if program is None:
         raise GitFailed((), None, "git is not installed")
-    own = {name: value for name, value in environ.items() if not name.startswith(STEERING)}
-    theirs = await _settings(program, {**own, **_config_variables(environ), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"})
+    own = {name: value for name, value in environ.items() if not name.startswith(REDIRECTING_VARIABLES)}
+    theirs = await _read_settings(
+        program, {**own, **_config_variables(environ), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    )
     settings = dict(theirs)
     make_directory(directory)
     excludes = directory / "excludes"
-    write_private(excludes, _excludes(settings, own))
+    write_private(excludes, _read_excludes(settings, own))
     ours = list({**OUR_CONFIG, "core.excludesFile": str(excludes)}.items())
     who = [
         ("user.name", settings.get("user.name", "Delegate")),
         ("user.email", settings.get("user.email", "delegate@localhost")),
     ]
-    write_private(directory / "local.gitconfig", _written([*who, *ours]))
-    reaching = [*_reaching(theirs), *(pair for pair in ours if pair[0] != "core.hooksPath")]
-    write_private(directory / "remote.gitconfig", _written(reaching))
+    write_private(directory / "local.gitconfig", _format_config([*who, *ours]))
+    reaching = [*_remote_settings(theirs), *(pair for pair in ours if pair[0] != "core.hooksPath")]
+    write_private(directory / "remote.gitconfig", _format_config(reaching))
     path = {"PATH": environ.get("PATH", os.defpath)}
     return Git(
         program=program,
-        local_env={**path, **ALWAYS, "HOME": str(directory), "GIT_CONFIG_GLOBAL": str(directory / "local.gitconfig")},
-        remote_env={**own, **ALWAYS, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
+        local_env={
+            **path,
+            **FIXED_ENVIRONMENT,
+            "HOME": str(directory),
+            "GIT_CONFIG_GLOBAL": str(directory / "local.gitconfig"),
+        },
+        remote_env={**own, **FIXED_ENVIRONMENT, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
         user_name=who[0][1],
         user_email=who[1][1],
     )
 
 
-async def _settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
+async def _read_settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
     """All settings that git finds outside of any repository, in its order: a later one wins."""
     root = Path("/")
     done = await run_program(
-        [program, "config", "--list", "--includes", "-z"], cwd=root, env=env, timeout=CONFIG_PATIENCE
+        [program, "config", "--list", "--includes", "-z"], cwd=root, env=env, timeout=CONFIG_TIMEOUT
     )
     if done.code != 0:
-        raise GitFailed(("config",), done, done.words)
+        raise GitFailed(("config",), done, done.error_text)
     entries = (entry.split("\n", 1) for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
     # A name without a value means yes, one with an empty value no.
     return [(name, value[0] if value else "true") for name, *value in entries]
@@ -186,11 +193,11 @@ def _config_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
 
 
-def _reaching(settings: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [pair for pair in settings if pair[0].startswith(REACHING) or pair[0] in REACHING_KEYS]
+def _remote_settings(settings: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [pair for pair in settings if pair[0].startswith(REMOTE_CONFIG_PREFIXES) or pair[0] in REMOTE_CONFIG_KEYS]
 
 
-def _excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _read_excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
     default = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config") / "git" / "ignore"
     named = settings.get("core.excludesfile")
     path = Path(named.replace("~/", f"{environ.get('HOME', '')}/", 1)) if named else default
@@ -200,8 +207,8 @@ def _excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
         return ""
 
 
-def _written(settings: list[tuple[str, str]]) -> str:
-    return "".join(f"{_header(name)}\t{name.rpartition('.')[2]} = {_quoted(value)}\n" for name, value in settings)
+def _format_config(settings: list[tuple[str, str]]) -> str:
+    return "".join(f"{_header(name)}\t{name.rpartition('.')[2]} = {_quote(value)}\n" for name, value in settings)
 
 
 def _header(name: str) -> str:
@@ -213,6 +220,6 @@ def _header(name: str) -> str:
     return f'[{section} "{escaped}"]\n'
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'

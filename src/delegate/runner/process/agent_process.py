@@ -30,7 +30,7 @@ __all__ = [
     "Command",
     "Exit",
     "NotStarted",
-    "Spare",
+    "SpareSupervisor",
     "become_subreaper",
     "end_strays",
     "launch",
@@ -40,8 +40,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024  # what a pipe holds: a larger read would find no more
-START_BOUND = 30.0  # a program on a sleeping disk is slow; a hung network disk must not hold the runner
-KILL_BOUND = 5.0  # kills take milliseconds; what stays longer hangs in the kernel, and waiting will not help
+START_TIMEOUT = 30.0  # a program on a sleeping disk is slow; a hung network disk must not hold the runner
+KILL_TIMEOUT = 5.0  # kills take milliseconds; what stays longer hangs in the kernel, and waiting will not help
 KILL_TICK = 0.01
 REAP_TICK = 0.001
 
@@ -72,7 +72,7 @@ class NotStarted(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spare:
+class SpareSupervisor:
     """A supervisor that was started ahead and waits for its one command."""
 
     pid: int
@@ -83,7 +83,7 @@ class Spare:
 
     async def discard(self) -> None:
         self.close()
-        with anyio.move_on_after(KILL_BOUND, shield=True):
+        with anyio.move_on_after(KILL_TIMEOUT, shield=True):
             await _reap(self.pid)
 
     def close(self) -> None:
@@ -91,13 +91,13 @@ class Spare:
             _close(end)
 
 
-async def start_spare() -> Spare:
+async def start_spare() -> SpareSupervisor:
     """Start the next supervisor; it is not waited for: a command sent early is read when it is up."""
     await anyio.lowlevel.checkpoint()
     return _spawn_supervisor()
 
 
-def _spawn_supervisor() -> Spare:
+def _spawn_supervisor() -> SpareSupervisor:
     with ExitStack() as ours, ExitStack() as theirs:
         control, their_control = socket.socketpair()
         ours.callback(control.close)
@@ -105,20 +105,20 @@ def _spawn_supervisor() -> Spare:
         their_stdin, stdin = _pipe(theirs, ours)
         stdout, their_stdout = _pipe(ours, theirs)
         stderr, their_stderr = _pipe(ours, theirs)
-        standing = [end.fileno() for end in (their_stdin, their_stdout, their_stderr)] + [their_control.fileno()]
+        inherited_fds = [end.fileno() for end in (their_stdin, their_stdout, their_stderr)] + [their_control.fileno()]
         # Delegate's secrets and markers stay out; without the loader's variables some interpreters do not start.
         env = {name: value for name, value in os.environ.items() if name.startswith(("LD_", "DYLD_"))}
         pid = os.posix_spawn(
             sys.executable,
             (sys.executable, "-I", "-S", supervisor.__file__),
             env,
-            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(standing)],
-            setsigmask=supervisor.DEAF_TO,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(inherited_fds)],
+            setsigmask=supervisor.BLOCKED_SIGNALS,
         )
         for end in (control, stdin, stdout, stderr):
             os.set_blocking(end.fileno(), False)
         ours.pop_all()
-        return Spare(pid=pid, control=control, stdin=stdin, stdout=stdout, stderr=stderr)
+        return SpareSupervisor(pid=pid, control=control, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
@@ -129,7 +129,7 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
 class AgentProcess:
     """A running agent. Whoever launched it must `aclose` it; only that frees its descriptors and its supervisor."""
 
-    def __init__(self, spare: Spare) -> None:
+    def __init__(self, spare: SpareSupervisor) -> None:
         self.pid = 0
         self.supervisor_lost = False
         self._spare = spare
@@ -139,8 +139,8 @@ class AgentProcess:
         self._failure: NotStarted | None = None
         self._gone = False
         # No task of our own reads the control socket: whoever waits for news takes its turn at it.
-        self._reading = anyio.Lock()
-        self._sending = anyio.Lock()
+        self._read_lock = anyio.Lock()
+        self._send_lock = anyio.Lock()
 
     async def receive(self) -> tuple[Stream, bytes]:
         """The next bytes of either stream, at most `CHUNK`; EndOfStream when both are at their end."""
@@ -156,28 +156,28 @@ class AgentProcess:
                     # A process outside the tree may hold the pipe; it is not the agent, and we do not wait for it.
                     _close(self._outputs.pop(stream))
             if self._outputs:
-                await self._output_or_end()
+                await self._wait_for_output_or_end()
         raise anyio.EndOfStream
 
-    async def _output_or_end(self) -> None:
+    async def _wait_for_output_or_end(self) -> None:
         async with anyio.create_task_group() as group:
 
-            async def readable(output: FileIO) -> None:
-                await _ready(anyio.wait_readable, output)
+            async def watch_output(output: FileIO) -> None:
+                await _wait_ready(anyio.wait_readable, output)
                 group.cancel_scope.cancel()
 
-            async def gone() -> None:
-                await self._until(lambda: self._gone)
+            async def watch_end() -> None:
+                await self._wait_until(lambda: self._gone)
                 group.cancel_scope.cancel()
 
             for output in self._outputs.values():
-                group.start_soon(readable, output)
-            group.start_soon(gone)
+                group.start_soon(watch_output, output)
+            group.start_soon(watch_end)
 
     async def send(self, data: bytes) -> None:
         """Write to the agent's input; quietly nothing when the agent has closed it or ended."""
         unsent = memoryview(data)
-        async with self._sending:
+        async with self._send_lock:
             while unsent and not self._spare.stdin.closed:
                 try:
                     written = self._spare.stdin.write(unsent)
@@ -185,7 +185,7 @@ class AgentProcess:
                     _close(self._spare.stdin)
                     return
                 if written is None:
-                    await _ready(anyio.wait_writable, self._spare.stdin)
+                    await _wait_ready(anyio.wait_writable, self._spare.stdin)
                 else:
                     unsent = unsent[written:]
 
@@ -195,15 +195,15 @@ class AgentProcess:
 
     async def stop(self, grace: timedelta) -> None:
         """TERM everything the agent started, after `grace` KILL it; returns when nothing lives."""
-        with anyio.move_on_after(grace.total_seconds() + KILL_BOUND):
-            await self._order({"stop": grace.total_seconds()})
-            await self._until(lambda: self._gone)
+        with anyio.move_on_after(grace.total_seconds() + KILL_TIMEOUT):
+            await self._send_command({"stop": grace.total_seconds()})
+            await self._wait_until(lambda: self._gone)
         if not self._gone:
-            await self._bury()
+            await self._kill_lost_tree()
 
     async def wait(self) -> Exit:
         """How the agent's first process ended; what it left behind may live a little longer, see `stop`."""
-        await self._until(lambda: self._exit is not None)
+        await self._wait_until(lambda: self._exit is not None)
         assert self._exit is not None
         return self._exit
 
@@ -212,52 +212,52 @@ class AgentProcess:
         everything else is killed at once."""
         if self._exit and not self._gone:
             with anyio.move_on_after(LEFTOVER_GRACE + 1, shield=True):
-                await self._until(lambda: self._gone)
-        with anyio.move_on_after(KILL_BOUND, shield=True):
-            await self._cut_off()
+                await self._wait_until(lambda: self._gone)
+        with anyio.move_on_after(KILL_TIMEOUT, shield=True):
+            await self._close_control()
         if not self._gone:
-            await self._bury()
-        with anyio.move_on_after(KILL_BOUND, shield=True):
+            await self._kill_lost_tree()
+        with anyio.move_on_after(KILL_TIMEOUT, shield=True):
             await _reap(self._spare.pid)
         self._spare.close()
 
-    async def _cut_off(self) -> None:
+    async def _close_control(self) -> None:
         """End the orders; to the supervisor this is our death, and it kills everything."""
         if not self._gone:
             with suppress(OSError):  # it may have been killed just now
                 self._spare.control.shutdown(socket.SHUT_WR)
-            await self._until(lambda: self._gone)
+            await self._wait_until(lambda: self._gone)
 
-    async def _begin(self, command: Command) -> None:
-        request = _request(command)
-        with anyio.move_on_after(START_BOUND) as scope:
-            await self._order(request)
-            await self._until(lambda: bool(self.pid) or self._gone)
+    async def _start(self, command: Command) -> None:
+        request = _build_request(command)
+        with anyio.move_on_after(START_TIMEOUT) as scope:
+            await self._send_command(request)
+            await self._wait_until(lambda: bool(self.pid) or self._gone)
         if scope.cancelled_caught:
-            raise NotStarted(errno=errors.ETIMEDOUT, why=f"{command.argv[0]} did not start in {START_BOUND:.0f} s")
+            raise NotStarted(errno=errors.ETIMEDOUT, why=f"{command.argv[0]} did not start in {START_TIMEOUT:.0f} s")
         if self._failure:
             raise self._failure
         if not self.pid:
             raise NotStarted(errno=errors.ECONNRESET, why=f"the supervisor was killed while {command.argv[0]} started")
 
-    async def _order(self, message: Mapping[str, object]) -> None:
+    async def _send_command(self, message: Mapping[str, object]) -> None:
         unsent = memoryview(json.dumps(message).encode() + b"\n")
         while unsent and not self._gone:
             try:
                 unsent = unsent[self._spare.control.send(unsent) :]
             except BlockingIOError:
-                await _ready(anyio.wait_writable, self._spare.control)
+                await _wait_ready(anyio.wait_writable, self._spare.control)
             except (BrokenPipeError, ConnectionResetError):
                 return  # it has ended; whoever reads will learn how
 
-    async def _until(self, reached: Callable[[], bool]) -> None:
+    async def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
-            async with self._reading:
+            async with self._read_lock:
                 if not reached():
-                    await self._read_news()
+                    await self._read_messages()
 
-    async def _read_news(self) -> None:
-        await _ready(anyio.wait_readable, self._spare.control)
+    async def _read_messages(self) -> None:
+        await _wait_ready(anyio.wait_readable, self._spare.control)
         try:
             data = self._spare.control.recv(CHUNK)
         except BlockingIOError:
@@ -266,12 +266,12 @@ class AgentProcess:
             data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._learn(json.loads(line))
+            self._handle_message(json.loads(line))
         if not data and not self._gone:
-            await self._bury()
+            await self._kill_lost_tree()
 
-    def _learn(self, news: Mapping[str, object]) -> None:
-        match news:
+    def _handle_message(self, message: Mapping[str, object]) -> None:
+        match message:
             case {"started": int(pid)}:
                 self.pid = pid
             case {"failed": int(number), "why": str(why)}:
@@ -283,20 +283,20 @@ class AgentProcess:
                 self._exit = self._exit or Exit(code=None, signal=signal.SIGKILL)
                 self._gone = True
 
-    async def _bury(self) -> None:
+    async def _kill_lost_tree(self) -> None:
         """The supervisor is dead, or does not obey and must be: its children become ours, and we kill them."""
         if not self.supervisor_lost:
             log.warning("supervisor lost, killing the agent", extra={"pid": self.pid})
         self.supervisor_lost = True
-        with anyio.move_on_after(KILL_BOUND, shield=True):
+        with anyio.move_on_after(KILL_TIMEOUT, shield=True):
             if not _has_ended(self._spare.pid):
                 os.kill(self._spare.pid, signal.SIGKILL)
             await _reap(self._spare.pid)  # its socket closes before its children change hands; once reaped, they have
             await _end_orphans(self.pid)
-        self._learn({"gone": True})
+        self._handle_message({"gone": True})
 
 
-async def launch(spare: Spare, command: Command) -> AgentProcess:
+async def launch(spare: SpareSupervisor, command: Command) -> AgentProcess:
     """Start the command under this supervisor, which is used up also when the start fails (NotStarted)."""
     if _has_ended(spare.pid):  # killed while it waited; nothing was started, so another one may
         spare.close()
@@ -304,29 +304,29 @@ async def launch(spare: Spare, command: Command) -> AgentProcess:
     process = AgentProcess(spare)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(process.aclose)
-        await process._begin(command)  # noqa: SLF001
+        await process._start(command)  # noqa: SLF001
         stack.pop_all()
     return process
 
 
-def _request(command: Command) -> dict[str, object]:
+def _build_request(command: Command) -> dict[str, object]:
     try:
         return {
-            "argv": [_portable(argument) for argument in command.argv],
-            "cwd": _portable(str(command.cwd)),
-            "env": {_portable(name): _portable(value) for name, value in command.env.items()},
+            "argv": [_to_utf8(argument) for argument in command.argv],
+            "cwd": _to_utf8(str(command.cwd)),
+            "env": {_to_utf8(name): _to_utf8(value) for name, value in command.env.items()},
             "cgroup": command.cgroup,
         }
     except UnicodeEncodeError as error:
         raise NotStarted(errno=errors.EINVAL, why=f"the command cannot be started: {error.reason}") from error
 
 
-def _portable(text: str) -> str:
+def _to_utf8(text: str) -> str:
     """The same bytes in the supervisor, whose locale may be another."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
-async def _ready(wait: Callable[[FileIO | socket.socket], Awaitable[None]], end: FileIO | socket.socket) -> None:
+async def _wait_ready(wait: Callable[[FileIO | socket.socket], Awaitable[None]], end: FileIO | socket.socket) -> None:
     """Wait for a descriptor; one that somebody closes meanwhile counts as ready, its user looks again."""
     with suppress(anyio.ClosedResourceError, ValueError):  # ValueError: closed before the wait began
         await wait(end)
@@ -352,14 +352,14 @@ def _has_ended(pid: int) -> bool:
 
 
 async def _end_orphans(leader: int) -> None:
-    while orphans := _orphans(supervisor.read_table(), leader):
+    while orphans := _find_orphans(supervisor.read_table(), leader):
         for process in orphans:
             supervisor.send_signal(process, signal.SIGKILL)
         _reap_zombies(orphans)
         await anyio.sleep(KILL_TICK)
 
 
-def _orphans(table: Table, leader: int) -> list[Process]:
+def _find_orphans(table: Table, leader: int) -> list[Process]:
     """What a killed supervisor left. An agent leads its own session and nobody can join ours from there, so a child of
     ours in another session came from an agent: we start none ourselves."""
     if IS_LINUX:
@@ -392,8 +392,8 @@ def end_strays(attempt_id: str) -> list[int]:
     if not IS_LINUX:
         return []
     found: set[int] = set()
-    deadline = time.monotonic() + KILL_BOUND
-    while strays := _strays(attempt_id):
+    deadline = time.monotonic() + KILL_TIMEOUT
+    while strays := _find_strays(attempt_id):
         found.update(process.pid for process in strays)
         within_reach = [process for process in strays if supervisor.send_signal(process, signal.SIGKILL)]
         if not within_reach or time.monotonic() >= deadline:
@@ -402,18 +402,20 @@ def end_strays(attempt_id: str) -> list[int]:
     for process in strays:
         what = {"attempt_id": attempt_id, "pid": process.pid, "command": program_of(process.pid)}
         log.warning("stray process left", extra=what)
-    _reap_zombies(_orphans(supervisor.read_table(), 0))
+    _reap_zombies(_find_orphans(supervisor.read_table(), 0))
     return sorted(found - {process.pid for process in strays})
 
 
-def _strays(attempt_id: str) -> list[Process]:
+def _find_strays(attempt_id: str) -> list[Process]:
     table = supervisor.read_proc()
-    roots = [process for process in table.values() if process.pid != os.getpid() and _is_of(process.pid, attempt_id)]
-    harmless = [root for root in roots if os.getpid() not in supervisor.descendants(table, root.pid)]
-    return [process for process in _with_descendants(table, harmless) if not process.is_zombie]
+    roots = [
+        process for process in table.values() if process.pid != os.getpid() and _belongs_to(process.pid, attempt_id)
+    ]
+    killable_roots = [root for root in roots if os.getpid() not in supervisor.descendants(table, root.pid)]
+    return [process for process in _with_descendants(table, killable_roots) if not process.is_zombie]
 
 
-def _is_of(pid: int, attempt_id: str) -> bool:
+def _belongs_to(pid: int, attempt_id: str) -> bool:
     """This user's alone: root could read, and kill, everybody's."""
     try:
         is_own = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
@@ -425,21 +427,21 @@ def _is_of(pid: int, attempt_id: str) -> bool:
 log = logging.getLogger(__name__)
 
 
-class Spares:
+class SpareSupervisors:
     def __init__(self) -> None:
-        self._spare: Spare | None = None
-        self._starting = anyio.Lock()
+        self._spare: SpareSupervisor | None = None
+        self._start_lock = anyio.Lock()
 
     async def refill(self) -> None:
-        async with self._starting:
+        async with self._start_lock:
             if self._spare is None:
                 try:
                     self._spare = await start_spare()
                 except OSError as error:  # whoever takes one tries again, and tells
                     log.warning("no spare supervisor", extra={"why": error.strerror})
 
-    async def take(self) -> Spare:
-        async with self._starting:
+    async def take(self) -> SpareSupervisor:
+        async with self._start_lock:
             spare, self._spare = self._spare, None
         return spare if spare is not None else await start_spare()
 

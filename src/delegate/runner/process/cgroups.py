@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from delegate.config.disk import spoken
+from delegate.config.disk import format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -39,39 +39,39 @@ def own_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> Groups:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0" and (mount / "cgroup.controllers").exists():
-            unified = _upwards(mount, path)
+            unified = _group_and_parents(mount, path)
         elif "memory" in controllers.split(","):
-            memory_v1 = _upwards(root / "memory", path)
+            memory_v1 = _group_and_parents(root / "memory", path)
     return Groups(unified=unified, memory_v1=memory_v1)
 
 
-def _upwards(mount: Path, path: str) -> tuple[Path, ...]:
+def _group_and_parents(mount: Path, path: str) -> tuple[Path, ...]:
     """A path of the host is not there inside a container: the mount itself is our group then."""
     own = mount / path.lstrip("/")
     if not own.is_dir() or mount not in (own, *own.parents):
         return (mount,)
-    return tuple(place for place in (own, *own.parents) if place == mount or mount in place.parents)
+    return tuple(group for group in (own, *own.parents) if group == mount or mount in group.parents)
 
 
 def memory_left(groups: Groups) -> int | None:
     """Bytes until the tightest limit is reached, not counting what the kernel can drop; None without a limit."""
-    found = [_left(place, "memory.max", "memory.current", "inactive_file") for place in groups.unified]
+    found = [_remaining_bytes(group, "memory.max", "memory.current", "inactive_file") for group in groups.unified]
     found += [
-        _left(place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        for place in groups.memory_v1
+        _remaining_bytes(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        for group in groups.memory_v1
     ]
     return min((left for left in found if left is not None), default=None)
 
 
-def _left(place: Path, limit_file: str, usage_file: str, droppable: str) -> int | None:
+def _remaining_bytes(group: Path, limit_file: str, usage_file: str, droppable: str) -> int | None:
     try:
-        limit, usage = int((place / limit_file).read_text()), int((place / usage_file).read_text())
+        limit, usage = int((group / limit_file).read_text()), int((group / usage_file).read_text())
     except (OSError, ValueError):  # a group at the top has no such file, one without a limit says "max"
         return None
-    return max(0, limit - usage + _table(place / "memory.stat").get(droppable, 0))
+    return max(0, limit - usage + _read_counters(group / "memory.stat").get(droppable, 0))
 
 
-def _table(path: Path) -> dict[str, int]:
+def _read_counters(path: Path) -> dict[str, int]:
     """A file of lines with a name and a number."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]
@@ -82,45 +82,45 @@ def _table(path: Path) -> dict[str, int]:
 
 def cpu_quota(groups: Groups) -> tuple[float, Path] | None:
     """The tightest number of cores that a group of ours may use, and that group; None without a limit."""
-    found = [(cores, place) for place in groups.unified if (cores := _quota(place)) is not None]
+    found = [(cores, group) for group in groups.unified if (cores := _quota(group)) is not None]
     return min(found, default=None)
 
 
-def _quota(place: Path) -> float | None:
+def _quota(group: Path) -> float | None:
     try:
-        quota, period = (place / "cpu.max").read_text().split()
+        quota, period = (group / "cpu.max").read_text().split()
         return int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
-def cpu_seconds(place: Path) -> float:
-    return _table(place / "cpu.stat").get("usage_usec", 0) / 1e6
+def cpu_seconds(group: Path) -> float:
+    return _read_counters(group / "cpu.stat").get("usage_usec", 0) / 1e6
 
 
 class NotDelegated(Exception):
     """No group of ours can be divided; the text is a sentence for a person."""
 
 
-def divisible(groups: Groups) -> Path:
+def find_delegated_group(groups: Groups) -> Path:
     """The group in which groups with a ceiling can be made: ours or the one around it."""
     if not groups.unified:
         raise NotDelegated("this system has no cgroup v2")
-    for place in groups.unified[:2]:
-        if "memory" in _words(place / "cgroup.subtree_control") and _is_ours(place):
-            return place
+    for group in groups.unified[:2]:
+        if "memory" in _read_words(group / "cgroup.subtree_control") and _is_ours(group):
+            return group
     raise NotDelegated("no cgroup with the memory controller is delegated to Delegate")
 
 
-def _words(path: Path) -> list[str]:
+def _read_words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
     except OSError:
         return []
 
 
-def _is_ours(place: Path) -> bool:
-    return os.access(place, os.W_OK | os.X_OK) and os.access(place / "cgroup.procs", os.W_OK)
+def _is_ours(group: Path) -> bool:
+    return os.access(group, os.W_OK | os.X_OK) and os.access(group / "cgroup.procs", os.W_OK)
 
 
 class OutOfMemory(Exception):
@@ -128,7 +128,7 @@ class OutOfMemory(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class MemoryLimit:
     """At most so much memory for an attempt and all it starts; whatever passes it is killed, as a whole."""
 
     directory: Path
@@ -136,47 +136,47 @@ class Ceiling:
     limit: int
 
     @property
-    def places(self) -> tuple[str, str]:
+    def paths(self) -> tuple[str, str]:
         return str(self.directory), str(self.home)
 
     def kills(self) -> int:
         """How often something in it was killed for want of memory."""
-        return _table(self.directory / "memory.events").get("oom_kill", 0)
+        return _read_counters(self.directory / "memory.events").get("oom_kill", 0)
 
     @property
-    def sentence(self) -> str:
-        return f"it took more than {spoken(self.limit)} of memory, which is all that a task may have here"
+    def message(self) -> str:
+        return f"it took more than {format_bytes(self.limit)} of memory, which is all that a task may have here"
 
 
 @dataclass(slots=True, kw_only=True)
-class Ceilings:
+class MemoryLimits:
     """Makes the ceilings of a runner's attempts, where the system allows it."""
 
     limit: int | None
     groups: Groups = field(default_factory=own_groups)
-    _is_told: bool = False
+    _has_warned: bool = False
 
-    def why_not(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Why a ceiling that was asked for cannot be set; None when it can, or when none was asked for."""
         try:
             if self.limit is not None:
-                divisible(self.groups)
+                find_delegated_group(self.groups)
         except NotDelegated as problem:
             return str(problem)
         return None
 
-    def begin(self, attempt_id: str) -> Ceiling | None:
+    def begin(self, attempt_id: str) -> MemoryLimit | None:
         if self.limit is None:
             return None
         try:
-            return self._made(divisible(self.groups) / f"{PREFIX}{attempt_id}", self.limit)
+            return self._create_group(find_delegated_group(self.groups) / f"{PREFIX}{attempt_id}", self.limit)
         except (NotDelegated, OSError) as problem:  # the task runs without; the doctor says so, too
-            if not self._is_told:
+            if not self._has_warned:
                 log.warning("memory ceiling not enforced", extra={"why": str(problem)})
-            self._is_told = True
+            self._has_warned = True
             return None
 
-    def _made(self, directory: Path, limit: int) -> Ceiling:
+    def _create_group(self, directory: Path, limit: int) -> MemoryLimit:
         directory.mkdir(exist_ok=True)
         try:
             (directory / "memory.max").write_text(str(limit))
@@ -186,9 +186,9 @@ class Ceilings:
         except OSError:
             directory.rmdir()
             raise
-        return Ceiling(directory=directory, home=self.groups.unified[0], limit=limit)
+        return MemoryLimit(directory=directory, home=self.groups.unified[0], limit=limit)
 
     def end(self, attempt_id: str) -> None:
         """Remove the group of an attempt of which nothing lives any more; one that is not there is no matter."""
         with suppress(NotDelegated, OSError):
-            (divisible(self.groups) / f"{PREFIX}{attempt_id}").rmdir()
+            (find_delegated_group(self.groups) / f"{PREFIX}{attempt_id}").rmdir()

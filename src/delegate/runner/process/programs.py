@@ -21,19 +21,19 @@ from anyio.abc import Process
 
 OUTPUT_MAX = 256 * 1024 * 1024  # bytes kept of one stream; a list of a million paths takes half of it
 CHUNK = 64 * 1024
-LOOK_AGAIN = 0.25  # seconds of silence after which it is looked whether the program still lives
-REAP_PATIENCE = 5.0  # seconds for a killed program to be gone
+POLL_INTERVAL = 0.25  # seconds of silence after which it is looked whether the program still lives
+REAP_TIMEOUT = 5.0  # seconds for a killed program to be gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class ProgramResult:
     code: int  # negative: the signal that ended it
     stdout: bytes
     stderr: bytes
-    is_cut: bool = False  # it printed more than is kept
+    is_truncated: bool = False  # it printed more than is kept
 
     @property
-    def words(self) -> str:
+    def error_text(self) -> str:
         """What it complained about, for a person: the last lines of stderr, or of stdout when that is empty."""
         text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
         return "; ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
@@ -54,18 +54,18 @@ async def run_program(
     env: Mapping[str, str],
     timeout: timedelta,
     input: bytes = b"",
-    dies_with_us: bool = False,
-) -> Done:
+    kill_with_parent: bool = False,
+) -> ProgramResult:
     """Whatever happens, the program and the group it leads have ended when this returns.
 
     `dies_with_us`: it must not act on the world outside when this process was killed meanwhile.
     """
-    command = [*_bound_to_us(), *argv] if dies_with_us else list(argv)
-    run = _Run(command, cwd, env, input)
+    command = [*_death_signal_prefix(), *argv] if kill_with_parent else list(argv)
+    run = _ProgramRun(command, cwd, env, input)
     try:
         with anyio.fail_after(timeout.total_seconds()):
             # A thread that blocks takes less than half the time that the event loop needs to start and to read it.
-            return await anyio.to_thread.run_sync(run.to_its_end, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(run.run_to_end, abandon_on_cancel=True)
     except TimeoutError as error:  # before OSError, of which it is one
         raise ProgramTimedOut(f"{argv[0]} took more than {timeout.total_seconds():g} s") from error
     except OSError as error:
@@ -74,20 +74,20 @@ async def run_program(
         await run.end()
 
 
-class _Run:
+class _ProgramRun:
     """One program, started and read in a thread; that thread must live as long as it, or the kernel ends it."""
 
     def __init__(self, command: list[str], cwd: Path, env: Mapping[str, str], input: bytes) -> None:
         self._command, self._cwd, self._env, self._input = command, cwd, dict(env), input
         self._process: Popen[bytes] | None = None
-        self._is_unwanted = False
-        self._starting = threading.Lock()
+        self._is_cancelled = False
+        self._start_lock = threading.Lock()
         self._ended = threading.Event()
 
-    def to_its_end(self) -> Done:
+    def run_to_end(self) -> ProgramResult:
         try:
-            with self._starting:
-                if self._is_unwanted:
+            with self._start_lock:
+                if self._is_cancelled:
                     raise InterruptedError
                 self._process = Popen(
                     self._command,
@@ -98,24 +98,24 @@ class _Run:
                     stderr=PIPE,
                     start_new_session=True,
                 )
-            out, err, is_cut = _exchanged(self._process, self._input)
-            return Done(code=self._process.wait(), stdout=out, stderr=err, is_cut=is_cut)
+            out, err, is_truncated = _communicate(self._process, self._input)
+            return ProgramResult(code=self._process.wait(), stdout=out, stderr=err, is_truncated=is_truncated)
         finally:
             self._ended.set()
 
     async def end(self) -> None:
         if self._ended.is_set():
             return
-        with self._starting:
-            self._is_unwanted = True
+        with self._start_lock:
+            self._is_cancelled = True
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):  # it ended in that very moment
                 os.killpg(self._process.pid, signal.SIGKILL)
-        with anyio.move_on_after(REAP_PATIENCE, shield=True):
-            await anyio.to_thread.run_sync(self._ended.wait, REAP_PATIENCE)
+        with anyio.move_on_after(REAP_TIMEOUT, shield=True):
+            await anyio.to_thread.run_sync(self._ended.wait, REAP_TIMEOUT)
 
 
-def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
+def _communicate(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
     """Write all the input and read all the output, whichever can go on; and whether some output was not kept."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -132,20 +132,20 @@ def _exchanged(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
             process.stdin.close()
         out, err = kept.values()
         while ready.get_map():
-            events = ready.select(LOOK_AGAIN)
+            events = ready.select(POLL_INTERVAL)
             if not events and process.poll() is not None:
                 break  # what it left behind, as ssh does to share connections, may hold its output open for hours
             for key, _ in events:
                 if key.fileobj is process.stdin:
-                    rest = _written(process.stdin, rest)
+                    rest = _write_some(process.stdin, rest)
                     is_over = not rest
                 else:
                     is_over = not _read_into(kept[key.fd], key.fd)
                 if is_over:
                     ready.unregister(key.fileobj)
                     cast("IO[bytes]", key.fileobj).close()  # what was registered above
-        is_cut = any(len(read) > OUTPUT_MAX for read in (out, err))
-        return bytes(memoryview(out)[:OUTPUT_MAX]), bytes(memoryview(err)[:OUTPUT_MAX]), is_cut
+        is_truncated = any(len(read) > OUTPUT_MAX for read in (out, err))
+        return bytes(memoryview(out)[:OUTPUT_MAX]), bytes(memoryview(err)[:OUTPUT_MAX]), is_truncated
 
 
 def _read_into(kept: bytearray, descriptor: int) -> bool:
@@ -154,7 +154,7 @@ def _read_into(kept: bytearray, descriptor: int) -> bool:
     return bool(piece)
 
 
-def _written(stdin: IO[bytes], rest: memoryview) -> memoryview:
+def _write_some(stdin: IO[bytes], rest: memoryview) -> memoryview:
     try:
         return rest[os.write(stdin.fileno(), rest[:CHUNK]) :]
     except BrokenPipeError:
@@ -198,7 +198,7 @@ async def ask_program(
 
 
 async def _end(process: Process) -> None:
-    with anyio.move_on_after(REAP_PATIENCE, shield=True):
+    with anyio.move_on_after(REAP_TIMEOUT, shield=True):
         if process.returncode is None:
             with suppress(ProcessLookupError):  # it ended in that very moment
                 os.killpg(process.pid, signal.SIGKILL)
@@ -206,7 +206,7 @@ async def _end(process: Process) -> None:
 
 
 @cache
-def _bound_to_us() -> tuple[str, ...]:
+def _death_signal_prefix() -> tuple[str, ...]:
     """A prefix that has the kernel end a program with its parent, where there is one."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()

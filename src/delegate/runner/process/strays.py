@@ -10,22 +10,22 @@ from pathlib import Path
 
 from delegate.runner.process import supervisor
 
-MARK = "DELEGATE_ATTEMPT_ID"  # in the environment of everything that an attempt starts
+ATTEMPT_VARIABLE = "DELEGATE_ATTEMPT_ID"  # in the environment of everything that an attempt starts
 
 
 def attempt_of(pid: int) -> str | None:
     """The attempt that started it; None when nobody can tell."""
-    return environment_of(pid).get(MARK)
+    return environment_of(pid).get(ATTEMPT_VARIABLE)
 
 
 def environment_of(pid: int) -> dict[str, str]:
     """As it was at its start."""
-    pairs = (os.fsdecode(word).partition("=") for word in _words(pid, "environ"))
+    pairs = (os.fsdecode(word).partition("=") for word in _read_fields(pid, "environ"))
     return {name: value for name, _, value in pairs}
 
 
 def is_supervisor(pid: int) -> bool:
-    return _words(pid, "cmdline")[1:4] == [b"-I", b"-S", os.fsencode(supervisor.__file__)]
+    return _read_fields(pid, "cmdline")[1:4] == [b"-I", b"-S", os.fsencode(supervisor.__file__)]
 
 
 def program_of(pid: int) -> str:
@@ -33,7 +33,7 @@ def program_of(pid: int) -> str:
     return _read(pid, "comm").decode(errors="replace").strip() or "unknown"
 
 
-def _words(pid: int, name: str) -> list[bytes]:
+def _read_fields(pid: int, name: str) -> list[bytes]:
     return _read(pid, name).split(b"\0")
 
 

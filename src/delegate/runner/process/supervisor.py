@@ -27,13 +27,20 @@ IS_LINUX = sys.platform == "linux"
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 2.0  # a leader that ended by itself is done; what it left may flush a file, no more
 TERM_TICK = 0.1  # how soon a process born during the grace hears of it
-KILL_TICK, KILL_TICK_MOST = 0.01, 1.0  # the pause doubles while what was killed stays: it hangs in the kernel
+KILL_TICK, KILL_TICK_MAX = 0.01, 1.0  # the pause doubles while what was killed stays: it hangs in the kernel
 SNAPSHOT_TICK = 2.0  # without a subreaper, a daemon must be seen before it detaches; `ps` is too dear to ask more often
 READ_SIZE = 65536
 PS_COMMAND = ("/bin/ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart=")
 ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # A supervisor must outlive Ctrl-C, a closed terminal and a TERM to the runner's group: only its control socket ends it.
-DEAF_TO = ALL_SIGNALS - {signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+BLOCKED_SIGNALS = ALL_SIGNALS - {
+    signal.SIGCHLD,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+}
 
 
 class Process:
@@ -127,7 +134,7 @@ def descendants(table: Table, root: int) -> Table:
     return found
 
 
-def family(table: Table, root: int, *, group: int | None = None, seen: Table | None = None) -> Table:
+def find_live_processes(table: Table, root: int, *, group: int | None = None, seen: Table | None = None) -> Table:
     """What lives under `root`: descendants, members of the group, and what was seen under it before it detached."""
     known = seen or {}
     found = descendants(table, root)
@@ -157,7 +164,7 @@ def send_signal(process: Process, number: int) -> bool:
 # The start.
 
 
-def encoded(text: str) -> bytes:
+def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -168,8 +175,8 @@ def find_program(name: str, search: str) -> str:
     denied = None
     for directory in search.split(":"):
         candidate = os.path.join(directory or ".", name)
-        if os.path.isfile(encoded(candidate)):
-            if os.access(encoded(candidate), os.X_OK):
+        if os.path.isfile(encode(candidate)):
+            if os.access(encode(candidate), os.X_OK):
                 return candidate
             denied = candidate
     if denied:
@@ -184,16 +191,16 @@ def enter_directory(path: str) -> None:
         errno.EACCES: f"the directory {path} may not be entered",
     }
     try:
-        os.chdir(encoded(path))
+        os.chdir(encode(path))
     except OSError as error:
         number = error.errno or errno.EIO
         why = sentences.get(number, f"the directory {path} cannot be entered: {os.strerror(number)}")
         raise OSError(number, why) from error
 
 
-def why_not(path: str, number: int) -> str:
+def explain_start_failure(path: str, number: int) -> str:
     if number == errno.ENOENT:
-        missing = "names an interpreter that does not exist" if os.path.exists(encoded(path)) else "does not exist"
+        missing = "names an interpreter that does not exist" if os.path.exists(encode(path)) else "does not exist"
         return f"the program {path} {missing}"
     if number == errno.EACCES:
         return f"{path} is not executable"
@@ -236,18 +243,18 @@ def leave_group(outside: str, leader: int | None) -> None:
 
 
 def spawn_here(path: str, argv: list[str], env: dict[str, str]) -> int:
-    environment = {encoded(name): encoded(value) for name, value in env.items()}
-    arguments = [encoded(argument) for argument in argv]
+    environment = {encode(name): encode(value) for name, value in env.items()}
+    arguments = [encode(argument) for argument in argv]
     try:
         return os.posix_spawn(
-            encoded(path), arguments, environment, setsid=True, setsigmask=(), setsigdef=tuple(ALL_SIGNALS)
+            encode(path), arguments, environment, setsid=True, setsigmask=(), setsigdef=tuple(ALL_SIGNALS)
         )
     except OSError as error:
         number = error.errno or errno.EIO
-        raise OSError(number, why_not(path, number)) from error
+        raise OSError(number, explain_start_failure(path, number)) from error
 
 
-def let_go_of_agent_files() -> None:
+def release_agent_files() -> None:
     """Our copies of the agent's pipes would keep their end of file away, and our directory keeps a disk mounted."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -260,12 +267,12 @@ def let_go_of_agent_files() -> None:
 
 
 class Supervisor:
-    def __init__(self, leader: int, orders: bytes) -> None:
+    def __init__(self, leader: int, unread_commands: bytes) -> None:
         self.leader: int | None = leader  # None once it is reaped: its pid may then be anybody's
         self.group = None if IS_LINUX else leader  # a subreaper finds them without
-        self.orders = orders
+        self.orders = unread_commands
         self.deadline: float | None = None  # of the grace; set when the tree must end
-        self.told: set[tuple[int, str]] = set()
+        self.signalled: set[tuple[int, str]] = set()
         self.killed: set[tuple[int, str]] = set()
         self.kill_pause = KILL_TICK
         self.seen: Table = {}
@@ -274,16 +281,16 @@ class Supervisor:
         poller = select.poll()
         poller.register(CONTROL, select.POLLIN)
         poller.register(wake, select.POLLIN)
-        self.obey(b"")
+        self.handle_commands(b"")
         while not self.is_over():
-            for fd, _ in poller.poll(self.patience()):
+            for fd, _ in poller.poll(self.poll_timeout()):
                 if fd == wake:
                     os.read(wake, READ_SIZE)
                 elif not self.listen():
                     poller.unregister(CONTROL)
-        tell({"gone": True})
+        send_message({"gone": True})
 
-    def patience(self) -> float | None:
+    def poll_timeout(self) -> float | None:
         """Milliseconds until there is something to do that nobody wakes us for."""
         if self.deadline is not None:
             left = self.deadline - time.monotonic()
@@ -296,12 +303,12 @@ class Supervisor:
         except ConnectionResetError:
             data = b""
         if data:
-            self.obey(data)
+            self.handle_commands(data)
         else:
             self.end_within(0)
         return bool(data)
 
-    def obey(self, data: bytes) -> None:
+    def handle_commands(self, data: bytes) -> None:
         *lines, self.orders = (self.orders + data).split(b"\n")
         for line in lines:
             order = json.loads(line)
@@ -318,7 +325,7 @@ class Supervisor:
             return True  # a subreaper without children has no descendants
         if IS_LINUX and self.deadline is None:
             return False
-        living = self.living()
+        living = self.find_living()
         if self.deadline is not None and living:
             return self.end(living)
         return not IS_LINUX and self.leader is None and not living
@@ -335,12 +342,12 @@ class Supervisor:
             if pid == self.leader:
                 self.leader = None
                 code = os.waitstatus_to_exitcode(status)
-                tell({"exited": code if code >= 0 else None, "signal": -code if code < 0 else None})
+                send_message({"exited": code if code >= 0 else None, "signal": -code if code < 0 else None})
                 if self.deadline is None:
                     self.end_within(LEFTOVER_GRACE)
 
-    def living(self) -> list[Process]:
-        table = family(read_table(), os.getpid(), group=self.group, seen=self.seen)
+    def find_living(self) -> list[Process]:
+        table = find_live_processes(read_table(), os.getpid(), group=self.group, seen=self.seen)
         if not IS_LINUX:
             self.seen = table
         return list(table.values())
@@ -349,19 +356,19 @@ class Supervisor:
         """Ask, and after the grace force, everything to end; True when all that is left is out of our reach."""
         if self.deadline is None or time.monotonic() < self.deadline:
             for process in living:
-                if (process.pid, process.start) not in self.told:
-                    self.told.add((process.pid, process.start))
+                if (process.pid, process.start) not in self.signalled:
+                    self.signalled.add((process.pid, process.start))
                     send_signal(process, signal.SIGTERM)
                     send_signal(process, signal.SIGCONT)  # a stopped process hears nothing else
             return False
         known = {(process.pid, process.start) for process in living}
-        self.kill_pause = min(2 * self.kill_pause, KILL_TICK_MOST) if known <= self.killed else KILL_TICK
+        self.kill_pause = min(2 * self.kill_pause, KILL_TICK_MAX) if known <= self.killed else KILL_TICK
         self.killed |= known
         # A program that runs as somebody else (sudo) cannot be killed by us, and must not hold the runner for ever.
         return not [process for process in living if send_signal(process, signal.SIGKILL)]
 
 
-def tell(message: dict[str, object]) -> None:
+def send_message(message: dict[str, object]) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # the runner died, as `listen` will find
         os.write(CONTROL, json.dumps(message).encode() + b"\n")
 
@@ -387,7 +394,7 @@ def open_wake() -> int:
     return reading
 
 
-def shut_foreign_files() -> None:
+def close_foreign_files() -> None:
     """The agent gets its three pipes and nothing else, whatever was open in the shell that started the runner."""
     os.set_inheritable(CONTROL, False)  # noqa: FBT003
     for name in os.listdir("/dev/fd"):
@@ -397,7 +404,7 @@ def shut_foreign_files() -> None:
 
 
 def main() -> None:
-    shut_foreign_files()
+    close_foreign_files()
     become_subreaper()
     wake = open_wake()
     request = read_request()
@@ -406,13 +413,13 @@ def main() -> None:
     try:
         leader = spawn(**json.loads(request[0]))
     except OSError as error:
-        tell({"failed": error.errno, "why": error.strerror})
+        send_message({"failed": error.errno, "why": error.strerror})
         return
     except ValueError:
-        tell({"failed": errno.EINVAL, "why": "the command holds a NUL byte or a variable without a name"})
+        send_message({"failed": errno.EINVAL, "why": "the command holds a NUL byte or a variable without a name"})
         return
-    let_go_of_agent_files()
-    tell({"started": leader})
+    release_agent_files()
+    send_message({"started": leader})
     Supervisor(leader, request[1]).run(wake)
 
 

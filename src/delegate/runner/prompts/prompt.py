@@ -5,24 +5,24 @@ from __future__ import annotations
 from delegate.model import AgentName, Mode
 from delegate.preferences.repofile import RepoFile
 from delegate.runner.checks import Checks
-from delegate.runner.prompts.records import done_before, left_by, quoted
-from delegate.runner.prompts.rendering import rendered
-from delegate.runner.prompts.sanitize import fenced, visible
+from delegate.runner.prompts.records import describe_checkpoint, describe_continued_task, quote
+from delegate.runner.prompts.rendering import render
+from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
 from delegate.wire.runners import Assignment
 
 OUTPUT_MAX = 20_000  # characters of all red checks together
 
 
-def anew_words(assignment: Assignment, repofile: RepoFile) -> str:
+def fresh_prompt(assignment: Assignment, repofile: RepoFile) -> str:
     """For an agent that knows nothing yet; with what is left of the attempt before, if there was one."""
     if assignment.agent == AgentName.SHELL:
         return assignment.prompt  # a command line: every word around it would be run
-    return rendered(
+    return render(
         "work.j2",
-        request=fenced("request", _request(assignment)),
-        context=quoted("addition", assignment.context),
-        before=left_by(assignment.checkpoint, place=False) if assignment.checkpoint else None,
-        forerunner=done_before(assignment.forerunner),
+        request=fence_text("request", _request(assignment)),
+        context=quote("addition", assignment.context),
+        before=describe_checkpoint(assignment.checkpoint, with_location=False) if assignment.checkpoint else None,
+        continued_task=describe_continued_task(assignment.continued_task),
         is_reviewed=assignment.mode is Mode.PULL_REQUEST,
         additions=repofile.prompt.strip(),
         checks=repofile.checks,
@@ -30,62 +30,64 @@ def anew_words(assignment: Assignment, repofile: RepoFile) -> str:
     )
 
 
-def resumed_words(assignment: Assignment) -> str:
+def resumed_prompt(assignment: Assignment) -> str:
     """For an agent whose session goes on; the shell has none."""
     checkpoint = assignment.checkpoint
-    return rendered(
+    return render(
         "resumed.j2",
-        request=fenced("request", _request(assignment)),
-        context=quoted("addition", assignment.context),
-        error=quoted("error", checkpoint.error if checkpoint else None),
+        request=fence_text("request", _request(assignment)),
+        context=quote("addition", assignment.context),
+        error=quote("error", checkpoint.error if checkpoint else None),
         is_reviewed=assignment.mode is Mode.PULL_REQUEST,
     )
 
 
-def in_place_words(assignment: Assignment) -> tuple[str, str]:
+def in_place_prompts(assignment: Assignment) -> tuple[str, str]:
     """In the user's own directory the prompt goes as it is: to an agent that knows nothing yet, and to one whose
     session goes on. Only what is left of earlier work, or added to it, is put around it."""
     if assignment.agent == AgentName.SHELL:
         return assignment.prompt, assignment.prompt
     if assignment.checkpoint is not None or assignment.context is not None:
-        return _continued_words(assignment)
-    if assignment.forerunner is not None:
-        return _continuing_words(assignment, is_same_session=False), _continuing_words(assignment, is_same_session=True)
+        return _continued_prompts(assignment)
+    if assignment.continued_task is not None:
+        return _follow_up_prompt(assignment, is_same_session=False), _follow_up_prompt(assignment, is_same_session=True)
     return assignment.prompt, assignment.prompt
 
 
-def _continued_words(assignment: Assignment) -> tuple[str, str]:
+def _continued_prompts(assignment: Assignment) -> tuple[str, str]:
     """After an earlier attempt, or an earlier task of the same chain."""
     checkpoint = assignment.checkpoint
     facts = {
-        "request": fenced("request", visible(assignment.prompt)),
-        "context": quoted("addition", assignment.context),
+        "request": fence_text("request", reveal_hidden(assignment.prompt)),
+        "context": quote("addition", assignment.context),
         "is_unfinished": checkpoint is None or checkpoint.error is not None,
     }
-    before = left_by(checkpoint) if checkpoint else None
-    anew = rendered("continued.j2", before=before, forerunner=done_before(assignment.forerunner), **facts)
+    before = describe_checkpoint(checkpoint) if checkpoint else None
+    fresh = render(
+        "continued.j2", before=before, continued_task=describe_continued_task(assignment.continued_task), **facts
+    )
     if assignment.context is None:
-        return anew, assignment.prompt
-    return anew, rendered("continued.j2", before=None, forerunner=None, **facts)
+        return fresh, assignment.prompt
+    return fresh, render("continued.j2", before=None, continued_task=None, **facts)
 
 
-def _continuing_words(assignment: Assignment, *, is_same_session: bool) -> str:
+def _follow_up_prompt(assignment: Assignment, *, is_same_session: bool) -> str:
     """After another task, whose session this may be."""
-    return rendered(
+    return render(
         "continues.j2",
-        forerunner=done_before(assignment.forerunner),
-        request=fenced("request", visible(assignment.prompt)),
+        continued_task=describe_continued_task(assignment.continued_task),
+        request=fence_text("request", reveal_hidden(assignment.prompt)),
         is_same_session=is_same_session,
     )
 
 
-def red_check_words(checks: Checks) -> str:
+def failed_checks_prompt(checks: Checks) -> str:
     share = OUTPUT_MAX // max(len(checks.red), 1)
     red = [
-        {"command": result.command, "how": result.how, "output": quoted("output", result.tail[-share:])}
+        {"command": result.command, "how": result.summary, "output": quote("output", result.tail[-share:])}
         for result in checks.red
     ]
-    return rendered("checks_red.j2", red=red, total=len(checks.results))
+    return render("checks_red.j2", red=red, total=len(checks.results))
 
 
 def _request(assignment: Assignment) -> str:
@@ -93,4 +95,4 @@ def _request(assignment: Assignment) -> str:
     issue = assignment.issue
     head = [f"{issue.key} · {issue.title}", issue.url] if issue else [assignment.title]
     about = "\n".join(line for line in head if line)
-    return visible(f"{about}\n\n{assignment.prompt}" if about else assignment.prompt)
+    return reveal_hidden(f"{about}\n\n{assignment.prompt}" if about else assignment.prompt)

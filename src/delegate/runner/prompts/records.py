@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-from delegate.runner.prompts.rendering import rendered
-from delegate.runner.prompts.sanitize import fenced, visible
-from delegate.wire.parts import CheckpointView, ForerunnerView
+from delegate.runner.prompts.rendering import render
+from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
+from delegate.wire.parts import CheckpointView, ContinuedTaskView
 from delegate.wire.runners import Assignment
 
-FILES_TOLD = 50
-REQUEST_TOLD = 20_000  # characters of what another task was asked
+FILES_MAX = 50
+REQUEST_MAX = 20_000  # characters of what another task was asked
 CONTEXT_MAX = 100_000  # bytes; Linux takes 128 KiB in one variable, with its name
 CUT = "\n[the rest was left out]\n"
-ENDED = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
+END_PHRASES = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
-def quoted(name: str, text: str | None) -> str | None:
-    return fenced(name, visible(text)) if text and text.strip() else None
+def quote(name: str, text: str | None) -> str | None:
+    return fence_text(name, reveal_hidden(text)) if text and text.strip() else None
 
 
-def left_by(checkpoint: CheckpointView, *, place: bool = True) -> dict[str, object]:
+def describe_checkpoint(checkpoint: CheckpointView, *, with_location: bool = True) -> dict[str, object]:
     """`place`: where its repository stood, which is of no use to somebody who is on that branch."""
     files = [name.replace("\n", "\\n") for name in checkpoint.dirty_files or ()]
-    more = [f"and {len(files) - FILES_TOLD} more"] if len(files) > FILES_TOLD else []
-    stood = {"branch": checkpoint.branch, "commit": checkpoint.commit} if place else {}
+    more = [f"and {len(files) - FILES_MAX} more"] if len(files) > FILES_MAX else []
+    location = {"branch": checkpoint.branch, "commit": checkpoint.commit} if with_location else {}
     return {
-        "error": quoted("error", checkpoint.error),
-        "place": ", ".join(f"{name} {value}" for name, value in stood.items() if value),
-        "files": quoted("files", "\n".join([*files[:FILES_TOLD], *more])),
-        "summary": quoted("summary", checkpoint.summary),
-        "output": quoted("output", "\n".join(checkpoint.output_tail)),
+        "error": quote("error", checkpoint.error),
+        "place": ", ".join(f"{name} {value}" for name, value in location.items() if value),
+        "files": quote("files", "\n".join([*files[:FILES_MAX], *more])),
+        "summary": quote("summary", checkpoint.summary),
+        "output": quote("output", "\n".join(checkpoint.output_tail)),
     }
 
 
-def done_before(forerunner: ForerunnerView | None) -> dict[str, object] | None:
+def describe_continued_task(continued_task: ContinuedTaskView | None) -> dict[str, object] | None:
     """The task that this one continues."""
-    if forerunner is None:
+    if continued_task is None:
         return None
-    left = forerunner.checkpoint or CheckpointView()
-    error = None if forerunner.status == "completed" else left.error or forerunner.message
-    asked = forerunner.prompt
-    request = asked if len(asked) <= REQUEST_TOLD else asked[:REQUEST_TOLD] + CUT
+    left = continued_task.checkpoint or CheckpointView()
+    error = None if continued_task.status == "completed" else left.error or continued_task.message
+    asked = continued_task.prompt
+    request = asked if len(asked) <= REQUEST_MAX else asked[:REQUEST_MAX] + CUT
     return {
-        "task_id": forerunner.task_id,
-        "ended": ENDED.get(forerunner.status, "has not ended"),
-        "request": quoted("asked", request),
-        "left": left_by(left.model_copy(update={"error": error})),
+        "task_id": continued_task.task_id,
+        "ended": END_PHRASES.get(continued_task.status, "has not ended"),
+        "request": quote("asked", request),
+        "left": describe_checkpoint(left.model_copy(update={"error": error})),
     }
 
 
-def spoken_context(assignment: Assignment) -> str | None:
+def render_context(assignment: Assignment) -> str | None:
     """For a command, which hears no words: the text of a variable. None: there is nothing to tell."""
-    checkpoint, forerunner = assignment.checkpoint, assignment.forerunner
-    if checkpoint is None and forerunner is None and assignment.context is None:
+    checkpoint, continued_task = assignment.checkpoint, assignment.continued_task
+    if checkpoint is None and continued_task is None and assignment.context is None:
         return None
-    text = rendered(
+    text = render(
         "context.j2",
-        context=quoted("addition", assignment.context),
-        before=left_by(checkpoint) if checkpoint else None,
-        forerunner=done_before(forerunner),
+        context=quote("addition", assignment.context),
+        before=describe_checkpoint(checkpoint) if checkpoint else None,
+        continued_task=describe_continued_task(continued_task),
     )
     data = text.encode()
     return text if len(data) <= CONTEXT_MAX else data[: CONTEXT_MAX - len(CUT)].decode(errors="ignore") + CUT

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from delegate.runner.prompts.sanitize import fenced, visible
+from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def message_words(text: str) -> str:
+def message_prompt(text: str) -> str:
     """A person's words while the agent works: never at the beginning, where an agent may take them for a command."""
-    return rendered("message.j2", message=fenced("message", visible(text)))
+    return render("message.j2", message=fence_text("message", reveal_hidden(text)))
 
 
-def rendered(template: str, **facts: object) -> str:
+def render(template: str, **facts: object) -> str:
     return _environment().get_template(template).render(facts).strip() + "\n"
 
 

@@ -14,18 +14,18 @@ HIDDEN = (
 )
 PICTURE = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
 # A joiner between two pictures makes one of them, as people write it.
-UNSEEN = re.compile(f"(?<=[{PICTURE}])\u200d(?=[{PICTURE}])|(?P<hidden>[{HIDDEN}]+)")
+INVISIBLE = re.compile(f"(?<=[{PICTURE}])\u200d(?=[{PICTURE}])|(?P<hidden>[{HIDDEN}]+)")
 TAGS = range(0xE0020, 0xE007F)  # letters that nobody sees, each a copy of one of ASCII
 TAG_LENGTH = 6
 
 
-def fenced(name: str, text: str) -> str:
+def fence_text(name: str, text: str) -> str:
     """Between two tags that the text does not hold, so that it cannot end where it does not."""
-    mark = fence(name, text)
+    mark = fence_tag(name, text)
     return f"<{mark}>\n{text.strip(chr(10))}\n</{mark}>"
 
 
-def fence(name: str, text: str) -> str:
+def fence_tag(name: str, text: str) -> str:
     """The tag's name: the same for the same text, and not to be guessed while it is written."""
     low = text.casefold()
     for turn in count():
@@ -35,23 +35,23 @@ def fence(name: str, text: str) -> str:
     raise AssertionError("there is always another number")
 
 
-def visible(text: str) -> str:
+def reveal_hidden(text: str) -> str:
     """With everything in it that a person would not see on a page: invisible characters and comments."""
     lines = text.replace("\r\n", "\n")
     marked = COMMENT.sub(lambda comment: f"[not shown to readers: {comment[0]}]", lines)
-    return UNSEEN.sub(lambda found: _spelled(found["hidden"]) if found["hidden"] else found[0], marked)
+    return INVISIBLE.sub(lambda found: _spell_out(found["hidden"]) if found["hidden"] else found[0], marked)
 
 
-def _spelled(hidden: str) -> str:
+def _spell_out(hidden: str) -> str:
     """Tag letters as the words they spell, other characters by their code."""
     parts = []
     for is_tag, run in groupby(hidden, key=lambda char: ord(char) in TAGS):
         if is_tag:
             parts.append(f"[hidden text: {''.join(chr(ord(char) - 0xE0000) for char in run)}]")
         else:
-            parts += [_coded(char, len(list(same))) for char, same in groupby(run)]
+            parts += [_format_code_point(char, len(list(same))) for char, same in groupby(run)]
     return "".join(parts)
 
 
-def _coded(char: str, times: int) -> str:
+def _format_code_point(char: str, times: int) -> str:
     return f"[U+{ord(char):04X}]" if times == 1 else f"[U+{ord(char):04X} × {times}]"

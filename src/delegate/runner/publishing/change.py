@@ -11,7 +11,7 @@ import anyio
 from delegate.model import Change
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.objects import contents_of, sizes_of
-from delegate.runner.workspaces.scratch import Clean, clean_repository
+from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.wire.basics import PATCH_MAX
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class Stats:
 
 async def change_of(git: Git, workspace: Workspace, commit: str) -> tuple[Change, Stats]:
     base = workspace.base.commit
-    async with clean_repository(git, workspace) as clean:
-        output = await clean.git(*DIFF, base, commit)
+    async with scratch_repository(git, workspace) as scratch:
+        output = await scratch.git(*DIFF, base, commit)
         patch, stats = await anyio.to_thread.run_sync(read_diff, output)
-        stats = await _with_hidden(clean, stats)
+        stats = await _add_hidden_content(scratch, stats)
     text, is_cut = cut_patch(patch)
     return Change(base_commit=base, commit=commit, patch=text, is_cut=is_cut), stats
 
@@ -86,9 +86,9 @@ def cut_patch(patch: bytes) -> tuple[str, bool]:
 
 def read_diff(output: bytes) -> tuple[bytes, Stats]:
     """The patch and what it says; pure. The output is a list of files, a list of their counts, and the patch."""
-    raw, place = _read_raw(output)
-    counts, place = _read_counts(output, place)
-    patch = output[place + 1 :]
+    raw, position = _read_raw(output)
+    counts, position = _read_counts(output, position)
+    patch = output[position + 1 :]
     sections = _sections(patch)
     changed = [
         ChangedFile(
@@ -98,7 +98,7 @@ def read_diff(output: bytes) -> tuple[bytes, Stats]:
             old_mode=entry.old_mode,
             blob=entry.blob,
             is_binary=added == BINARY,
-            added=b"\n".join(_added(next(sections, b"")) for _ in range(entry.sections)),
+            added=b"\n".join(_added_lines(next(sections, b"")) for _ in range(entry.sections)),
             is_new=entry.is_new,
         )
         for entry, (added, _) in zip(raw, counts, strict=True)
@@ -123,33 +123,33 @@ class _Raw:
 
 
 def _read_raw(output: bytes) -> tuple[list[_Raw], int]:
-    entries, place = [], 0
-    while output[place : place + 1] == b":":
-        meta, place = _field(output, place)
+    entries, position = [], 0
+    while output[position : position + 1] == b":":
+        meta, position = _field(output, position)
         old_mode, mode, _, blob, status = meta[1:].decode().split(" ")
-        name, place = _field(output, place)
+        name, position = _field(output, position)
         if status[0] in "RC":
-            name, place = _field(output, place)
+            name, position = _field(output, position)
         sections, is_new = 2 if status == "T" else 1, status[0] in "ARC"
         entries.append(_Raw(name=name, mode=mode, old_mode=old_mode, blob=blob, sections=sections, is_new=is_new))
-    return entries, place
+    return entries, position
 
 
-def _read_counts(output: bytes, place: int) -> tuple[list[tuple[bytes, bytes]], int]:
+def _read_counts(output: bytes, position: int) -> tuple[list[tuple[bytes, bytes]], int]:
     counts = []
-    while place < len(output) and output[place] != 0:
-        line, place = _field(output, place)
+    while position < len(output) and output[position] != 0:
+        line, position = _field(output, position)
         added, deleted, name = line.split(b"\t", 2)
         if not name:  # renamed: both names follow
-            _, place = _field(output, place)
-            _, place = _field(output, place)
+            _, position = _field(output, position)
+            _, position = _field(output, position)
         counts.append((added, deleted))
-    return counts, place
+    return counts, position
 
 
-def _field(output: bytes, place: int) -> tuple[bytes, int]:
-    end = output.index(b"\0", place)
-    return output[place:end], end + 1
+def _field(output: bytes, position: int) -> tuple[bytes, int]:
+    end = output.index(b"\0", position)
+    return output[position:end], end + 1
 
 
 def _sections(patch: bytes) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ def _sections(patch: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _added(section: bytes) -> bytes:
+def _added_lines(section: bytes) -> bytes:
     _, _, body = section.partition(b"\n@@")
     return b"\n".join(line[1:] for line in body.split(b"\n") if line.startswith(b"+"))
 
@@ -170,18 +170,18 @@ def _is_hidden(file: ChangedFile) -> bool:
     return file.is_binary and file.mode not in {ABSENT, GITLINK}
 
 
-async def _with_hidden(clean: Clean, stats: Stats) -> Stats:
+async def _add_hidden_content(scratch: ScratchRepository, stats: Stats) -> Stats:
     """With what the patch does not show: where links lead, and what is in binary files."""
     hidden = [file.blob for file in stats.changed if _is_hidden(file)]
-    size = stats.size + sum(await sizes_of(clean, hidden))
+    size = stats.size + sum(await sizes_of(scratch, hidden))
     links = [file.blob for file in stats.changed if file.mode == LINK]
     asked = [*links, *(hidden if size <= BYTES_MAX else ())]
-    contents = await contents_of(clean, [blob.encode() for blob in asked])
+    contents = await contents_of(scratch, [blob.encode() for blob in asked])
     found = {blob: content or b"" for blob, content in zip(asked, contents, strict=True)}
-    return replace(stats, changed=tuple(_completed(file, found) for file in stats.changed), size=size)
+    return replace(stats, changed=tuple(_fill_content(file, found) for file in stats.changed), size=size)
 
 
-def _completed(file: ChangedFile, found: Mapping[str, bytes]) -> ChangedFile:
+def _fill_content(file: ChangedFile, found: Mapping[str, bytes]) -> ChangedFile:
     if file.blob not in found:
         return file
     content = found[file.blob]

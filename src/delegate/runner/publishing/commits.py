@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from delegate.runner.git.program import Git
-from delegate.runner.publishing.history_policy import already_out
-from delegate.runner.workspaces.scratch import Clean, clean_repository
+from delegate.runner.publishing.history_policy import published_commits
+from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -22,30 +22,30 @@ async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, mes
     """None when nothing has changed. Made again from the same work and time, it is the same commit."""
     base = workspace.base.commit
     parent = snapshot.head if snapshot.head is not None and snapshot.descends else base
-    async with clean_repository(git, workspace) as clean:
-        trees = (await clean.git("rev-parse", f"{base}^{{tree}}", f"{parent}^{{tree}}")).decode().split()
+    async with scratch_repository(git, workspace) as scratch:
+        trees = (await scratch.git("rev-parse", f"{base}^{{tree}}", f"{parent}^{{tree}}")).decode().split()
         if snapshot.tree == trees[0]:
             return None
         if snapshot.tree == trees[1]:
             return parent
-        return await _made(clean, snapshot.tree, parent, message, at)
+        return await _create_commit(scratch, snapshot.tree, parent, message, at)
 
 
-async def squashed(git: Git, workspace: Workspace, commit: str, message: str, at: datetime) -> str:
+async def squash(git: Git, workspace: Workspace, commit: str, message: str, at: datetime) -> str:
     """The same files as one commit, on what the remote has of it already."""
-    async with clean_repository(git, workspace) as clean:
-        out = await anyio.to_thread.run_sync(already_out, workspace)
-        parent = out[-1] if await clean.is_ancestor(out[-1], commit) else workspace.base.commit
-        return await _made(clean, f"{commit}^{{tree}}", parent, message, at)
+    async with scratch_repository(git, workspace) as scratch:
+        out = await anyio.to_thread.run_sync(published_commits, workspace)
+        parent = out[-1] if await scratch.is_ancestor(out[-1], commit) else workspace.base.commit
+        return await _create_commit(scratch, f"{commit}^{{tree}}", parent, message, at)
 
 
-async def _made(clean: Clean, tree: str, parent: str, message: str, at: datetime) -> str:
-    text = plain_message(message).encode(errors="replace")
-    made = await clean.git("commit-tree", tree, "-p", parent, input=text, extra=_signature(clean.program, at))
+async def _create_commit(scratch: ScratchRepository, tree: str, parent: str, message: str, at: datetime) -> str:
+    text = normalize_message(message).encode(errors="replace")
+    made = await scratch.git("commit-tree", tree, "-p", parent, input=text, extra=_signature(scratch.program, at))
     return made.decode().strip()
 
 
-def plain_message(text: str) -> str:
+def normalize_message(text: str) -> str:
     """As git takes it: without NUL, and cut where nobody would read on; the last paragraph (the trailers) stays."""
     text = text.replace("\0", "")
     if len(text) <= MESSAGE_MAX:

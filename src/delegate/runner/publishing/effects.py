@@ -23,17 +23,17 @@ from delegate.model import EffectKind, EffectState
 from delegate.runner.lease import Lease
 from delegate.runner.upload.relay import RelayLink
 from delegate.wire.basics import BranchName, CommitId, Wire
-from delegate.wire.runners import Assignment, EffectRequest, EffectsAnswer
+from delegate.wire.runners import Assignment, EffectRequest, EffectsResponse
 
 log = logging.getLogger(__name__)
 
-UNDO_PAUSE, UNDO_PAUSE_MOST = timedelta(minutes=5), timedelta(hours=6)  # doubles; a try that hangs takes three minutes
+UNDO_PAUSE, UNDO_PAUSE_MAX = timedelta(minutes=5), timedelta(hours=6)  # doubles; a try that hangs takes three minutes
 UNDO_TIME, UNDO_TRIES = timedelta(days=7), 10  # both must have passed: a machine that was off has not tried
-ENDED = frozenset({"completed", "failed", "cancelled"})
-Done = TypeVar("Done")
+ENDED_STATUSES = frozenset({"completed", "failed", "cancelled"})
+ActionResult = TypeVar("ActionResult")
 
 
-class Entry(Wire):
+class EffectEntry(Wire):
     """An effect that this runner has begun and does not know to be settled."""
 
     task_id: str
@@ -48,44 +48,44 @@ class Entry(Wire):
     not_before: datetime | None = None  # the next try to undo it
 
 
-class Journal:
+class EffectJournal:
     """One small file per effect in the runner's own directory, written before the deed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: EffectEntry) -> None:
         make_directory(self._directory)
-        write_private(self._place(entry), entry.model_dump_json(by_alias=True))
+        write_private(self._path(entry), entry.model_dump_json(by_alias=True))
 
-    def forget(self, entry: Entry) -> None:
-        self._place(entry).unlink(missing_ok=True)
+    def forget(self, entry: EffectEntry) -> None:
+        self._path(entry).unlink(missing_ok=True)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[EffectEntry]:
         found = sorted(self._directory.glob("*.json")) if self._directory.is_dir() else []
         return [entry for entry in map(_read, found) if entry is not None]
 
-    def _place(self, entry: Entry) -> Path:
+    def _path(self, entry: EffectEntry) -> Path:
         return self._directory / f"{entry.attempt_id}-{entry.kind.value}.json"
 
 
-def _read(path: Path) -> Entry | None:
+def _read(path: Path) -> EffectEntry | None:
     try:
-        return Entry.model_validate_json(path.read_bytes())
+        return EffectEntry.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         log.warning("journal entry cannot be read", extra={"path": path})
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed(Generic[Done]):
+class EffectAction(Generic[ActionResult]):
     """Something to be done outside, and how to tell what came of it."""
 
     kind: EffectKind
     branch: str
     commit: str
-    act: Callable[[], Awaitable[Done]]
-    name: Callable[[Done], str]  # what the relay remembers: the commit, or the pull request's address
+    act: Callable[[], Awaitable[ActionResult]]
+    name: Callable[[ActionResult], str]  # what the relay remembers: the commit, or the pull request's address
     may_be_done: Callable[[Exception], bool] = lambda _: False  # after a failure that leaves it open
 
 
@@ -94,38 +94,38 @@ class Effects:
     link: RelayLink
     lease: Lease
     assignment: Assignment
-    journal: Journal
+    journal: EffectJournal
     url: str
 
-    async def once(self, deed: Deed[Done]) -> Done:
+    async def perform(self, action: EffectAction[ActionResult]) -> ActionResult:
         """Do it between its announcement and its report."""
-        entry = Entry(
+        entry = EffectEntry(
             task_id=self.assignment.task_id,
             attempt_id=self.assignment.attempt_id,
-            kind=deed.kind,
-            target=deed.branch,
-            commit=deed.commit,
+            kind=action.kind,
+            target=action.branch,
+            commit=action.commit,
             url=self.url,
         )
-        await self._tell(entry, EffectState.INTENT)
+        await self._report(entry, EffectState.INTENT)
         self.journal.note(entry)
-        failpoint(f"runner.{deed.kind.value}.before")
+        failpoint(f"runner.{action.kind.value}.before")
         try:
-            done = await deed.act()
+            done = await action.act()
         except Exception as problem:
-            if not deed.may_be_done(problem):
-                await self._tell(entry, EffectState.ABANDONED)
+            if not action.may_be_done(problem):
+                await self._report(entry, EffectState.ABANDONED)
             self.journal.forget(entry)  # nobody else holds the task: whoever continues it looks for itself
             raise
-        failpoint(f"runner.{deed.kind.value}.after")
-        name = deed.name(done)
-        if deed.kind is EffectKind.PULL_REQUEST:
+        failpoint(f"runner.{action.kind.value}.after")
+        name = action.name(done)
+        if action.kind is EffectKind.PULL_REQUEST:
             self.journal.note(entry.model_copy(update={"pull_request": name}))
-        await self._tell(entry, EffectState.DONE, name)
+        await self._report(entry, EffectState.DONE, name)
         self.journal.forget(entry)
         return done
 
-    async def _tell(self, entry: Entry, state: EffectState, external_id: str | None = None) -> None:
+    async def _report(self, entry: EffectEntry, state: EffectState, external_id: str | None = None) -> None:
         control = await self.link.effect(
             self.assignment,
             EffectRequest(
@@ -137,52 +137,52 @@ class Effects:
                 external_id=external_id,
             ),
         )
-        self.lease.heed(control)
+        self.lease.apply_control(control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """What must go because the task ended without it."""
 
-    entry: Entry
+    entry: EffectEntry
     recorded: str | None  # the pull request that the task ended with
 
 
-async def unsettled(link: RelayLink, journal: Journal) -> list[Undo]:
+async def find_unsettled(link: RelayLink, journal: EffectJournal) -> list[Undo]:
     """Look at every entry: a task that goes on leaves its things to the next holder, one that ended to nobody."""
     found: list[Undo] = []
     for entry in journal.entries():
         try:
-            answer = await link.effects(entry.task_id)
+            response = await link.effects(entry.task_id)
         except (Refused, NotFound) as gone:
             log.warning("journal entry of an unknown task", extra={"task_id": entry.task_id, "why": gone.message})
             journal.forget(entry)
             continue
-        if answer.status not in ENDED:
+        if response.status not in ENDED_STATUSES:
             continue
-        if is_settled(entry, answer):
+        if is_settled(entry, response):
             journal.forget(entry)
         else:
-            found.append(Undo(entry=entry, recorded=recorded_of(answer, EffectKind.PULL_REQUEST)))
+            found.append(Undo(entry=entry, recorded=recorded_of(response, EffectKind.PULL_REQUEST)))
     return found
 
 
-def postponed(entry: Entry, now: datetime) -> Entry | None:
+def postpone(entry: EffectEntry, now: datetime) -> EffectEntry | None:
     """Pure: what could not be undone, with the time of its next try; None when there have been enough."""
     failures, since = entry.failures + 1, entry.failing_since or now
     if failures >= UNDO_TRIES and now - since >= UNDO_TIME:
         return None
-    pause = min(UNDO_PAUSE * 2 ** min(entry.failures, UNDO_TRIES), UNDO_PAUSE_MOST)
+    pause = min(UNDO_PAUSE * 2 ** min(entry.failures, UNDO_TRIES), UNDO_PAUSE_MAX)
     return entry.model_copy(update={"failures": failures, "failing_since": since, "not_before": now + pause})
 
 
-def recorded_of(answer: EffectsAnswer, kind: EffectKind) -> str | None:
-    done = [effect for effect in answer.effects if effect.kind is kind and effect.state is EffectState.DONE]
+def recorded_of(response: EffectsResponse, kind: EffectKind) -> str | None:
+    done = [effect for effect in response.effects if effect.kind is kind and effect.state is EffectState.DONE]
     return done[-1].external_id if done else None
 
 
-def is_settled(entry: Entry, answer: EffectsAnswer) -> bool:
+def is_settled(entry: EffectEntry, response: EffectsResponse) -> bool:
     """Pure: what the runner has done is what the task ended with."""
-    recorded = recorded_of(answer, entry.kind)
+    recorded = recorded_of(response, entry.kind)
     mine = entry.commit if entry.kind is EffectKind.PUSH else entry.pull_request
     return recorded is not None and recorded == mine

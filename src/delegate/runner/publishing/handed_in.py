@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SIZE_MAX = 1024 * 1024
 
 
-class HandedIn(Wire):
+class HandedInWork(Wire):
     task_id: str
     commit: CommitId  # that would be published
     at: datetime  # of the commit: made again with this time, it is the same one
@@ -36,36 +36,36 @@ class HandedIn(Wire):
     usage: UsageView = UsageView()
 
 
-def note(workspace: Workspace, handed_in: HandedIn) -> None:
+def save_note(workspace: Workspace, handed_in: HandedInWork) -> None:
     try:
-        write_private(workspace.kept / HANDED_IN, handed_in.model_dump_json(by_alias=True))
+        write_private(workspace.kept_repository / HANDED_IN, handed_in.model_dump_json(by_alias=True))
     except DelegateError as problem:  # only a crash from here on would have the work done again
         log.warning("work not noted as done", extra={"task_id": handed_in.task_id, "why": problem.message})
 
 
 def forget(workspace: Workspace) -> None:
     """The agent is about to work on."""
-    (workspace.kept / HANDED_IN).unlink(missing_ok=True)
+    (workspace.kept_repository / HANDED_IN).unlink(missing_ok=True)
 
 
-def found(workspace: Workspace, assignment: Assignment, now: datetime) -> list[HandedIn]:
+def find_candidates(workspace: Workspace, assignment: Assignment, now: datetime) -> list[HandedInWork]:
     """What earlier attempts of the task may have handed in, the best known first."""
-    noted = [_read(workspace.kept)]
+    noted = [_read(workspace.kept_repository)]
     if workspace.root.name != workspace.lineage:
         # Another attempt still holds the lineage's own place, asleep: what it has there is not in this tree.
-        first = _read(workspace.root.with_name(workspace.lineage) / workspace.kept.name)
+        first = _read(workspace.root.with_name(workspace.lineage) / workspace.kept_repository.name)
         noted.append(first.model_copy(update={"head": None}) if first else None)
     pushes = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
     # Only what was done and green is ever pushed.
-    pushed = [HandedIn(task_id=one.task_id, commit=one.expected, at=now) for one in pushes if one.expected]
+    pushed = [HandedInWork(task_id=one.task_id, commit=one.expected, at=now) for one in pushes if one.expected]
     candidates = (*noted, *reversed(pushed))
     return [one for one in candidates if one is not None and one.task_id == assignment.task_id]
 
 
-def _read(kept: Path) -> HandedIn | None:
+def _read(kept: Path) -> HandedInWork | None:
     text = read_small(kept / HANDED_IN, SIZE_MAX)
     try:
-        return HandedIn.model_validate_json(text.encode(errors="surrogateescape")) if text else None
+        return HandedInWork.model_validate_json(text.encode(errors="surrogateescape")) if text else None
     except ValidationError:
         log.warning("what was handed in cannot be read", extra={"path": kept})
         return None

@@ -13,52 +13,54 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.runner.git.bare import read_refs
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import BYTES_MAX
-from delegate.runner.publishing.messages import Writer, against_message
+from delegate.runner.publishing.messages import Writer, find_message_problem
 from delegate.runner.publishing.objects import contents_of, sizes_of
-from delegate.runner.publishing.policy import look_like_secrets
-from delegate.runner.workspaces.scratch import Clean, clean_repository
+from delegate.runner.publishing.policy import find_likely_secrets
+from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-PORTION = 32 * 1000 * 1000  # bytes that are held in memory at a time; a single object may have more
+BATCH_BYTES = 32 * 1000 * 1000  # bytes that are held in memory at a time; a single object may have more
 ESCAPED = re.compile(rb"\\(.)", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class HistoryRules:
     """What to look for."""
 
-    known: Callable[[bytes], list[str]]  # the names of this machine's secrets in data
+    known_secrets: Callable[[bytes], list[str]]  # the names of this machine's secrets in data
     carried: frozenset[bytes]
     writer: Writer
 
 
-async def against_history(git: Git, workspace: Workspace, commit: str, look: Look) -> str | None:
+async def find_history_problem(git: Git, workspace: Workspace, commit: str, rules: HistoryRules) -> str | None:
     """Why the commits between what is out already and this one cannot go out as they are; None: they can."""
-    async with clean_repository(git, workspace) as clean:
-        out = await anyio.to_thread.run_sync(already_out, workspace)
+    async with scratch_repository(git, workspace) as scratch:
+        out = await anyio.to_thread.run_sync(published_commits, workspace)
         wanted = "".join(f"{name}\n" for name in (commit, *(f"^{old}" for old in out))).encode()
-        carried = await _carried(clean, wanted, look.carried)
+        carried = await _find_carried_problem(scratch, wanted, rules.carried)
         if carried is not None:
             return carried
-        objects = _read_objects(await clean.git("rev-list", "--objects", "--stdin", input=wanted))
+        objects = _read_objects(await scratch.git("rev-list", "--objects", "--stdin", input=wanted))
         names = list(objects)
-        sizes = await sizes_of(clean, names)
+        sizes = await sizes_of(scratch, names)
         if sum(sizes) > BYTES_MAX:
             return f"they have {sum(sizes):,} bytes, more than is looked through"
-        for portion in _portions(names, sizes):
-            found = await _against(clean, workspace.base.commit, {name: objects[name] for name in portion}, look)
+        for batch in _batches(names, sizes):
+            found = await _find_object_problem(
+                scratch, workspace.base.commit, {name: objects[name] for name in batch}, rules
+            )
             if found is not None:
                 return found
     return None
 
 
-def already_out(workspace: Workspace) -> tuple[str, ...]:
+def published_commits(workspace: Workspace) -> tuple[str, ...]:
     """The base, and what stood on the branch when it was last fetched: also what people have put there since."""
     tip = read_refs(workspace.mirror).get(f"refs/heads/{workspace.branch}")
     return (workspace.base.commit,) if tip is None else (workspace.base.commit, tip)
@@ -67,18 +69,18 @@ def already_out(workspace: Workspace) -> tuple[str, ...]:
 def carried_names(workspace: Workspace) -> frozenset[bytes]:
     """The files that came from the user's checkout: each was written down as an ignore line of its own."""
     try:
-        lines = workspace.carried.read_bytes().splitlines()
+        lines = workspace.carried_excludes.read_bytes().splitlines()
     except FileNotFoundError:
         return frozenset()
     return frozenset(ESCAPED.sub(rb"\1", line.removeprefix(b"/")) for line in lines)
 
 
-async def _carried(clean: Clean, wanted: bytes, names: frozenset[bytes]) -> str | None:
+async def _find_carried_problem(scratch: ScratchRepository, wanted: bytes, names: frozenset[bytes]) -> str | None:
     if not names:
         return None
     asked = wanted + b"--\n" + b"".join(name + b"\n" for name in sorted(names))
     literal = {"GIT_LITERAL_PATHSPECS": "1"}
-    touching = await clean.git("rev-list", "--full-history", "--stdin", input=asked, extra=literal)
+    touching = await scratch.git("rev-list", "--full-history", "--stdin", input=asked, extra=literal)
     return "one of them has a file that was carried in from your checkout" if touching else None
 
 
@@ -88,17 +90,17 @@ def _read_objects(listed: bytes) -> dict[str, bytes | None]:
     return {name.decode(): path if separator else None for name, separator, path in lines}
 
 
-def _portions(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
-    portion: list[str] = []
+def _batches(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
+    batch: list[str] = []
     taken = 0
     for name, size in zip(names, sizes, strict=True):
-        if portion and taken + size > PORTION:
-            yield portion
-            portion, taken = [], 0
-        portion.append(name)
+        if batch and taken + size > BATCH_BYTES:
+            yield batch
+            batch, taken = [], 0
+        batch.append(name)
         taken += size
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,48 +108,50 @@ class _Secrets:
     shaped: Mapping[bytes, str] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
 
-    def words(self, before: _Secrets) -> str | None:
+    def describe_new(self, before: _Secrets) -> str | None:
         """What is new since then."""
         for name in sorted(self.known - before.known):
-            return f"one of them has a secret of this machine in it ({shown(name)})"
+            return f"one of them has a secret of this machine in it ({excerpt(name)})"
         for value, kind in self.shaped.items():
             if value not in before.shaped:
                 return f"one of them has what looks like a secret in it ({kind})"
         return None
 
 
-async def _against(clean: Clean, base: str, objects: Mapping[str, bytes | None], look: Look) -> str | None:
-    contents = await contents_of(clean, [name.encode() for name in objects])
+async def _find_object_problem(
+    scratch: ScratchRepository, base: str, objects: Mapping[str, bytes | None], rules: HistoryRules
+) -> str | None:
+    contents = await contents_of(scratch, [name.encode() for name in objects])
     paired = [(path, content) for path, content in zip(objects.values(), contents, strict=True) if content is not None]
-    words, found = await anyio.to_thread.run_sync(_looked_through, paired, look)
-    if words is not None or not found:
-        return words
+    problem, found = await anyio.to_thread.run_sync(_scan_objects, paired, rules)
+    if problem is not None or not found:
+        return problem
     # Only what was added counts, as in the change itself: a file that had one before is no reason.
-    before = await contents_of(clean, [base.encode() + b":" + path for path, _ in found])
+    before = await contents_of(scratch, [base.encode() + b":" + path for path, _ in found])
     for (_, now), content in zip(found, before, strict=True):
-        words = now.words(await anyio.to_thread.run_sync(_secrets_in, content or b"", look))
-        if words is not None:
-            return words
+        problem = now.describe_new(await anyio.to_thread.run_sync(_find_secrets, content or b"", rules))
+        if problem is not None:
+            return problem
     return None
 
 
-def _looked_through(
-    objects: Sequence[tuple[bytes | None, bytes]], look: Look
+def _scan_objects(
+    objects: Sequence[tuple[bytes | None, bytes]], rules: HistoryRules
 ) -> tuple[str | None, list[tuple[bytes, _Secrets]]]:
     """What is against a commit; and what was found in files and folders, by their path."""
     found = []
     for path, content in objects:
-        secrets = _secrets_in(content, look)
+        secrets = _find_secrets(content, rules)
         if path is not None:
             if secrets.known or secrets.shaped:
                 found.append((path, secrets))
             continue
         message = content.partition(b"\n\n")[2].decode(errors="replace")
-        words = secrets.words(_Secrets()) or against_message(message, look.writer)
-        if words is not None:
-            return words, []
+        problem = secrets.describe_new(_Secrets()) or find_message_problem(message, rules.writer)
+        if problem is not None:
+            return problem, []
     return None, found
 
 
-def _secrets_in(content: bytes, look: Look) -> _Secrets:
-    return _Secrets(shaped=dict(look_like_secrets(content)), known=frozenset(look.known(content)))
+def _find_secrets(content: bytes, rules: HistoryRules) -> _Secrets:
+    return _Secrets(shaped=dict(find_likely_secrets(content)), known=frozenset(rules.known_secrets(content)))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from delegate.runner.forges.sanitize import KEYWORD
 
-NUMBERED = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
-CLAIM = re.compile(r"^[ \t]*((signed-off|reviewed|acked|approved|tested)-by)[ \t]*:(.*)$", re.I | re.M)
+ISSUE_REFERENCE = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
+TRAILER = re.compile(r"^[ \t]*((signed-off|reviewed|acked|approved|tested)-by)[ \t]*:(.*)$", re.I | re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,29 +23,29 @@ class Writer:
     email: str  # with which `git commit --signoff` signs
 
 
-def against_message(message: str, writer: Writer) -> str | None:
+def find_message_problem(message: str, writer: Writer) -> str | None:
     """Why it cannot stand as it is."""
     if _closes_others(message, writer.issue):
         return "the message of one of them would close an issue that the task is not about"
-    for claim, kind, who in CLAIM.findall(message):
+    for claim, kind, who in TRAILER.findall(message):
         if kind.lower() != "signed-off" or f"<{writer.email}>".lower() not in who.lower():
             return f"the message of one of them speaks for somebody else ({claim})"
     return None
 
 
 def _closes_others(message: str, issue: str | None) -> bool:
-    references = NUMBERED
+    references = ISSUE_REFERENCE
     if issue and "-" in issue:  # of the same tracker; elsewhere `SHA-256` would be one
         references += rf"|\b{re.escape(issue.rpartition('-')[0])}-\d+"
     closing = re.compile(rf"\b{KEYWORD}\b[ \t]*:?\s*(?:{references})", re.I)
     named = re.compile(references, re.I)
     for found in closing.finditer(message):
         line = found[0] + message[found.end() :].partition("\n")[0]  # several may be named in a row
-        if any(not _names(name, issue) for name in named.findall(line)):
+        if any(not _is_reference_to(name, issue) for name in named.findall(line)):
             return True
     return False
 
 
-def _names(reference: str, issue: str | None) -> bool:
+def _is_reference_to(reference: str, issue: str | None) -> bool:
     """By its key, or by an address with the key in it."""
     return issue is not None and issue.lower() in (reference.lower(), *re.split(r"[/?#.,;)]", reference.lower()))

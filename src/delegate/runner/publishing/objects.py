@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from delegate.runner.workspaces.scratch import Clean
+from delegate.runner.workspaces.scratch import ScratchRepository
 
 
-async def sizes_of(clean: Clean, objects: Sequence[str]) -> list[int]:
+async def sizes_of(scratch: ScratchRepository, objects: Sequence[str]) -> list[int]:
     """In bytes, of objects that are there."""
     if not objects:
         return []
-    answer = await clean.git("cat-file", "--batch-check=%(objectsize)", input="\n".join(objects).encode())
+    answer = await scratch.git("cat-file", "--batch-check=%(objectsize)", input="\n".join(objects).encode())
     return [int(line) for line in answer.split()]
 
 
-async def contents_of(clean: Clean, names: Sequence[bytes]) -> list[bytes | None]:
+async def contents_of(scratch: ScratchRepository, names: Sequence[bytes]) -> list[bytes | None]:
     """None for a name that means nothing there. No name may have a line break in it."""
     if not names:
         return []
-    return list(_read(await clean.git("cat-file", "--batch", input=b"\n".join(names))))
+    return list(_read(await scratch.git("cat-file", "--batch", input=b"\n".join(names))))
 
 
 def _read(answer: bytes) -> Iterator[bytes | None]:
-    place = 0
-    while place < len(answer):
-        end = answer.index(b"\n", place)
-        _, _, size = answer[place:end].rpartition(b" ")
-        place = end + 1
+    position = 0
+    while position < len(answer):
+        end = answer.index(b"\n", position)
+        _, _, size = answer[position:end].rpartition(b" ")
+        position = end + 1
         if not size.isdigit():  # "missing", in place of a type and a size
             yield None
             continue
-        yield answer[place : place + int(size)]
-        place += int(size) + 1
+        yield answer[position : position + int(size)]
+        position += int(size) + 1

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from delegate.errors import shown
-from delegate.runner.git.names import is_gits_own
+from delegate.errors import excerpt
+from delegate.runner.git.names import is_git_reserved
 from delegate.runner.publishing.change import ABSENT, BYTES_MAX, GITLINK, LINK, ChangedFile, Stats
-from delegate.runner.secrets.redaction import shaped
-from delegate.runner.workspaces.classify import Odd, Oddity
+from delegate.runner.secrets.redaction import find_shapes
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 
 FILES_MAX = 5_000
-TOLD_MAX = 20  # sentences; a hundred more say nothing new
-DENIED_ODDITIES = frozenset({Oddity.OVERSIZED, Oddity.GITS_OWN, Oddity.SHARED})
+DENIALS_MAX = 20  # sentences; a hundred more say nothing new
+DENIED_REASONS = frozenset({SkipReason.OVERSIZED, SkipReason.RESERVED_NAME, SkipReason.SHARED})
 GIT_HOOKS = (
     "commit-msg",
     "post-checkout",
@@ -51,44 +51,46 @@ PROTECTED = (
     ".worktreeinclude",
 )
 # Tokens that stand in many test suites, and open nothing.
-TOLERATED = frozenset({"JWT"})
-LETTERS_LEAST = 9  # different ones; `ghp_xxxxxxxx` is an example
-SUBMODULE_TRICK = re.compile(
+TOLERATED_KINDS = frozenset({"JWT"})
+DISTINCT_MIN = 9  # different ones; `ghp_xxxxxxxx` is an example
+UNSAFE_SUBMODULE = re.compile(
     rb"^\s*(update\s*=\s*!|(url|path)\s*=\s*\"?-|url\s*=\s*\"?ext::|path\s*=\s*\"?(.*/)?\.git(/|\"?\s*$))", re.I | re.M
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PolicyVerdict:
     denied: tuple[str, ...]  # a sentence each; one is enough not to publish
     protected: tuple[str, ...]  # paths that make it a draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class PublishRules:
     """What is to be known beside the change itself."""
 
     protected: Sequence[str] = ()  # the repository's own patterns
-    odd: Sequence[Odd] = ()  # what a snapshot found beside plain files
+    skipped: Sequence[SkippedPath] = ()  # what a snapshot found beside plain files
     carried: frozenset[bytes] = frozenset()  # files of the user that only came along
-    known: Callable[[bytes], Sequence[str]] = lambda _: ()  # the names of this machine's secrets in data
+    known_secrets: Callable[[bytes], Sequence[str]] = lambda _: ()  # the names of this machine's secrets in data
 
 
-def judge(stats: Stats, rules: Rules) -> Verdict:
+def judge(stats: Stats, rules: PublishRules) -> PolicyVerdict:
     """Reads all that was added: with a large change this takes seconds."""
-    denied = [*_too_much(stats), *_odd(rules.odd)]
+    denied = [*_find_size_denials(stats), *_find_skipped_denials(rules.skipped)]
     if stats.size <= BYTES_MAX:
         has_modules = any(file.path == ".gitmodules" for file in stats.changed)
-        denied += [sentence for file in stats.changed for sentence in _denied(file, rules, has_modules=has_modules)]
-    if len(denied) > TOLD_MAX:
-        denied[TOLD_MAX:] = [f"and {len(denied) - TOLD_MAX} more"]
-    guarded = re.compile("|".join(map(pattern, (*PROTECTED, *rules.protected))), re.I | re.S)
-    return Verdict(
+        denied += [
+            sentence for file in stats.changed for sentence in _find_denials(file, rules, has_modules=has_modules)
+        ]
+    if len(denied) > DENIALS_MAX:
+        denied[DENIALS_MAX:] = [f"and {len(denied) - DENIALS_MAX} more"]
+    guarded = re.compile("|".join(map(glob_to_regex, (*PROTECTED, *rules.protected))), re.I | re.S)
+    return PolicyVerdict(
         denied=tuple(denied), protected=tuple(file.path for file in stats.changed if guarded.fullmatch(f"{file.path}/"))
     )
 
 
-def pattern(glob: str) -> str:
+def glob_to_regex(glob: str) -> str:
     """A regular expression for a path from the root with a `/` behind it: `*` and `?` stay in one name, `**` stands for
     any folders, a last `/` for all that is below.
 
@@ -100,14 +102,14 @@ def pattern(glob: str) -> str:
         if len(part) > 1 and not part.strip("*"):
             rows.append("")
         else:
-            rows[-1] += _name(part)
+            rows[-1] += _name_to_regex(part)
     first, *after = rows
     found = "".join(f"(?>(?:[^/]*/)*?{row})" for row in after if row)
     is_below = glob.endswith("/") or (after and not after[-1])
     return f"(?:{first}{found}{'.+' if is_below else '.*'})"
 
 
-def _name(part: str) -> str:
+def _name_to_regex(part: str) -> str:
     pieces = re.split(r"\*+", part)
     first, *rest = ("".join("[^/]" if c == "?" else re.escape(c) for c in piece) for piece in pieces)
     if not rest:
@@ -116,39 +118,39 @@ def _name(part: str) -> str:
     return f"(?>{first}{middle}[^/]*{rest[-1]}/)"
 
 
-def _too_much(stats: Stats) -> Iterator[str]:
+def _find_size_denials(stats: Stats) -> Iterator[str]:
     if stats.files > FILES_MAX:
         yield f"{stats.files:,} files are changed; {FILES_MAX:,} is the most that is published"
     if stats.size > BYTES_MAX:
         yield f"the change has {stats.size:,} bytes; {BYTES_MAX:,} is the most that is published"
 
 
-def _odd(odd: Sequence[Odd]) -> Iterator[str]:
-    return (f"{shown(one.path)} {one.kind.value}" for one in odd if one.kind in DENIED_ODDITIES)
+def _find_skipped_denials(skipped: Sequence[SkippedPath]) -> Iterator[str]:
+    return (f"{excerpt(one.path)} {one.kind.value}" for one in skipped if one.kind in DENIED_REASONS)
 
 
-def _denied(file: ChangedFile, rules: Rules, *, has_modules: bool) -> Iterator[str]:
+def _find_denials(file: ChangedFile, rules: PublishRules, *, has_modules: bool) -> Iterator[str]:
     if file.mode == ABSENT:
         return
     if file.is_new and (secrets := list(_secrets(file.name, rules))):
         yield f"the name of a file {secrets[0]}"  # and no other sentence, which would have that name in it
         return
-    name = shown(file.path)
-    yield from _misplaced(file, rules, has_modules=has_modules)
+    name = excerpt(file.path)
+    yield from _find_path_denials(file, rules, has_modules=has_modules)
     yield from (f"{name} {sentence}" for sentence in _secrets(file.added, rules))
 
 
-def _misplaced(file: ChangedFile, rules: Rules, *, has_modules: bool) -> Iterator[str]:
-    name = shown(file.path)
+def _find_path_denials(file: ChangedFile, rules: PublishRules, *, has_modules: bool) -> Iterator[str]:
+    name = excerpt(file.path)
     if file.name in rules.carried:
         yield f"{name} was carried in from your checkout, and such files are not published"
-    if is_gits_own(file.name, is_link=file.mode == LINK):
-        yield f"{name} {Oddity.GITS_OWN.value}"
+    if is_git_reserved(file.name, is_link=file.mode == LINK):
+        yield f"{name} {SkipReason.RESERVED_NAME.value}"
     if file.target is not None and leaves_tree(file.path, file.target):
-        yield f"{name} is a link that leads out of the repository, to {shown(file.target)}"
+        yield f"{name} is a link that leads out of the repository, to {excerpt(file.target)}"
     if file.mode == GITLINK and file.old_mode != GITLINK and not has_modules:
         yield f"{name} is a repository inside the repository, without an entry in .gitmodules"
-    if file.path == ".gitmodules" and SUBMODULE_TRICK.search(file.added):
+    if file.path == ".gitmodules" and UNSAFE_SUBMODULE.search(file.added):
         yield f"{name} sets a command, an address or a path that can run programs"
 
 
@@ -160,19 +162,19 @@ def leaves_tree(path: str, target: str) -> bool:
         climbs += 1
     up = parts[:climbs].count("..")
     is_outside = target.startswith("/") or up > path.count("/") or ".." in parts[climbs:]
-    return is_outside or is_gits_own(target.encode(errors="replace"), is_link=False)
+    return is_outside or is_git_reserved(target.encode(errors="replace"), is_link=False)
 
 
-def _secrets(data: bytes, rules: Rules) -> Iterator[str]:
+def _secrets(data: bytes, rules: PublishRules) -> Iterator[str]:
     """Those of this machine are known by their value, others by their looks."""
-    yield from (f"has a secret of this machine in it ({shown(name)})" for name in rules.known(data))
-    for _, kind in look_like_secrets(data):
+    yield from (f"has a secret of this machine in it ({excerpt(name)})" for name in rules.known_secrets(data))
+    for _, kind in find_likely_secrets(data):
         yield f"has what looks like a secret in it ({kind})"
         return
 
 
-def look_like_secrets(data: bytes) -> Iterator[tuple[bytes, str]]:
+def find_likely_secrets(data: bytes) -> Iterator[tuple[bytes, str]]:
     """Each with its kind; examples and what opens nothing are left out."""
-    for value, kind in shaped(data):
-        if kind not in TOLERATED and len(set(value)) >= LETTERS_LEAST:
+    for value, kind in find_shapes(data):
+        if kind not in TOLERATED_KINDS and len(set(value)) >= DISTINCT_MIN:
             yield value, kind

@@ -10,43 +10,43 @@ import anyio
 
 from delegate.model import Change, EffectKind, EventKind, Issue, Usage
 from delegate.runner.checks import Checks
-from delegate.runner.forges.base import Ensured, Forge, PrRejected, WantedPullRequest, ensure
+from delegate.runner.forges.base import EnsuredPullRequest, Forge, PrRejected, WantedPullRequest, ensure
 from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_request_title
 from delegate.runner.forges.sanitize import one_line
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import Stats, change_of
-from delegate.runner.publishing.commits import commit_to_push, squashed
-from delegate.runner.publishing.effects import Deed, Effects
-from delegate.runner.publishing.handed_in import HandedIn
-from delegate.runner.publishing.history_policy import Look, against_history, carried_names
+from delegate.runner.publishing.commits import commit_to_push, squash
+from delegate.runner.publishing.effects import EffectAction, Effects
+from delegate.runner.publishing.handed_in import HandedInWork
+from delegate.runner.publishing.history_policy import HistoryRules, carried_names, find_history_problem
 from delegate.runner.publishing.messages import Writer
-from delegate.runner.publishing.policy import Rules, Verdict, judge
-from delegate.runner.publishing.push import Pushed, PushRejected, push
+from delegate.runner.publishing.policy import PolicyVerdict, PublishRules, judge
+from delegate.runner.publishing.push import PushRejected, PushResult, push
 from delegate.runner.upload.record import Record
-from delegate.runner.workspaces.classify import Odd, Oddity
-from delegate.runner.workspaces.scratch import clean_repository
-from delegate.runner.workspaces.snapshot import Snapshot, take
-from delegate.runner.workspaces.worktrees import Ground
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason
+from delegate.runner.workspaces.scratch import scratch_repository
+from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
+from delegate.runner.workspaces.worktrees import PreparedWorkspace
 from delegate.wire.runners import Assignment
 
 SUBJECT_MAX = 72
-SKIPPED_TOLD = 10
+REPORTED_SKIPPED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PublicationDraft:
     """Work that could be published."""
 
     commit: str
     snapshot: Snapshot
     change: Change
     stats: Stats
-    verdict: Verdict
+    verdict: PolicyVerdict
     warnings: tuple[str, ...] = ()  # our own sentences, for whoever looks at it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class ReviewFacts:
     """What the reviewer should know of how the work came about."""
 
     summary: str
@@ -59,59 +59,59 @@ class Story:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     git: Git
-    ground: Ground
+    prepared: PreparedWorkspace
     record: Record
     effects: Effects
     at: datetime  # of the commit that is made for this attempt
 
-    async def draft(self) -> Draft | None:
+    async def draft(self) -> PublicationDraft | None:
         """The commit that would be pushed now; None when nothing has changed."""
-        snapshot = await take(self.git, self.ground.workspace)
+        snapshot = await take_snapshot(self.git, self.prepared.workspace)
         commit = await self._commit(snapshot, self.at)
-        return None if commit is None else await self._drafted(commit, snapshot, self.at)
+        return None if commit is None else await self._build_draft(commit, snapshot, self.at)
 
-    async def draft_again(self, candidates: Sequence[HandedIn]) -> tuple[HandedIn, Draft] | None:
+    async def draft_handed_in(self, candidates: Sequence[HandedInWork]) -> tuple[HandedInWork, PublicationDraft] | None:
         """What an earlier attempt was handed in and this tree still holds."""
         if not candidates:
             return None
-        snapshot = await take(self.git, self.ground.workspace)
+        snapshot = await take_snapshot(self.git, self.prepared.workspace)
         for one in candidates:
-            if await self._is_held(one, snapshot):
-                return one, await self._drafted(one.commit, snapshot, one.at)
+            if await self._is_still_present(one, snapshot):
+                return one, await self._build_draft(one.commit, snapshot, one.at)
         return None
 
-    async def _is_held(self, handed_in: HandedIn, snapshot: Snapshot) -> bool:
+    async def _is_still_present(self, handed_in: HandedInWork, snapshot: Snapshot) -> bool:
         commit = await self._commit(snapshot, handed_in.at)
         if commit == handed_in.commit:
             return True
         if handed_in.head is None or handed_in.head != snapshot.head:
             if commit is None or not self._has_commits(snapshot):
                 return False
-            return await self._squashed(commit, handed_in.at) == handed_in.commit
+            return await self._squash(commit, handed_in.at) == handed_in.commit
         # The agent has not worked on, but checks may have left something: its commit is still among what was kept.
-        async with clean_repository(self.git, self.ground.workspace) as clean:
-            return await clean.is_ancestor(self.ground.workspace.base.commit, handed_in.commit) is True
+        async with scratch_repository(self.git, self.prepared.workspace) as clean:
+            return await clean.is_ancestor(self.prepared.workspace.base.commit, handed_in.commit) is True
 
     async def _commit(self, snapshot: Snapshot, at: datetime) -> str | None:
-        return await commit_to_push(self.git, self.ground.workspace, snapshot, self._message, at)
+        return await commit_to_push(self.git, self.prepared.workspace, snapshot, self._message, at)
 
-    async def _squashed(self, commit: str, at: datetime) -> str:
-        return await squashed(self.git, self.ground.workspace, commit, self._message, at)
+    async def _squash(self, commit: str, at: datetime) -> str:
+        return await squash(self.git, self.prepared.workspace, commit, self._message, at)
 
     @property
     def _message(self) -> str:
-        return self.record.without_secrets(commit_message(self.ground.assignment))
+        return self.record.without_secrets(commit_message(self.prepared.assignment))
 
-    async def _drafted(self, commit: str, snapshot: Snapshot, at: datetime) -> Draft:
-        change, stats = await change_of(self.git, self.ground.workspace, commit)
-        rules = Rules(
-            protected=self.ground.repofile.protected,
-            odd=snapshot.odd,
-            carried=carried_names(self.ground.workspace),
-            known=self.record.secrets_in,
+    async def _build_draft(self, commit: str, snapshot: Snapshot, at: datetime) -> PublicationDraft:
+        change, stats = await change_of(self.git, self.prepared.workspace, commit)
+        rules = PublishRules(
+            protected=self.prepared.repofile.protected,
+            skipped=snapshot.skipped,
+            carried=carried_names(self.prepared.workspace),
+            known_secrets=self.record.secrets_in,
         )
         verdict = await anyio.to_thread.run_sync(judge, stats, rules)
-        draft = Draft(
+        draft = PublicationDraft(
             commit=commit,
             snapshot=snapshot,
             change=change,
@@ -123,37 +123,37 @@ class Publication:
 
     def _has_commits(self, snapshot: Snapshot) -> bool:
         """Whether commits of the agent's own go out."""
-        return snapshot.descends and snapshot.head != self.ground.workspace.base.commit
+        return snapshot.descends and snapshot.head != self.prepared.workspace.base.commit
 
-    async def _with_clean_history(self, draft: Draft, at: datetime) -> Draft:
+    async def _with_clean_history(self, draft: PublicationDraft, at: datetime) -> PublicationDraft:
         """The tree may be published; where the agent's commits may not, it goes out as one commit of ours."""
-        issue = self.ground.assignment.issue
-        look = Look(
-            known=self.record.secrets_in,
-            carried=carried_names(self.ground.workspace),
+        issue = self.prepared.assignment.issue
+        look = HistoryRules(
+            known_secrets=self.record.secrets_in,
+            carried=carried_names(self.prepared.workspace),
             writer=Writer(issue=issue.key if issue else None, email=self.git.user_email),
         )
-        against = await against_history(self.git, self.ground.workspace, draft.commit, look)
+        against = await find_history_problem(self.git, self.prepared.workspace, draft.commit, look)
         if against is None:
             return draft
-        commit = await self._squashed(draft.commit, at)
+        commit = await self._squash(draft.commit, at)
         warning = f"the agent's commits are published as one: {against}"
         change = replace(draft.change, commit=commit)
         return replace(draft, commit=commit, change=change, warnings=(*draft.warnings, warning))
 
-    def tell(self, draft: Draft) -> None:
+    def record_draft(self, draft: PublicationDraft) -> None:
         """What is about to be checked, for the timeline."""
         numbers = {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
         self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **numbers})
         for warning in draft.warnings:
             self.record.fact(EventKind.WARNING, {"text": warning})
 
-    async def push(self, draft: Draft) -> Pushed:
-        workspace = self.ground.workspace
-        known = earlier_commits(self.ground.assignment)
-        guard = self.effects.lease.fresh_for_effect
-        pushed = await self.effects.once(
-            Deed(
+    async def push(self, draft: PublicationDraft) -> PushResult:
+        workspace = self.prepared.workspace
+        known = earlier_commits(self.prepared.assignment)
+        guard = self.effects.lease.ensure_fresh_for_effect
+        pushed = await self.effects.perform(
+            EffectAction(
                 kind=EffectKind.PUSH,
                 branch=workspace.branch,
                 commit=draft.commit,
@@ -165,32 +165,34 @@ class Publication:
         self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit})
         return pushed
 
-    async def open_pull_request(self, forge: Forge, draft: Draft, story: Story) -> Ensured:
-        assignment, workspace = self.ground.assignment, self.ground.workspace
-        wish = WantedPullRequest(
+    async def open_pull_request(
+        self, forge: Forge, draft: PublicationDraft, review_facts: ReviewFacts
+    ) -> EnsuredPullRequest:
+        assignment, workspace = self.prepared.assignment, self.prepared.workspace
+        wanted = WantedPullRequest(
             task_id=assignment.task_id,
             title=self.record.without_secrets(
                 pull_request_title(issue_of(assignment), assignment.title, assignment.prompt)
             ),
-            body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, story))),
+            body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, review_facts))),
             branch=workspace.branch,
             base=workspace.base.branch,
             commit=draft.commit,
-            is_draft=self.ground.repofile.draft or bool(draft.verdict.protected),
+            is_draft=self.prepared.repofile.draft or bool(draft.verdict.protected),
         )
-        ensured = await self.effects.once(
-            Deed(
+        ensured = await self.effects.perform(
+            EffectAction(
                 kind=EffectKind.PULL_REQUEST,
                 branch=workspace.branch,
                 commit=draft.commit,
-                act=lambda: ensure(forge, wish, self.effects.lease.fresh_for_effect),
+                act=lambda: ensure(forge, wanted, self.effects.lease.ensure_fresh_for_effect),
                 name=lambda ensured: ensured.pull_request.url,
                 may_be_done=lambda problem: isinstance(problem, PrRejected) and problem.may_exist,
             )
         )
         pull = ensured.pull_request
-        told = {"url": pull.url, "number": pull.number, "draft": pull.is_draft, "adopted": ensured.adopted}
-        self.record.fact(EventKind.PULL_REQUEST, {**told, "title": wish.title})
+        reported = {"url": pull.url, "number": pull.number, "draft": pull.is_draft, "adopted": ensured.adopted}
+        self.record.fact(EventKind.PULL_REQUEST, {**reported, "title": wanted.title})
         if ensured.warning:
             self.record.fact(EventKind.WARNING, {"text": ensured.warning})
         return ensured
@@ -203,36 +205,36 @@ def earlier_commits(assignment: Assignment) -> frozenset[str]:
     return frozenset(commit for commit in named if commit is not None)
 
 
-def body_facts(assignment: Assignment, draft: Draft, story: Story) -> BodyFacts:
+def body_facts(assignment: Assignment, draft: PublicationDraft, review_facts: ReviewFacts) -> BodyFacts:
     return BodyFacts(
         task_id=assignment.task_id,
-        summary=story.summary,
+        summary=review_facts.summary,
         agent=assignment.agent,
-        model=story.model,
-        duration=story.duration,
+        model=review_facts.model,
+        duration=review_facts.duration,
         commit=draft.commit,
         files=draft.stats.files,
         additions=draft.stats.additions,
         deletions=draft.stats.deletions,
         issue=issue_of(assignment),
-        checks=story.checks.results,
-        usage=story.usage,
+        checks=review_facts.checks.results,
+        usage=review_facts.usage,
         protected=draft.verdict.protected,
         warnings=draft.warnings,
     )
 
 
-def unpublished(snapshot: Snapshot) -> list[Odd]:
+def find_unpublished(snapshot: Snapshot) -> list[SkippedPath]:
     """What lies in the tree and is in no commit of ours."""
-    return [odd for odd in snapshot.odd if odd.kind is not Oddity.SHARED and not odd.is_submodule]
+    return [odd for odd in snapshot.skipped if odd.kind is not SkipReason.SHARED and not odd.is_submodule]
 
 
 def warnings_of(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.problem:
         yield snapshot.problem
-    left = unpublished(snapshot)
+    left = find_unpublished(snapshot)
     if left:
-        yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:SKIPPED_TOLD])}"
+        yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:REPORTED_SKIPPED_MAX])}"
 
 
 def issue_of(assignment: Assignment) -> Issue | None:

@@ -9,17 +9,17 @@ from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from delegate.errors import shown
+from delegate.errors import excerpt
 from delegate.failpoints import failpoint
 from delegate.runner.git.program import Git, GitFailed
-from delegate.runner.workspaces.scratch import Clean, bare_repository, clean_repository
+from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, scratch_repository
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-PATIENCE = timedelta(seconds=90)  # shorter than a lease: a push that began in time ends in time
+PUSH_TIMEOUT = timedelta(seconds=90)  # shorter than a lease: a push that began in time ends in time
 TRIES = 3
-WORDS_MAX = 300
+REASON_MAX = 300
 PUSH = ("push", "--porcelain", "--no-verify", "--recurse-submodules=no")
 LOGIN_IN_URL = re.compile(r"://[^/@\s]+@")
 REFUSED = re.compile(rb"^!\t\S*\t\[([a-z ]+)\](?: \((.*)\))?$", re.M)
@@ -44,72 +44,72 @@ class PushRejected(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushResult:
     commit: str
 
 
-class Decision(Enum):
+class PushDecision(Enum):
     DONE = "it is there already"
     PUSH = "it may go there"
     REFUSE = "somebody else's commits are there"
 
 
-def decide(remote: str | None, ours: str, *, is_ancestor: bool, known: frozenset[str]) -> Decision:
+def decide(remote: str | None, ours: str, *, is_ancestor: bool, known: frozenset[str]) -> PushDecision:
     """`remote`: the branch's commit there. `is_ancestor`: of ours. `known`: made by earlier attempts of the lineage."""
     if remote == ours:
-        return Decision.DONE
+        return PushDecision.DONE
     if remote is None or is_ancestor or remote in known:
-        return Decision.PUSH
-    return Decision.REFUSE
+        return PushDecision.PUSH
+    return PushDecision.REFUSE
 
 
 async def push(
     git: Git, workspace: Workspace, commit: str, *, known: frozenset[str], guard: Callable[[], Awaitable[None]]
-) -> Pushed:
+) -> PushResult:
     """`guard` is called directly before each push, and raises when this attempt may not act any more."""
-    async with clean_repository(git, workspace) as clean:
-        remote = _Remote(clean=clean, url=workspace.repository.url, branch=workspace.branch)
+    async with scratch_repository(git, workspace) as scratch:
+        remote = _RemoteBranch(scratch=scratch, url=workspace.repository.url, branch=workspace.branch)
         # Where none of us has been, the push itself tells whether the branch is free.
-        there = await remote.look() if known else None
+        remote_commit = await remote.read_commit() if known else None
         for _ in range(TRIES):
-            is_ancestor = there is not None and await clean.is_ancestor(there, commit) is True
-            match decide(there, commit, is_ancestor=is_ancestor, known=known):
-                case Decision.DONE:
-                    return Pushed(commit=commit)
-                case Decision.REFUSE:
+            is_ancestor = remote_commit is not None and await scratch.is_ancestor(remote_commit, commit) is True
+            match decide(remote_commit, commit, is_ancestor=is_ancestor, known=known):
+                case PushDecision.DONE:
+                    return PushResult(commit=commit)
+                case PushDecision.REFUSE:
                     raise PushRejected(
                         f"branch {workspace.branch} exists at the remote with commits that are not from this task; "
                         "nothing was overwritten: rename or delete that branch, then retry"
                     )
-                case Decision.PUSH:
+                case PushDecision.PUSH:
                     await guard()
                     failpoint("runner.push.guarded")
-                    if await remote.swap(there, commit):
-                        return Pushed(commit=commit)
-            there = await remote.look(after_push=True)
-        if there == commit:
-            return Pushed(commit=commit)
+                    if await remote.swap(remote_commit, commit):
+                        return PushResult(commit=commit)
+            remote_commit = await remote.read_commit(after_push=True)
+        if remote_commit == commit:
+            return PushResult(commit=commit)
     raise PushRejected(
         f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote broke off each time"
     )
 
 
-async def delete_branch_if(git: Git, url: str, branch: str, commit: str) -> bool:
+async def delete_branch_if_unchanged(git: Git, url: str, branch: str, commit: str) -> bool:
     """Take back a push, unless the branch has moved on since; True when it is gone."""
     with bare_repository() as directory:
-        clean = Clean(program=git, directory=directory, tree=directory, env={"GIT_DIR": str(directory)})
-        remote = _Remote(clean=clean, url=url, branch=branch)
+        scratch = ScratchRepository(program=git, directory=directory, tree=directory, env={"GIT_DIR": str(directory)})
+        remote = _RemoteBranch(scratch=scratch, url=url, branch=branch)
         if await remote.swap(commit, ""):
             return True
-        there = await remote.look()
-    if there == commit:
+        remote_commit = await remote.read_commit()
+    if remote_commit == commit:
         raise PushRejected(f"branch {branch} could not be deleted at the remote")
-    return there is None
+    return remote_commit is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Remote:
-    clean: Clean
+class _RemoteBranch:
+    scratch: ScratchRepository
     url: str
     branch: str
 
@@ -117,12 +117,12 @@ class _Remote:
     def ref(self) -> str:
         return f"refs/heads/{self.branch}"
 
-    async def look(self, *, after_push: bool = False) -> str | None:
+    async def read_commit(self, *, after_push: bool = False) -> str | None:
         """The branch's commit there."""
         try:
-            answer = await self.clean.reach("ls-remote", "--", self.url, self.ref, timeout=PATIENCE)
+            answer = await self.scratch.run_remote("ls-remote", "--", self.url, self.ref, timeout=PUSH_TIMEOUT)
         except GitFailed as failed:
-            sentence = f"the remote does not tell what is on branch {self.branch}: {_why(failed)}"
+            sentence = f"the remote does not tell what is on branch {self.branch}: {_failure_reason(failed)}"
             raise PushRejected(sentence, may_exist=after_push) from failed
         lines = (line.split("\t") for line in answer.decode(errors="replace").splitlines())
         return next((commit for commit, name in lines if name == self.ref), None)
@@ -131,7 +131,7 @@ class _Remote:
         """Compare and swap; False: it did not happen, or nobody knows whether it did."""
         lease = f"--force-with-lease={self.ref}:{old or ''}"
         try:
-            await self.clean.reach(*PUSH, lease, "--", self.url, f"{new}:{self.ref}", timeout=PATIENCE)
+            await self.scratch.run_remote(*PUSH, lease, "--", self.url, f"{new}:{self.ref}", timeout=PUSH_TIMEOUT)
         except GitFailed as failed:
             refusal = _refusal(failed)
             if refusal is not None:
@@ -150,20 +150,20 @@ def _refusal(failed: GitFailed) -> str | None:
     reason = (found.group(2) or found.group(1)).decode(errors="replace")
     if any(race in reason for race in RACES):
         return None
-    said = [line[len("remote:") :] for line in _text(failed).splitlines() if line.startswith("remote:")]
-    words = "; ".join(line.strip() for line in said if line.strip())
-    return shown(f"{reason} ({words})" if words else reason, WORDS_MAX)
+    lines = [line[len("remote:") :] for line in _stderr_text(failed).splitlines() if line.startswith("remote:")]
+    details = "; ".join(line.strip() for line in lines if line.strip())
+    return excerpt(f"{reason} ({details})" if details else reason, REASON_MAX)
 
 
-def _why(failed: GitFailed) -> str:
-    fatal = next((line for line in _text(failed).splitlines() if line.startswith("fatal: ")), failed.why)
-    return _advice(failed) or shown(LOGIN_IN_URL.sub("://", fatal.removeprefix("fatal: ")), WORDS_MAX)
+def _failure_reason(failed: GitFailed) -> str:
+    fatal = next((line for line in _stderr_text(failed).splitlines() if line.startswith("fatal: ")), failed.why)
+    return _advice(failed) or excerpt(LOGIN_IN_URL.sub("://", fatal.removeprefix("fatal: ")), REASON_MAX)
 
 
 def _advice(failed: GitFailed) -> str | None:
-    text = _text(failed).lower()
+    text = _stderr_text(failed).lower()
     return next((advice for needle, advice in ADVICE if needle in text), None)
 
 
-def _text(failed: GitFailed) -> str:
+def _stderr_text(failed: GitFailed) -> str:
     return failed.done.stderr.decode(errors="replace") if failed.done else ""

@@ -16,7 +16,7 @@ from itertools import compress
 from typing import Literal, NamedTuple
 
 from delegate.model import Stream
-from delegate.runner.secrets.forms import CONTEXT, LEAST, SHAPES, forms, heads
+from delegate.runner.secrets.forms import CONTEXT, MIN_LENGTH, SHAPES, build_head_pattern, forms
 
 WIDE, NARROW = 8, 4  # bytes of a word, by the width of an integer in memory
 CODES: dict[int, Literal["Q", "I"]] = {WIDE: "Q", NARROW: "I"}
@@ -25,13 +25,13 @@ STRIDE_MAX = (
 )
 PIECE = 1024 * 1024  # bytes that are looked through at a time, without letting any other thread work
 START = 4  # bytes by which a value may begin here are told from the others
-HEADS, HEAD_SIZES = heads()
-WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole() for shape in SHAPES))
-UNFINISHED = re.compile(b"|".join(shape.unfinished() for shape in SHAPES))
+HEADS, HEAD_SIZES = build_head_pattern()
+WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole_pattern() for shape in SHAPES))
+UNFINISHED = re.compile(b"|".join(shape.unfinished_pattern() for shape in SHAPES))
 NAME = re.compile(r"[^A-Za-z0-9_. -]+")
 
 
-class Find(NamedTuple):
+class SecretMatch(NamedTuple):
     """Something at a place. Those at one place are taken in this order: first the one that must be waited for."""
 
     start: int
@@ -50,15 +50,15 @@ class Sieve:
         self._width = width
         self._code = CODES[width]
         self._stride = min((min(map(len, values)) + 1) // width - 1, STRIDE_MAX)
-        self._places: dict[int, list[tuple[bytes, int]]] = {}
+        self._positions: dict[int, list[tuple[bytes, int]]] = {}
         for value in values:
             for offset in range(self._stride * width):
                 (word,) = memoryview(value[offset : offset + width]).cast(self._code)
-                self._places.setdefault(word, []).append((value, offset))
-        self._words = frozenset(self._places)
+                self._positions.setdefault(word, []).append((value, offset))
+        self._words = frozenset(self._positions)
 
     @property
-    def sure(self) -> int:
+    def min_match_length(self) -> int:
         return (self._stride + 1) * self._width - 1
 
     def find(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -67,7 +67,7 @@ class Sieve:
         if self._words.isdisjoint(words):
             return
         for index in compress(range(len(words)), map(self._words.__contains__, words)):
-            for value, offset in self._places[words[index]]:
+            for value, offset in self._positions[words[index]]:
                 start = index * self._stride * self._width - offset
                 if start >= 0 and value.startswith(data[start : start + len(value)]):
                     yield start, value
@@ -79,7 +79,7 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, bytes]) -> None:
         self._labels: dict[bytes, str] = {}
         for name, value in secrets.items():
-            if len(value) < LEAST:
+            if len(value) < MIN_LENGTH:
                 continue
             for form, called in forms(value).items():
                 label = NAME.sub(" ", name) + (f" ({called})" if called else "")
@@ -89,7 +89,7 @@ class Redactor:
         wide = [value for value in self._values if len(value) >= 2 * WIDE - 1]
         narrow = [value for value in self._values if len(value) < 2 * WIDE - 1]
         self._sieves = [Sieve(width, found) for width, found in ((WIDE, wide), (NARROW, narrow)) if found]
-        self._sure = max((sieve.sure for sieve in self._sieves), default=0)
+        self._min_match_length = max((sieve.min_match_length for sieve in self._sieves), default=0)
 
     def begin(self) -> Redaction:
         return Redaction(self)
@@ -97,20 +97,20 @@ class Redactor:
     def text(self, text: str) -> str:
         return self.begin().text(text)
 
-    def known_in(self, data: bytes) -> list[str]:
+    def find_known_secrets(self, data: bytes) -> list[str]:
         """The known secrets that stand in the data, by name and form; what only looks like one is left out."""
         overlap = max(map(len, self._values), default=0)
         pieces = (data[begin : begin + PIECE + overlap] for begin in range(0, len(data), PIECE))
-        return sorted({find.label for piece in pieces for find in self._known(piece, is_last=True)})
+        return sorted({find.label for piece in pieces for find in self._find_known(piece, is_last=True)})
 
-    def settle(self, data: bytes, start: int, found: Counter[str], *, is_last: bool) -> tuple[bytes, int]:
+    def redact(self, data: bytes, start: int, found: Counter[str], *, is_last: bool) -> tuple[bytes, int]:
         """What is certain of the data from `start` on, without its secrets, and the place from which it is not.
 
         What stands before `start` was settled earlier and only tells what came before.
         """
-        finds = [*self._known(data, is_last=is_last), *_shaped(data, start, is_last=is_last)]
+        finds = [*self._find_known(data, is_last=is_last), *_find_shapes(data, start, is_last=is_last)]
         if not is_last:
-            finds += self._begun(data, start)
+            finds += self._find_begun(data, start)
         pieces: list[bytes] = []
         at = start
         for find in sorted(finds):
@@ -126,51 +126,51 @@ class Redactor:
         pieces.append(data[at:])
         return b"".join(pieces), len(data)
 
-    def _known(self, data: bytes, *, is_last: bool) -> Iterator[Find]:
+    def _find_known(self, data: bytes, *, is_last: bool) -> Iterator[SecretMatch]:
         for sieve in self._sieves:
             for start, value in sieve.find(data):
                 end = start + len(value)
                 if end <= len(data):
-                    yield Find(start, VALUE, -end, self._labels[value])
+                    yield SecretMatch(start, VALUE, -end, self._labels[value])
                 elif not is_last:
-                    yield Find(start, OPEN_VALUE, 0)
+                    yield SecretMatch(start, OPEN_VALUE, 0)
 
-    def _begun(self, data: bytes, start: int) -> Iterator[Find]:
+    def _find_begun(self, data: bytes, start: int) -> Iterator[SecretMatch]:
         """Where the rest of the data is the beginning of a value, and too short for the sieve."""
-        first = max(start, len(data) - self._sure + 1)
-        for place in [at for at in range(first, len(data)) if data[at : at + START] in self._starts]:
-            rest = data[place:]
+        first = max(start, len(data) - self._min_match_length + 1)
+        for position in [at for at in range(first, len(data)) if data[at : at + START] in self._starts]:
+            rest = data[position:]
             index = bisect_left(self._values, rest)
             if index < len(self._values) and self._values[index] == rest:
                 index += 1
             if index < len(self._values) and self._values[index].startswith(rest):
-                yield Find(place, OPEN_VALUE, 0)
+                yield SecretMatch(position, OPEN_VALUE, 0)
 
 
-def shaped(data: bytes) -> Iterator[tuple[bytes, str]]:
+def find_shapes(data: bytes) -> Iterator[tuple[bytes, str]]:
     """All that looks like a secret, each with its kind."""
-    for find in _shaped(data, 0, is_last=True):
+    for find in _find_shapes(data, 0, is_last=True):
         yield data[find.start : -find.minus_end], find.label
 
 
-def _heads(data: bytes) -> Iterator[re.Match[bytes]]:
+def _find_heads(data: bytes) -> Iterator[re.Match[bytes]]:
     """What is found is one byte, and what it looks back at may lie in the piece before."""
     for begin in range(0, len(data), PIECE):
         yield from HEADS.finditer(data, begin, begin + PIECE)
 
 
-def _shaped(data: bytes, start: int, *, is_last: bool) -> Iterator[Find]:
-    for head in _heads(data):
-        place = head.end() - HEAD_SIZES[head.lastindex or 0]
-        if not is_last and UNFINISHED.match(data, place):
-            yield Find(place, OPEN_SHAPE, 0)
-        elif whole := WHOLE.match(data, place):
-            yield Find(place, SHAPE, -whole.end(), SHAPES[(whole.lastindex or 1) - 1].name)
+def _find_shapes(data: bytes, start: int, *, is_last: bool) -> Iterator[SecretMatch]:
+    for head in _find_heads(data):
+        position = head.end() - HEAD_SIZES[head.lastindex or 0]
+        if not is_last and UNFINISHED.match(data, position):
+            yield SecretMatch(position, OPEN_SHAPE, 0)
+        elif whole := WHOLE.match(data, position):
+            yield SecretMatch(position, SHAPE, -whole.end(), SHAPES[(whole.lastindex or 1) - 1].name)
     if is_last:
         return
-    for place in range(max(start, len(data) - max(HEAD_SIZES) + 1), len(data)):
-        if UNFINISHED.match(data, place):
-            yield Find(place, OPEN_SHAPE, 0)
+    for position in range(max(start, len(data) - max(HEAD_SIZES) + 1), len(data)):
+        if UNFINISHED.match(data, position):
+            yield SecretMatch(position, OPEN_SHAPE, 0)
 
 
 @dataclass(slots=True)
@@ -184,20 +184,20 @@ class Redaction:
 
     def feed(self, stream: Stream, data: bytes) -> bytes:
         """The next bytes of a stream without secrets; what may be the beginning of one waits for the bytes after it."""
-        return self._settle(stream, data, is_last=False)
+        return self._redact(stream, data, is_last=False)
 
     def flush(self, stream: Stream) -> bytes:
         """What still waits; for the end of a stream."""
-        rest = self._settle(stream, b"", is_last=True)
+        rest = self._redact(stream, b"", is_last=True)
         del self._before[stream]
         return rest
 
     def text(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        if len(data) < LEAST:
+        if len(data) < MIN_LENGTH:
             return text
         count = self.found.total()
-        clean, _ = self.redactor.settle(data, 0, self.found, is_last=True)
+        clean, _ = self.redactor.redact(data, 0, self.found, is_last=True)
         return text if self.found.total() == count else clean.decode("utf-8", "replace")
 
     def data(self, value: dict[str, object]) -> dict[str, object]:
@@ -215,10 +215,10 @@ class Redaction:
             case _:
                 return value
 
-    def _settle(self, stream: Stream, data: bytes, *, is_last: bool) -> bytes:
+    def _redact(self, stream: Stream, data: bytes, *, is_last: bool) -> bytes:
         before = self._before.get(stream, b"")
         whole = b"".join((before, self._held.get(stream, b""), data))
-        clean, place = self.redactor.settle(whole, len(before), self.found, is_last=is_last)
-        self._before[stream] = whole[max(place - CONTEXT, 0) : place]
-        self._held[stream] = whole[place:]
+        clean, position = self.redactor.redact(whole, len(before), self.found, is_last=is_last)
+        self._before[stream] = whole[max(position - CONTEXT, 0) : position]
+        self._held[stream] = whole[position:]
         return clean

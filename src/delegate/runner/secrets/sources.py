@@ -10,8 +10,8 @@ from urllib.parse import unquote_to_bytes
 
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.runner.agents.asking import TOKEN_VARIABLE
-from delegate.runner.secrets.forms import LEAST
+from delegate.runner.agents.ask_tool import TOKEN_VARIABLE
+from delegate.runner.secrets.forms import MIN_LENGTH
 from delegate.runner.secrets.redaction import Redactor
 
 FILE_MAX = 1024 * 1024  # bytes; no login is longer
@@ -30,7 +30,7 @@ ENTRY = re.compile(
 LOGIN = re.compile(rb"://[^/\s:@]*:([^/\s@]+)@")
 HEADER = re.compile(rb"(?i)extraheader\s*=\s*[^\n]*(?:basic|bearer|token)\s+(\S{8,})")
 STORE = re.compile(r"store\s+--file[= ]\"?([^\"\n]+)")
-PLAIN = 16  # characters from which a value of one kind of letter is taken for a secret and not for a word
+PLAIN_MIN_LENGTH = 16  # characters from which a value of one kind of letter is taken for a secret and not for a word
 KINDS = (re.compile(rb"[a-z]"), re.compile(rb"[A-Z]"), re.compile(rb"[0-9]"), re.compile(rb"[^A-Za-z0-9_./: -]"))
 
 
@@ -65,8 +65,8 @@ class Secrets:
 def known_secrets(settings: Settings, environ: Mapping[str, str]) -> dict[str, bytes]:
     """By name; of two with one name the later gets a number, a value that occurs twice keeps its first name."""
     found: dict[bytes, str] = {}
-    for name, value in (*_of_environment(settings, environ), *_of_files(settings, environ)):
-        if len(value) >= LEAST:
+    for name, value in (*_environment_secrets(settings, environ), *_file_secrets(settings, environ)):
+        if len(value) >= MIN_LENGTH:
             found.setdefault(value, name)
     named: dict[str, bytes] = {}
     for value, name in found.items():
@@ -75,7 +75,7 @@ def known_secrets(settings: Settings, environ: Mapping[str, str]) -> dict[str, b
     return named
 
 
-def _of_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+def _environment_secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     if settings.token:
         yield "DELEGATE_TOKEN", settings.token.encode("utf-8", "surrogateescape")
     database = settings.database_url.encode("utf-8", "surrogateescape")
@@ -84,17 +84,17 @@ def _of_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[
         value = text.strip().encode("utf-8", "surrogateescape")
         if SECRET_NAME.search(name) and name not in NO_SECRET and looks_secret(value):
             yield name, value
-            yield from ((name, word) for word in value.split() if len(word) >= PLAIN and looks_secret(word))
+            yield from ((name, word) for word in value.split() if len(word) >= PLAIN_MIN_LENGTH and looks_secret(word))
         yield from ((name, login) for login in _logins(value))
 
 
 def looks_secret(value: bytes) -> bool:
     """Not a word such as `password` or `postgres`, a number, an address or a path: those stand in honest output."""
-    if len(value) < LEAST or value.isdigit() or re.match(rb"[a-z+]+://", value):
+    if len(value) < MIN_LENGTH or value.isdigit() or re.match(rb"[a-z+]+://", value):
         return False
     if value.startswith(b"/") and os.path.exists(value):  # noqa: PTH110  # any bytes, NUL too
         return False
-    return len(value) >= PLAIN or sum(kind.search(value) is not None for kind in KINDS) >= 2
+    return len(value) >= PLAIN_MIN_LENGTH or sum(kind.search(value) is not None for kind in KINDS) >= 2
 
 
 def login_files(settings: Settings, environ: Mapping[str, str]) -> dict[str, Path]:
@@ -119,12 +119,12 @@ def login_files(settings: Settings, environ: Mapping[str, str]) -> dict[str, Pat
         "AWS credentials": Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"),
     }
     for name in ("gitconfig", "git config"):
-        for number, place in enumerate(STORE.findall(_text(_read(files[name])))):
-            files[f"{name} store {number}"] = home / place.strip().removeprefix("~/")
+        for number, store in enumerate(STORE.findall(_text(_read(files[name])))):
+            files[f"{name} store {number}"] = home / store.strip().removeprefix("~/")
     return files
 
 
-def _of_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+def _file_secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     for name, path in login_files(settings, environ).items():
         text = _read(path)
         if name.startswith("DELEGATE_"):

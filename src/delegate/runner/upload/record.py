@@ -18,7 +18,7 @@ from delegate.wire.basics import CHUNK_MAX
 from delegate.wire.runners import Control
 
 log = logging.getLogger(__name__)
-GATHER = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice
+GATHER_INTERVAL = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice
 
 Upload = Callable[[Batch], Awaitable[Control]]
 
@@ -26,18 +26,18 @@ Upload = Callable[[Batch], Awaitable[Control]]
 class Record:
     """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
 
-    def __init__(self, spool: Spool, redaction: Redaction, attention: Wakeup) -> None:
+    def __init__(self, spool: Spool, redaction: Redaction, wakeup: Wakeup) -> None:
         self._spool = spool
         self._redaction = redaction
-        self._attention = attention
+        self._wakeup = wakeup
         self._pieces: list[bytes] = []
         self._gathered = 0
         self._stream = Stream.STDOUT
         self._arrived = Wakeup()
         self._spooled = Wakeup()
         self._progress = Wakeup()
-        self._hurry = Wakeup()
-        self._is_hurried = False
+        self._urgent = Wakeup()
+        self._is_urgent = False
         self.failure: OSError | None = None
         self.is_refused = False
 
@@ -87,7 +87,7 @@ class Record:
 
     def secrets_in(self, data: bytes) -> list[str]:
         """The names of this machine's secrets in data that is to go out."""
-        return self._redaction.redactor.known_in(data)
+        return self._redaction.redactor.find_known_secrets(data)
 
     def without_secrets(self, text: str) -> str:
         """Text that is to go out."""
@@ -110,7 +110,7 @@ class Record:
         while True:
             if not self._pieces:
                 await self._arrived.wait()
-            await anyio.sleep(GATHER)
+            await anyio.sleep(GATHER_INTERVAL)
             self.flush()
 
     async def upload(self, send: Upload) -> None:
@@ -120,7 +120,7 @@ class Record:
                 batch = self._spool.batch()
                 if batch is None:
                     await self._spooled.wait()
-                    await self._gathered_enough()
+                    await self._wait_to_gather()
                     continue
                 control = await send(batch)
                 self._spool.acknowledge(control.next_seq, batch)
@@ -131,17 +131,17 @@ class Record:
             if self.is_refused:
                 return
 
-    def hurry(self) -> None:
+    def stop_gathering(self) -> None:
         """Somebody waits for the last of it: nothing is gathered any more."""
-        self._is_hurried = True
-        self._hurry.send()
+        self._is_urgent = True
+        self._urgent.send()
 
-    async def _gathered_enough(self) -> None:
-        if not self._is_hurried:
-            with anyio.move_on_after(GATHER):
-                await self._hurry.wait()
+    async def _wait_to_gather(self) -> None:
+        if not self._is_urgent:
+            with anyio.move_on_after(GATHER_INTERVAL):
+                await self._urgent.wait()
 
-    async def progress(self) -> None:
+    async def wait_for_progress(self) -> None:
         await self._progress.wait()
 
     def _write(self, write: Callable[[datetime], None]) -> None:
@@ -152,6 +152,6 @@ class Record:
             failpoint("runner.spooled")
         except OSError as failure:
             self.failure = failure
-            self._attention.send()
+            self._wakeup.send()
             return
         self._spooled.send()

@@ -29,20 +29,20 @@ from delegate.errors import (
     Unauthenticated,
     Unavailable,
 )
-from delegate.runner.agents.asking import Asking, ask_token
+from delegate.runner.agents.ask_tool import AskEndpoint, ask_token
 from delegate.runner.upload.spool import Batch
 from delegate.wire.basics import Problem, Wire
 from delegate.wire.runners import (
     Assignment,
-    AttemptsAnswer,
-    ClaimAnswer,
+    AttemptsResponse,
     ClaimRequest,
+    ClaimResponse,
     Control,
     EffectRequest,
-    EffectsAnswer,
+    EffectsResponse,
     FinishRequest,
-    RegisterAnswer,
     RegisterRequest,
+    RegisterResponse,
     ReleaseRequest,
     RenewRequest,
     Timings,
@@ -53,28 +53,28 @@ log = logging.getLogger(__name__)
 BACKOFF_FIRST, BACKOFF_MAX = 0.1, 5.0
 RETRY_AFTER_MAX = 60.0  # a relay that asks for more is asked again nonetheless
 CONNECT_TIMEOUT = 5.0
-ANSWER_TIMEOUT = 15.0  # longer than a busy disk takes to flush: the connection is dead
+RESPONSE_TIMEOUT = 15.0  # longer than a busy disk takes to flush: the connection is dead
 WRITE_TIMEOUT = 60.0  # four MiB over a slow line
 LEAVE_TIMEOUT = 2.0  # nobody waits long for a good-bye
 JITTER = 1.25
 
 # Codes by which the relay says that it does not know us, and that an attempt is not ours or not any more.
-STRANGER = frozenset({Unauthenticated.code, NoSuchRunner.code})
-NOT_OURS = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
-TEMPORARY = frozenset({408, 425, 429})
+UNKNOWN_RUNNER_CODES = frozenset({Unauthenticated.code, NoSuchRunner.code})
+LEASE_LOST_CODES = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
+RETRYABLE_STATUSES = frozenset({408, 425, 429})
 
-Answer = TypeVar("Answer", bound=Wire)
+ResponseModel = TypeVar("ResponseModel", bound=Wire)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RelayCall:
     method: str
     path: str
     body: bytes = b""
-    patience: float = ANSWER_TIMEOUT
-    about: Assignment | None = None
-    is_pulse: bool = False
-    takes_no: bool = False  # a refusal is an answer, not a token that must be renewed
+    timeout: float = RESPONSE_TIMEOUT
+    attempt: Assignment | None = None
+    is_renewal: bool = False
+    accepts_refusal: bool = False  # a refusal is an answer, not a token that must be renewed
 
 
 class RelayLink:
@@ -84,12 +84,14 @@ class RelayLink:
     not help, and nothing else: while the relay is away they wait.
     """
 
-    def __init__(self, url: str, who: Callable[[], RegisterRequest], admin_token: Callable[[], str]) -> None:
+    def __init__(
+        self, url: str, build_registration: Callable[[], RegisterRequest], admin_token: Callable[[], str]
+    ) -> None:
         self._url = url.rstrip("/")
-        self._who = who
+        self._build_registration = build_registration
         self._admin_token = admin_token
         self._client = _client(self._url)
-        self._pulse = _client(self._url)  # renewals share no connection with anything that may block
+        self._renewal_client = _client(self._url)  # renewals share no connection with anything that may block
         self._registering = anyio.Lock()
         self._token = ""
         self._is_away = False
@@ -98,75 +100,77 @@ class RelayLink:
 
     async def aclose(self) -> None:
         await self._client.aclose()
-        await self._pulse.aclose()
+        await self._renewal_client.aclose()
 
-    async def register(self) -> RegisterAnswer:
-        async for trial in stamina.retry_context(on=pauses(BACKOFF_MAX), attempts=None, timeout=None):
+    async def register(self) -> RegisterResponse:
+        async for trial in stamina.retry_context(on=retry_backoff(BACKOFF_MAX), attempts=None, timeout=None):
             with trial:
-                call = Call(method="POST", path="/api/runners/register", body=_json(self._who()))
-                answer = _parsed(RegisterAnswer, await self._exchange(call, self._admin_token()), self._url)
-        self._token, self.runner_id, self.timings = answer.token, answer.runner_id, answer.timings
-        log.info("runner registered", extra={"runner_id": answer.runner_id, "url": self._url})
-        return answer
+                call = RelayCall(method="POST", path="/api/runners/register", body=_json(self._build_registration()))
+                response = _parse(RegisterResponse, await self._exchange(call, self._admin_token()), self._url)
+        self._token, self.runner_id, self.timings = response.token, response.runner_id, response.timings
+        log.info("runner registered", extra={"runner_id": response.runner_id, "url": self._url})
+        return response
 
     async def leave(self) -> None:
         """Say good-bye, once: a relay that does not hear it notices the silence."""
         if self._token:
             with suppress(DelegateError):
-                call = Call(method="POST", path="/api/runners/leave", body=b"{}", patience=LEAVE_TIMEOUT)
+                call = RelayCall(method="POST", path="/api/runners/leave", body=b"{}", timeout=LEAVE_TIMEOUT)
                 await self._exchange(call, self._token)
 
-    async def claim(self, request: ClaimRequest) -> ClaimAnswer:
-        patience = request.wait + ANSWER_TIMEOUT
-        call = Call(method="POST", path="/api/runners/claim", body=_json(request), patience=patience)
-        return await self._ask(call, ClaimAnswer)
+    async def claim(self, request: ClaimRequest) -> ClaimResponse:
+        timeout = request.wait + RESPONSE_TIMEOUT
+        call = RelayCall(method="POST", path="/api/runners/claim", body=_json(request), timeout=timeout)
+        return await self._call_with_retry(call, ClaimResponse)
 
     def ask_token(self, claim_id: str) -> str:
         """For the agent of this claim: it opens nothing but the questions of its own attempt."""
         return ask_token(self._token, claim_id)
 
-    def asking(self, token: str, file: Path) -> Asking:
-        return Asking(url=f"{self._url}/mcp", token=token, file=file)
+    def asking(self, token: str, file: Path) -> AskEndpoint:
+        return AskEndpoint(url=f"{self._url}/mcp", token=token, file=file)
 
     async def attempts(self) -> list[Assignment]:
-        answer = await self._ask(Call(method="GET", path="/api/runners/attempts"), AttemptsAnswer)
-        return answer.assignments
+        response = await self._call_with_retry(RelayCall(method="GET", path="/api/runners/attempts"), AttemptsResponse)
+        return response.assignments
 
     async def renew(self, attempt: Assignment, request: RenewRequest) -> Control:
         path = f"/api/runners/attempts/{attempt.attempt_id}/renew"
-        patience = request.wait + min(ANSWER_TIMEOUT, self.timings.lease / 2)
-        call = Call(method="POST", path=path, body=_json(request), patience=patience, about=attempt, is_pulse=True)
-        return await self._ask(call, Control)
+        timeout = request.wait + min(RESPONSE_TIMEOUT, self.timings.lease / 2)
+        call = RelayCall(
+            method="POST", path=path, body=_json(request), timeout=timeout, attempt=attempt, is_renewal=True
+        )
+        return await self._call_with_retry(call, Control)
 
     async def record(self, attempt: Assignment, batch: Batch) -> Control:
         body = b"".join((b'{"fence":%d,"items":[' % attempt.fence, b",".join(batch.lines), b"]}"))
-        return await self._tell(attempt, "record", body)
+        return await self._post_for_attempt(attempt, "record", body)
 
     async def finish(self, attempt: Assignment, request: FinishRequest) -> Control:
-        return await self._tell(attempt, "finish", _json(request))
+        return await self._post_for_attempt(attempt, "finish", _json(request))
 
     async def release(self, attempt: Assignment, request: ReleaseRequest) -> Control:
-        return await self._tell(attempt, "release", _json(request))
+        return await self._post_for_attempt(attempt, "release", _json(request))
 
     async def effect(self, attempt: Assignment, request: EffectRequest) -> Control:
-        return await self._tell(attempt, "effect", _json(request))
+        return await self._post_for_attempt(attempt, "effect", _json(request))
 
-    async def effects(self, task_id: str) -> EffectsAnswer:
+    async def effects(self, task_id: str) -> EffectsResponse:
         """How a task stands outside; Refused when this runner never had it, or the relay does not know it any more."""
-        call = Call(method="GET", path=f"/api/runners/tasks/{task_id}/effects", takes_no=True)
-        return await self._ask(call, EffectsAnswer)
+        call = RelayCall(method="GET", path=f"/api/runners/tasks/{task_id}/effects", accepts_refusal=True)
+        return await self._call_with_retry(call, EffectsResponse)
 
-    async def _tell(self, attempt: Assignment, verb: str, body: bytes) -> Control:
+    async def _post_for_attempt(self, attempt: Assignment, verb: str, body: bytes) -> Control:
         path = f"/api/runners/attempts/{attempt.attempt_id}/{verb}"
-        return await self._ask(Call(method="POST", path=path, body=body, about=attempt), Control)
+        return await self._call_with_retry(RelayCall(method="POST", path=path, body=body, attempt=attempt), Control)
 
-    async def _ask(self, call: Call, kind: type[Answer]) -> Answer:
+    async def _call_with_retry(self, call: RelayCall, kind: type[ResponseModel]) -> ResponseModel:
         pause_max = min(BACKOFF_MAX, self.timings.heartbeat)
-        async for trial in stamina.retry_context(on=pauses(pause_max), attempts=None, timeout=None):
+        async for trial in stamina.retry_context(on=retry_backoff(pause_max), attempts=None, timeout=None):
             with trial:
                 token = self._token
                 try:
-                    return _parsed(kind, await self._exchange(call, token), self._url)
+                    return _parse(kind, await self._exchange(call, token), self._url)
                 except Unauthenticated:
                     await self._register_unless_done(token)
                     raise
@@ -177,10 +181,10 @@ class RelayLink:
             if self._token == refused:  # registering twice would make the first new token void
                 await self.register()
 
-    async def _exchange(self, call: Call, token: str) -> bytes:
-        timeout = httpx2.Timeout(call.patience, connect=CONNECT_TIMEOUT, write=WRITE_TIMEOUT)
+    async def _exchange(self, call: RelayCall, token: str) -> bytes:
+        timeout = httpx2.Timeout(call.timeout, connect=CONNECT_TIMEOUT, write=WRITE_TIMEOUT)
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        client = self._pulse if call.is_pulse else self._client
+        client = self._renewal_client if call.is_renewal else self._client
         try:
             response = await client.request(call.method, call.path, content=call.body, headers=headers, timeout=timeout)
         except (httpx2.TransportError, OSError) as error:
@@ -214,25 +218,25 @@ def _json(message: Wire) -> bytes:
     return message.model_dump_json(by_alias=True).encode()
 
 
-def _parsed(kind: type[Answer], body: bytes, url: str) -> Answer:
+def _parse(kind: type[ResponseModel], body: bytes, url: str) -> ResponseModel:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise RelayUnreachable(url=url, why="what answers is not a relay", advice="it is tried again") from error
 
 
-def _refusal(call: Call, response: httpx2.Response, url: str) -> DelegateError:
+def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateError:
     problem = _problem(response)
     code = "" if problem is None else problem.type
-    if code in STRANGER:
+    if code in UNKNOWN_RUNNER_CODES:
         return Unauthenticated()
-    if call.about is not None and code in NOT_OURS:
-        return StaleFence(attempt_id=call.about.attempt_id, fence=call.about.fence)
-    if call.about is not None and code == SequenceGap.code:
-        return SequenceGap(attempt_id=call.about.attempt_id, expected="another one", given="this one")
-    if call.takes_no and code in (Forbidden.code, NoSuchTask.code):
+    if call.attempt is not None and code in LEASE_LOST_CODES:
+        return StaleFence(attempt_id=call.attempt.attempt_id, fence=call.attempt.fence)
+    if call.attempt is not None and code == SequenceGap.code:
+        return SequenceGap(attempt_id=call.attempt.attempt_id, expected="another one", given="this one")
+    if call.accepts_refusal and code in (Forbidden.code, NoSuchTask.code):
         return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="it is not for this runner")
-    if problem is not None and response.is_client_error and response.status_code not in TEMPORARY:
+    if problem is not None and response.is_client_error and response.status_code not in RETRYABLE_STATUSES:
         return Refused(why=f"{problem.detail} ({code})")
     return RelayUnreachable(
         url=url,
@@ -256,7 +260,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
         return None
 
 
-def pauses(pause_max: float) -> Callable[[Exception], bool | float]:
+def retry_backoff(pause_max: float) -> Callable[[Exception], bool | float]:
     """Whether a failed call is made again, and after how many seconds."""
     pause = min(BACKOFF_FIRST, pause_max)
 

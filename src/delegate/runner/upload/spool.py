@@ -63,7 +63,7 @@ class Spool:
         self._directory = directory
         self._limit = 2 * max_output + SLACK  # base64 and the frame of an item cost up to as much as its bytes
         self._head = max_output // HEAD_SHARE
-        self._segments = list(_left_behind(directory))
+        self._segments = list(_recover_segments(directory))
         self._size = sum(segment.size for segment in self._segments)
         self._offset = 0  # of the first item in the oldest segment that the relay lacks
         self._printed = 0
@@ -181,7 +181,7 @@ class Spool:
         before = self._segments[index - 1]
         into = before if index > 1 and before.is_thinned and before.size < MERGE_MAX else segment
         lines = _lines(segment) if into is segment else [*_lines(before), *_lines(segment)]
-        kept = b"".join(thinned(lines))
+        kept = b"".join(thin_lines(lines))
         scratch = into.path.with_suffix(".new")
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(descriptor, "wb") as file:
@@ -194,7 +194,7 @@ class Spool:
             self._remove(segment)
 
 
-def _left_behind(directory: Path) -> Iterator[Segment]:
+def _recover_segments(directory: Path) -> Iterator[Segment]:
     """The segments of an earlier process: a torn last line is not counted, what was merged elsewhere goes."""
     follows = 0
     for path in sorted(directory.glob("*.jsonl")):
@@ -261,7 +261,7 @@ def span(line: bytes) -> tuple[int, int]:
     return first, int(found[2] or first)
 
 
-def thinned(lines: Iterable[bytes]) -> Iterator[bytes]:
+def thin_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The same numbers with less to tell: each run of output becomes one gap, facts stay as they are."""
     gap: Gap | None = None
     for line in lines:

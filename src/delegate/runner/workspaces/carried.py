@@ -18,7 +18,7 @@ from delegate.runner.workspaces.worktrees import Workspace
 
 INCLUDE_FILE = ".worktreeinclude"
 INCLUDE_MAX = 1024 * 1024
-LIST_PATIENCE = timedelta(minutes=5)
+LIST_TIMEOUT = timedelta(minutes=5)
 SPECIAL = "\\*?[!# "  # what an ignore line would take for something else than itself
 
 
@@ -33,31 +33,31 @@ async def carry_in(git: Git, workspace: Workspace, patterns: Sequence[str]) -> l
     lines = [*patterns, *read_small(source / INCLUDE_FILE, INCLUDE_MAX).splitlines()]
     if not lines:
         return []
-    names = await _listed(git, workspace, source, lines)
-    carried = await anyio.to_thread.run_sync(_carried, workspace, source, names)
+    names = await _list_files(git, workspace, source, lines)
+    carried = await anyio.to_thread.run_sync(_copy_files, workspace, source, names)
     return [name.decode(errors="replace") for name in carried]
 
 
-async def _listed(git: Git, workspace: Workspace, source: Path, lines: list[str]) -> list[bytes]:
+async def _list_files(git: Git, workspace: Workspace, source: Path, lines: list[str]) -> list[bytes]:
     patterns = workspace.root / "carry"
     await anyio.Path(patterns).write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
     arguments = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--others", "--ignored", f"--exclude-from={patterns}")
     quiet = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        listed = await git.reach(*arguments, cwd=source, timeout=LIST_PATIENCE, extra=quiet)
+        listed = await git.run_remote(*arguments, cwd=source, timeout=LIST_TIMEOUT, extra=quiet)
     except GitFailed as failed:
         raise SetupProblem(f"the files to carry in could not be found in {source}: {failed.why}") from failed
     # An ignore line cannot hold a line break, and what cannot be ignored could be published.
     return [name for name in listed.split(b"\0") if name and not name.endswith(b"/") and b"\n" not in name]
 
 
-def _carried(workspace: Workspace, source: Path, names: list[bytes]) -> list[bytes]:
-    carried = [name for name in names if _carry(source, workspace.tree, name)]
+def _copy_files(workspace: Workspace, source: Path, names: list[bytes]) -> list[bytes]:
+    carried = [name for name in names if _copy_file(source, workspace.tree, name)]
     if carried:
-        before = workspace.carried.read_bytes() if workspace.carried.exists() else b""
+        before = workspace.carried_excludes.read_bytes() if workspace.carried_excludes.exists() else b""
         new = (line for line in map(_ignore_line, carried) if line not in before.splitlines(keepends=True))
         lines = before + b"".join(new)
-        workspace.carried.write_bytes(lines)
+        workspace.carried_excludes.write_bytes(lines)
         exclude = workspace.git_dir / "info" / "exclude"
         exclude.parent.mkdir(exist_ok=True)
         exclude.write_bytes(lines)
@@ -70,7 +70,7 @@ def _ignore_line(name: bytes) -> bytes:
     return os.fsencode("/" + "".join(f"\\{c}" if c in SPECIAL else c for c in text) + "\n")
 
 
-def _carry(source: Path, tree: Path, name: bytes) -> bool:
+def _copy_file(source: Path, tree: Path, name: bytes) -> bool:
     *parents, last = os.fsdecode(name).split("/")
     if not _are_directories(source, parents, make=False) or not _are_directories(tree, parents, make=True):
         return False
@@ -101,5 +101,5 @@ def _are_directories(top: Path, parents: list[str], *, make: bool) -> bool:
 
 def _stays_inside(source: Path, link: Path) -> bool:
     """A relative link to something in the checkout leads to the same thing in the worktree."""
-    goal = link.readlink()
-    return not goal.is_absolute() and Path(os.path.realpath(link)).is_relative_to(os.path.realpath(source))
+    target = link.readlink()
+    return not target.is_absolute() and Path(os.path.realpath(link)).is_relative_to(os.path.realpath(source))

@@ -8,70 +8,70 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from delegate.runner.git.names import is_gits_own
+from delegate.runner.git.names import is_git_reserved
 
 OVERSIZED = 2 * 1024**3  # bytes; a larger file would take minutes at every look
 UNTRACKED = b"?"
 
 
-class Oddity(StrEnum):
+class SkipReason(StrEnum):
     NESTED = "is a repository of its own"
     SPECIAL = "is neither a file nor a link"
     UNREADABLE = "cannot be read"
     OVERSIZED = "is larger than 2 GiB"
-    GITS_OWN = "has a name that git keeps for itself"
+    RESERVED_NAME = "has a name that git keeps for itself"
     FILTERED = "is stored through a filter (such as git-lfs), which is not run"
     SHARED = "is a hard link to a file outside of the change"  # the only one that is in the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Odd:
+class SkippedPath:
     path: str
-    kind: Oddity
+    kind: SkipReason
 
     @property
     def is_submodule(self) -> bool:
         """A directory that a commit names only by another repository's commit."""
-        return self.kind is Oddity.NESTED and not self.path.endswith("/")
+        return self.kind is SkipReason.NESTED and not self.path.endswith("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
+class ClassifiedPaths:
     changed: tuple[bytes, ...]  # to be taken as they are now, which may be: absent
     gone: tuple[bytes, ...]  # tracked names where something lies that git would stumble over
     directories: tuple[bytes, ...]  # tracked names that are directories
-    odd: tuple[Odd, ...]
+    skipped: tuple[SkippedPath, ...]
 
 
-def sort_out(tree: Path, listed: bytes) -> Sorted:
+def classify_paths(tree: Path, listed: bytes) -> ClassifiedPaths:
     """`listed`: entries of a tag, a space and a name, each ended by NUL; a name may come twice."""
-    sorting = _Sorting(root=os.fsencode(tree) + b"/")
+    classifier = _Classifier(root=os.fsencode(tree) + b"/")
     tags = {entry[2:]: entry[:1] for entry in listed.split(b"\0") if entry}
     for path, tag in tags.items():
-        sorting.look(path, is_tracked=tag != UNTRACKED)
-    return sorting.result()
+        classifier.classify(path, is_tracked=tag != UNTRACKED)
+    return classifier.result()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sorting:
+class _Classifier:
     root: bytes
     changed: list[bytes] = field(default_factory=list)
     gone: list[bytes] = field(default_factory=list)
     directories: list[bytes] = field(default_factory=list)
-    odd: list[Odd] = field(default_factory=list)
+    skipped: list[SkippedPath] = field(default_factory=list)
     behind_links: dict[bytes, bool] = field(default_factory=dict)
     linked: dict[tuple[int, int], tuple[int, list[bytes]]] = field(default_factory=dict)
 
-    def look(self, path: bytes, *, is_tracked: bool) -> None:
+    def classify(self, path: bytes, *, is_tracked: bool) -> None:
         if path.endswith(b"/"):
-            self._leave(path, Oddity.NESTED)
+            self._skip(path, SkipReason.NESTED)
         elif self._is_behind_link(_parent(path)):
             # Git would look at the file behind the link, and stumble when told to take it.
             self.gone.append(path)
         else:
-            self._look_at(path, is_tracked=is_tracked)
+            self._classify_entry(path, is_tracked=is_tracked)
 
-    def _look_at(self, path: bytes, *, is_tracked: bool) -> None:
+    def _classify_entry(self, path: bytes, *, is_tracked: bool) -> None:
         try:
             found = os.lstat(self.root + path)
         except (FileNotFoundError, NotADirectoryError):
@@ -80,26 +80,26 @@ class _Sorting:
         if stat.S_ISDIR(found.st_mode):
             self.directories.append(path)
             return
-        oddity = self._oddity(path, found)
-        if oddity is None:
+        reason = self._find_skip_reason(path, found)
+        if reason is None:
             self.changed.append(path)
             return
-        self._leave(path, oddity)
-        if is_tracked and oddity is Oddity.SPECIAL:
+        self._skip(path, reason)
+        if is_tracked and reason is SkipReason.SPECIAL:
             self.gone.append(path)
 
-    def _oddity(self, path: bytes, found: os.stat_result) -> Oddity | None:
+    def _find_skip_reason(self, path: bytes, found: os.stat_result) -> SkipReason | None:
         is_link = stat.S_ISLNK(found.st_mode)
-        if is_gits_own(path, is_link=is_link):
-            return Oddity.GITS_OWN
+        if is_git_reserved(path, is_link=is_link):
+            return SkipReason.RESERVED_NAME
         if is_link:
             return None
         if not stat.S_ISREG(found.st_mode):
-            return Oddity.SPECIAL
+            return SkipReason.SPECIAL
         if found.st_size > OVERSIZED:
-            return Oddity.OVERSIZED
+            return SkipReason.OVERSIZED
         if not os.access(self.root + path, os.R_OK):
-            return Oddity.UNREADABLE
+            return SkipReason.UNREADABLE
         if found.st_nlink > 1:
             self.linked.setdefault((found.st_dev, found.st_ino), (found.st_nlink, []))[1].append(path)
         return None
@@ -113,19 +113,19 @@ class _Sorting:
             self.behind_links[directory] = known
         return known
 
-    def _leave(self, path: bytes, kind: Oddity) -> None:
-        self.odd.append(Odd(path=path.decode(errors="replace"), kind=kind))
+    def _skip(self, path: bytes, kind: SkipReason) -> None:
+        self.skipped.append(SkippedPath(path=path.decode(errors="replace"), kind=kind))
 
-    def result(self) -> Sorted:
+    def result(self) -> ClassifiedPaths:
         for names, paths in self.linked.values():
             if names > len(paths):
                 for path in paths:
-                    self._leave(path, Oddity.SHARED)
-        return Sorted(
+                    self._skip(path, SkipReason.SHARED)
+        return ClassifiedPaths(
             changed=tuple(self.changed),
             gone=tuple(self.gone),
             directories=tuple(self.directories),
-            odd=tuple(self.odd),
+            skipped=tuple(self.skipped),
         )
 
 

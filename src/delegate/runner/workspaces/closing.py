@@ -15,26 +15,32 @@ from delegate.config.home_files import make_directory
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.failpoints import failpoint
-from delegate.runner.git.bare import is_directory, write_real
+from delegate.runner.git.bare import is_directory, write_new_file
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import clear, remove
-from delegate.runner.workspaces import aside, journal
-from delegate.runner.workspaces.classify import Odd, Oddity
-from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
-from delegate.runner.workspaces.locks import LOCK_NAME, Held
+from delegate.runner.workspaces import journal, side_storage
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason
+from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
+from delegate.runner.workspaces.locks import LOCK_NAME, DirectoryLock
 from delegate.runner.workspaces.mirrors import mirror_of
-from delegate.runner.workspaces.saving import agents_other_refs, last_saved, look, make_ref_directory, settle_kept
-from delegate.runner.workspaces.scratch import clean_repository
-from delegate.runner.workspaces.snapshot import Snapshot, take
-from delegate.runner.workspaces.submodules import settle_submodules
+from delegate.runner.workspaces.saving import (
+    collect_work,
+    last_saved,
+    make_ref_directory,
+    other_agent_refs,
+    reset_kept_repository,
+)
+from delegate.runner.workspaces.scratch import scratch_repository
+from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
+from delegate.runner.workspaces.submodules import embed_submodules
 from delegate.runner.workspaces.worktrees import Workspace
 
 log = logging.getLogger(__name__)
 
 BASE_REFS = "refs/delegate"
 UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
-WORTH_KEEPING = frozenset({"kept.git", aside.DIRECTORY, UNREADABLE})
-LABELS = frozenset({journal.NAME, LOCK_NAME})
+KEPT_ENTRIES = frozenset({"kept.git", side_storage.DIRECTORY, UNREADABLE})
+METADATA_ENTRIES = frozenset({journal.FILE_NAME, LOCK_NAME})
 
 
 async def close(
@@ -45,24 +51,24 @@ async def close(
     `work` is the tree as the agent left it; what came into it since then, by checks, is nobody's work.
     """
     try:
-        return await _closed(git, home, workspace, pushed, work)
+        return await _close(git, home, workspace, pushed, work)
     except (GitFailed, OSError, DelegateError) as problem:
         log.warning("workspace not removed", extra={"lineage": workspace.lineage, "why": str(problem)})
         return True
     finally:
-        workspace.lock.let_go()
+        workspace.lock.release()
 
 
-def note_pushed(workspace: Workspace, commit: str) -> None:
+def record_pushed(workspace: Workspace, commit: str) -> None:
     """Remember that the remote has the commit, in case this process does not get to close the workspace."""
     write_journal(workspace.root, replace(journal_of(workspace), pushed=commit))
 
 
-def journal_of(workspace: Workspace) -> Journal:
+def journal_of(workspace: Workspace) -> WorkspaceJournal:
     """What is written down, or what would be."""
-    return read_journal(workspace.root) or Journal(
+    return read_journal(workspace.root) or WorkspaceJournal(
         lineage=workspace.lineage,
-        state=State.READY,
+        state=WorkspaceState.READY,
         repository=workspace.repository,
         base=workspace.base,
         branch=workspace.branch,
@@ -71,7 +77,7 @@ def journal_of(workspace: Workspace) -> Journal:
     )
 
 
-def workspace_of(home: Home, root: Path, found: Journal, lock: Held) -> Workspace:
+def workspace_of(home: Home, root: Path, found: WorkspaceJournal, lock: DirectoryLock) -> Workspace:
     """The workspace that was written down there."""
     return Workspace(
         lineage=found.lineage,
@@ -84,46 +90,46 @@ def workspace_of(home: Home, root: Path, found: Journal, lock: Held) -> Workspac
     )
 
 
-async def _closed(git: Git, home: Home, workspace: Workspace, pushed: str | None, work: Snapshot | None) -> bool:
+async def _close(git: Git, home: Home, workspace: Workspace, pushed: str | None, work: Snapshot | None) -> bool:
     if pushed is not None:
-        note_pushed(workspace, pushed)
-        if await _has_all(git, workspace, pushed, work):
-            await removed(home, workspace, is_kept=False)
+        record_pushed(workspace, pushed)
+        if await _is_fully_pushed(git, workspace, pushed, work):
+            await remove_workspace(home, workspace, is_kept=False)
             return False
     is_kept = await rescue(git, workspace)
-    files = await contain(git, workspace) if is_kept else 0
-    await removed(home, workspace, is_kept=is_kept, files=files)
+    files = await make_self_contained(git, workspace) if is_kept else 0
+    await remove_workspace(home, workspace, is_kept=is_kept, files=files)
     return is_kept
 
 
-async def _has_all(git: Git, workspace: Workspace, pushed: str, work: Snapshot | None) -> bool:
+async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Snapshot | None) -> bool:
     """Whether the pushed commit holds all the work there is."""
     if not is_directory(workspace.tree):
         return False
-    await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
-    snapshot = work or await take(git, workspace)
-    is_all = await settle_submodules(git, workspace)
-    if not is_all or any(is_work(odd) for odd in snapshot.odd):
+    await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
+    snapshot = work or await take_snapshot(git, workspace)
+    is_all = await embed_submodules(git, workspace)
+    if not is_all or any(must_keep(skipped) for skipped in snapshot.skipped):
         return False
-    async with clean_repository(git, workspace) as clean:
-        tree = (await clean.git("rev-parse", "--verify", f"{pushed}^{{tree}}")).decode().strip()
-        others = await anyio.to_thread.run_sync(agents_other_refs, workspace, snapshot.head)
-        return tree == snapshot.tree and all([await clean.is_ancestor(ref, pushed) for ref in others.values()])
+    async with scratch_repository(git, workspace) as scratch:
+        tree = (await scratch.git("rev-parse", "--verify", f"{pushed}^{{tree}}")).decode().strip()
+        others = await anyio.to_thread.run_sync(other_agent_refs, workspace, snapshot.head)
+        return tree == snapshot.tree and all([await scratch.is_ancestor(ref, pushed) for ref in others.values()])
 
 
-def is_work(odd: Odd) -> bool:
+def must_keep(skipped: SkippedPath) -> bool:
     """Whether something that no commit can hold must be kept; what was done in submodules is looked at apart."""
-    return not odd.is_submodule and odd.kind not in {Oddity.SPECIAL, Oddity.SHARED}
+    return not skipped.is_submodule and skipped.kind not in {SkipReason.SPECIAL, SkipReason.SHARED}
 
 
 async def rescue(git: Git, workspace: Workspace) -> bool:
     """Take all work out of the tree; whether there is any. The agent must have ended."""
     if is_directory(workspace.tree):
-        await anyio.to_thread.run_sync(aside.open_up, workspace.tree)
-        await settle_submodules(git, workspace)
-    work = await look(git, workspace)
-    if work.odd:
-        await anyio.to_thread.run_sync(aside.put_aside, workspace.root, workspace.tree, work.odd)
+        await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
+        await embed_submodules(git, workspace)
+    work = await collect_work(git, workspace)
+    if work.skipped:
+        await anyio.to_thread.run_sync(side_storage.move_out, workspace.root, workspace.tree, work.skipped)
         failpoint("workspace.put_aside")
     unreadable = workspace.root / UNREADABLE
     if not work.is_readable and is_directory(workspace.git_dir) and not unreadable.exists():
@@ -133,15 +139,15 @@ async def rescue(git: Git, workspace: Workspace) -> bool:
 
 def has_remains(root: Path) -> bool:
     """Whether something lies there that no tree could hold."""
-    return aside.has_aside(root) or (root / UNREADABLE).exists()
+    return side_storage.has_stored_files(root) or (root / UNREADABLE).exists()
 
 
-async def contain(git: Git, workspace: Workspace) -> int:
+async def make_self_contained(git: Git, workspace: Workspace) -> int:
     """Make the kept repository independent of the mirror: a shallow one that begins at the base.
 
     How many files differ from the base.
     """
-    kept = workspace.kept
+    kept = workspace.kept_repository
     await anyio.to_thread.run_sync(_make_shallow, workspace)
     saved = last_saved(kept) or workspace.base.commit
     await git.run(f"--git-dir={kept}", "repack", "-q", "-n", "-a", "-d", "--no-write-bitmap-index", cwd=kept)
@@ -149,21 +155,21 @@ async def contain(git: Git, workspace: Workspace) -> int:
     names = await git.run(f"--git-dir={kept}", *differing, cwd=kept)
     (kept / "objects" / "info" / "alternates").unlink()
     failpoint("workspace.contained")
-    return names.count(b"\0") + sum(1 for _ in aside.names(workspace.root))
+    return names.count(b"\0") + sum(1 for _ in side_storage.stored_names(workspace.root))
 
 
 def _make_shallow(workspace: Workspace) -> None:
-    settle_kept(workspace)
+    reset_kept_repository(workspace)
     commit = f"{workspace.base.commit}\n".encode()
-    write_real(workspace.kept / "shallow", commit)
+    write_new_file(workspace.kept_repository / "shallow", commit)
     # The agent may have left the history of its base.
-    write_real(make_ref_directory(workspace.kept, BASE_REFS) / "base", commit)
+    write_new_file(make_ref_directory(workspace.kept_repository, BASE_REFS) / "base", commit)
 
 
-async def removed(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
+async def remove_workspace(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
     """Decide, write that down, and do it: whoever finds the workspace afterwards only has to go on."""
     now = datetime.now(UTC)
-    decided = replace(journal_of(workspace), state=State.REMOVING, is_kept=is_kept, files=files, at=now)
+    decided = replace(journal_of(workspace), state=WorkspaceState.REMOVING, is_kept=is_kept, files=files, at=now)
     write_journal(workspace.root, decided)
     failpoint("workspace.decided")
     await anyio.to_thread.run_sync(finish_removal, home, workspace.root, is_kept, name)
@@ -171,18 +177,18 @@ async def removed(home: Home, workspace: Workspace, *, is_kept: bool, files: int
 
 def finish_removal(home: Home, root: Path, is_kept: bool, name: str = "") -> None:  # noqa: FBT001  # for threads
     """Remove the workspace; what is kept moves to the salvage as a whole, under the workspace's name or another."""
-    clear(root, LABELS | WORTH_KEEPING if is_kept else LABELS)
+    clear(root, METADATA_ENTRIES | KEPT_ENTRIES if is_kept else METADATA_ENTRIES)
     if not is_kept:
         remove(root.parent, root.name)
         return
     make_directory(home.salvage)
-    target = next(path for path in _free(home.salvage, name or root.name) if not path.exists())
+    target = next(path for path in _candidate_paths(home.salvage, name or root.name) if not path.exists())
     root.rename(target)
     failpoint("workspace.moved")
     remove(target, LOCK_NAME)
 
 
-def _free(directory: Path, name: str) -> Iterator[Path]:
+def _candidate_paths(directory: Path, name: str) -> Iterator[Path]:
     yield directory / name
     for number in itertools.count(2):
         yield directory / f"{name}-{number}"

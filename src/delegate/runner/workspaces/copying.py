@@ -11,12 +11,20 @@ import sys
 from pathlib import Path
 
 FICLONE = 0x40049409  # Linux: share all blocks of another file until one of the two changes
-NOT_HERE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
+CLONE_UNSUPPORTED = {
+    errno.EOPNOTSUPP,
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.ENOTTY,
+    errno.ENOSYS,
+    errno.EPERM,
+    errno.ETXTBSY,
+}
 
 
 def copy_file(source: int, target: int) -> None:
     """Fill the open file `target` with the content of the open file `source`, and give it its mode and time."""
-    if not _cloned(source, target):
+    if not _try_clone(source, target):
         with open(source, "rb", closefd=False) as read, open(target, "wb", closefd=False) as written:
             shutil.copyfileobj(read, written)
     found = os.fstat(source)
@@ -24,13 +32,13 @@ def copy_file(source: int, target: int) -> None:
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _cloned(source: int, target: int) -> bool:
+def _try_clone(source: int, target: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
         fcntl.ioctl(target, FICLONE, source)
     except OSError as error:
-        if error.errno in NOT_HERE:
+        if error.errno in CLONE_UNSUPPORTED:
             return False
         raise
     return True
@@ -58,13 +66,13 @@ def copy_tree(source: Path, target: Path, *, without: str | None = None) -> None
     Pipes and sockets in it are left out, and everything that has the name `without`.
     """
 
-    def unwanted(directory: str, names: list[str]) -> list[str]:
+    def list_ignored(directory: str, names: list[str]) -> list[str]:
         return [name for name in names if name == without or not _has_content(Path(directory) / name)]
 
     if source.is_symlink():
         target.symlink_to(source.readlink())
     elif source.is_dir():
-        shutil.copytree(source, target, symlinks=True, copy_function=copy_path, ignore=unwanted)
+        shutil.copytree(source, target, symlinks=True, copy_function=copy_path, ignore=list_ignored)
     else:
         copy_path(str(source), str(target))
 

@@ -13,12 +13,12 @@ import anyio
 
 from delegate.runner.git.bare import COMMIT, PACKED_BYTES, read_small
 from delegate.runner.git.program import GitFailed
-from delegate.runner.workspaces.scratch import Clean, borrowed
+from delegate.runner.workspaces.scratch import ScratchRepository, format_alternates
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-COPY_PATIENCE = timedelta(minutes=5)  # for what an agent committed; a pipe among its objects would block for ever
+COPY_TIMEOUT = timedelta(minutes=5)  # for what an agent committed; a pipe among its objects would block for ever
 BRANCH = re.compile(r"refs/heads/[^\s\\]+")
 
 
@@ -29,26 +29,26 @@ class History:
     problem: str | None = None  # why the agent's commits cannot be kept
 
 
-async def agents_history(clean: Clean, workspace: Workspace) -> History:
+async def read_agent_history(scratch: ScratchRepository, workspace: Workspace) -> History:
     base = workspace.base.commit
     head = await anyio.to_thread.run_sync(read_head, workspace.git_dir, workspace.tree.name)
     if head is None:
         return History(head=None, descends=False, problem="the agent's worktree has no branch that can be read")
     if head == base:
         return History(head=head, descends=True)
-    descends = await clean.is_ancestor(base, head)
+    descends = await scratch.is_ancestor(base, head)
     if descends is None:
-        problem = await bring_commits(clean, workspace, [head])
+        problem = await copy_commits(scratch, workspace, [head])
         if problem is not None:
             return History(head=None, descends=False, problem=problem)
-        descends = await clean.is_ancestor(base, head)
+        descends = await scratch.is_ancestor(base, head)
     if descends is None:
         return History(head=None, descends=False, problem="the head of the agent's branch is not a commit")
     rewritten = None if descends else "the agent rewrote the history below its base"
     return History(head=head, descends=descends, problem=rewritten)
 
 
-async def bring_commits(clean: Clean, workspace: Workspace, commits: Sequence[str]) -> str | None:
+async def copy_commits(scratch: ScratchRepository, workspace: Workspace, commits: Sequence[str]) -> str | None:
     """Copy what the agent committed into the kept repository; a sentence when that cannot be done.
 
     The objects travel as a pack, so that each one's name is computed again from its content and every link is
@@ -57,12 +57,12 @@ async def bring_commits(clean: Clean, workspace: Workspace, commits: Sequence[st
     objects = workspace.git_dir / "objects"
     if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
         return "the list of repositories from which the agent's one borrows was changed"
-    also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(workspace.mirror / "objects", objects)}
+    also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(workspace.mirror / "objects", objects)}
     wanted = "".join(f"{commit}\n" for commit in (*commits, f"^{workspace.base.commit}")).encode()
     try:
-        with anyio.fail_after(COPY_PATIENCE.total_seconds()):
-            pack = await clean.git("pack-objects", "--revs", "--thin", "--stdout", "-q", input=wanted, extra=also)
-            await clean.git("index-pack", "--stdin", "--fix-thin", "--strict", input=pack)
+        with anyio.fail_after(COPY_TIMEOUT.total_seconds()):
+            pack = await scratch.git("pack-objects", "--revs", "--thin", "--stdout", "-q", input=wanted, extra=also)
+            await scratch.git("index-pack", "--stdin", "--fix-thin", "--strict", input=pack)
     except GitFailed as failed:
         return f"the agent's commits are damaged ({failed.why})"
     except TimeoutError:

@@ -14,20 +14,20 @@ from delegate.runner.git.bare import read_small
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 
-NAME = "workspace.json"
+FILE_NAME = "workspace.json"
 SIZE_MAX = 1024 * 1024
 
 
-class State(StrEnum):
+class WorkspaceState(StrEnum):
     MAKING = "making"  # no agent has worked in this tree yet
     READY = "ready"  # the tree may hold work that is nowhere else
     REMOVING = "removing"  # what is worth keeping is out of the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class WorkspaceJournal:
     lineage: str
-    state: State
+    state: WorkspaceState
     repository: Repository
     base: Base
     branch: str
@@ -38,7 +38,7 @@ class Journal:
     files: int = 0  # that differ from the base, in what is kept
 
 
-def write_journal(root: Path, journal: Journal) -> None:
+def write_journal(root: Path, journal: WorkspaceJournal) -> None:
     repository = journal.repository
     written = {
         "lineage": journal.lineage,
@@ -52,38 +52,38 @@ def write_journal(root: Path, journal: Journal) -> None:
         "pushed": journal.pushed,
         "isKept": journal.is_kept,
         "files": journal.files,
-        "boot": _boot(),
+        "boot": _boot_id(),
     }
     text = json.dumps(written)
-    if journal.state is State.REMOVING:
-        write_private(root / NAME, text)
+    if journal.state is WorkspaceState.REMOVING:
+        write_private(root / FILE_NAME, text)
         return
     # Not flushed, as flushing takes longer than all else we do. What a power failure brings back is not believed.
-    scratch = root / f".{NAME}"
+    scratch = root / f".{FILE_NAME}"
     scratch.write_text(text)
-    scratch.replace(root / NAME)
+    scratch.replace(root / FILE_NAME)
 
 
-def read_journal(root: Path) -> Journal | None:
+def read_journal(root: Path) -> WorkspaceJournal | None:
     """None when there is none, or none that can be read."""
     try:
-        return _parsed(json.loads(read_small(root / NAME, SIZE_MAX)))
+        return _parse(json.loads(read_small(root / FILE_NAME, SIZE_MAX)))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # an agent can write there, too
         return None
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Names the time since the machine was switched on, where the system has a name for it."""
     return read_small(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
-def _parsed(found: Any) -> Journal:  # Any: whatever lies on the disk; each field is converted
-    state = State(found["state"])
-    if state is State.MAKING and found["boot"] != _boot():
-        state = State.READY  # the news that it became ready may have been lost
+def _parse(found: Any) -> WorkspaceJournal:  # Any: whatever lies on the disk; each field is converted
+    state = WorkspaceState(found["state"])
+    if state is WorkspaceState.MAKING and found["boot"] != _boot_id():
+        state = WorkspaceState.READY  # the news that it became ready may have been lost
     source = found["source"]
     repository = found["repository"]
-    return Journal(
+    return WorkspaceJournal(
         lineage=str(found["lineage"]),
         state=state,
         repository=Repository(

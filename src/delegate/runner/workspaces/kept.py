@@ -17,18 +17,18 @@ from delegate.config.paths import Home
 from delegate.errors import InvalidField, NoSuchWorkspace
 from delegate.runner.git.bare import is_directory, remote_config, write_bare
 from delegate.runner.git.program import Git
-from delegate.runner.removal import remove, rest_of
-from delegate.runner.workspaces.aside import copy_back
+from delegate.runner.removal import remove, rest_path
 from delegate.runner.workspaces.copying import copy_path, copy_tree
-from delegate.runner.workspaces.journal import Journal, read_journal
-from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved
-from delegate.runner.workspaces.scratch import Clean, bare_repository
+from delegate.runner.workspaces.journal import WorkspaceJournal, read_journal
+from delegate.runner.workspaces.saving import SavedWork, disable_conversion, last_saved, read_saved
+from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository
+from delegate.runner.workspaces.side_storage import copy_back
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptWork:
     lineage: str  # the name by which it is restored or dropped
     task_ids: tuple[str, ...]
     repository: str
@@ -38,17 +38,17 @@ class Kept:
     files: int  # that differ from the base
 
 
-def list_kept(home: Home) -> list[Kept]:
+def list_kept(home: Home) -> list[KeptWork]:
     """The newest first."""
     if not home.salvage.is_dir():
         return []
     found = [(path, read_journal(path)) for path in home.salvage.iterdir() if is_directory(path)]
-    kept = [_kept(path, journal) for path, journal in found if journal is not None]
+    kept = [_describe_kept(path, journal) for path, journal in found if journal is not None]
     return sorted(kept, key=lambda one: one.at, reverse=True)
 
 
-def _kept(path: Path, journal: Journal) -> Kept:
-    return Kept(
+def _describe_kept(path: Path, journal: WorkspaceJournal) -> KeptWork:
+    return KeptWork(
         lineage=path.name,
         task_ids=journal.tasks,
         repository=journal.repository.name,
@@ -73,7 +73,7 @@ def _size(directory: Path) -> int:
     return total
 
 
-def find_kept(home: Home, name: str) -> Kept:
+def find_kept(home: Home, name: str) -> KeptWork:
     """What is kept under that name, or for the task of that name."""
     kept = list_kept(home)
     found = [one for one in kept if one.lineage == name] or [one for one in kept if name in one.task_ids]
@@ -87,10 +87,10 @@ def drop(home: Home, lineage: str) -> None:
     discard(home, find_kept(home, lineage))
 
 
-def discard(home: Home, kept: Kept) -> None:
+def discard(home: Home, kept: KeptWork) -> None:
     """All at once, as far as anybody can see; a sweep goes on with what could not be removed."""
     make_directory(home.workspaces)
-    rest = rest_of(home.workspaces.resolve() / kept.lineage)
+    rest = rest_path(home.workspaces.resolve() / kept.lineage)
     with suppress(FileNotFoundError):  # somebody was quicker, with this or with going on from it
         (home.salvage / kept.lineage).rename(rest)
     try:
@@ -99,22 +99,22 @@ def discard(home: Home, kept: Kept) -> None:
         log.warning("not removed", extra={"path": str(rest), "why": str(problem)})
 
 
-async def restore(git: Git, home: Home, lineage: str, directory: Path) -> Kept:
+async def restore(git: Git, home: Home, lineage: str, directory: Path) -> KeptWork:
     """Make a repository in the directory, which must be empty or missing, with the work as it was.
 
     The branch is at the agent's last commit, uncommitted changes are in the tree, the history begins at the base.
     """
     kept = await anyio.to_thread.run_sync(find_kept, home, lineage)
-    target = await anyio.to_thread.run_sync(_make_room, directory)
+    target = await anyio.to_thread.run_sync(_prepare_target, directory)
     try:
-        await _restored(git, home.salvage / kept.lineage, target)
+        await _restore_into(git, home.salvage / kept.lineage, target)
     except BaseException:
         await anyio.to_thread.run_sync(remove, target.parent, target.name)
         raise
     return kept
 
 
-def _make_room(directory: Path) -> Path:
+def _prepare_target(directory: Path) -> Path:
     target = Path(os.path.abspath(directory))
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
@@ -122,21 +122,23 @@ def _make_room(directory: Path) -> Path:
     return target
 
 
-async def _restored(git: Git, root: Path, target: Path) -> None:
+async def _restore_into(git: Git, root: Path, target: Path) -> None:
     journal = read_journal(root)
     commit = last_saved(root / "kept.git")
     if journal is None or commit is None:
         raise InvalidField(field="workspace", why=f"{root} cannot be read; look there yourself")
     await anyio.to_thread.run_sync(_copy_objects, root / "kept.git", target / ".git")
-    with bare_repository() as scratch:
-        clean = Clean(program=git, directory=scratch, tree=target, env=_seen_from(scratch, target / ".git"))
-        saved = await read_saved(clean, commit)
+    with bare_repository() as directory:
+        scratch = ScratchRepository(
+            program=git, directory=directory, tree=target, env=_scratch_environment(directory, target / ".git")
+        )
+        saved = await read_saved(scratch, commit)
         await anyio.to_thread.run_sync(_write_repository, target / ".git", journal, saved)
         own = {"GIT_DIR": str(target / ".git"), "GIT_WORK_TREE": str(target)}
         await git.run("reset", "--hard", "-q", cwd=target, extra=own)
-        be_raw(clean)
-        shutil.copy2(target / ".git" / "index", clean.index)
-        await clean.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
+        disable_conversion(scratch)
+        shutil.copy2(target / ".git" / "index", scratch.index)
+        await scratch.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
     await anyio.to_thread.run_sync(copy_back, root, target)
 
 
@@ -146,7 +148,7 @@ def _copy_objects(kept: Path, repository: Path) -> None:
     copy_path(str(kept / "shallow"), str(repository / "shallow"))
 
 
-def _write_repository(repository: Path, journal: Journal, saved: Saved) -> None:
+def _write_repository(repository: Path, journal: WorkspaceJournal, saved: SavedWork) -> None:
     write_bare(
         repository,
         branch=journal.branch,
@@ -160,6 +162,6 @@ def _write_repository(repository: Path, journal: Journal, saved: Saved) -> None:
     )
 
 
-def _seen_from(scratch: Path, repository: Path) -> dict[str, str]:
-    index = str(scratch / "index")
-    return {"GIT_DIR": str(scratch), "GIT_INDEX_FILE": index, "GIT_OBJECT_DIRECTORY": str(repository / "objects")}
+def _scratch_environment(directory: Path, repository: Path) -> dict[str, str]:
+    index = str(directory / "index")
+    return {"GIT_DIR": str(directory), "GIT_INDEX_FILE": index, "GIT_OBJECT_DIRECTORY": str(repository / "objects")}

@@ -16,29 +16,29 @@ import anyio
 
 from delegate.config.home_files import make_directory
 from delegate.config.paths import Home
-from delegate.config.values import without_login
-from delegate.errors import shown
+from delegate.config.values import mask_login
+from delegate.errors import excerpt
 from delegate.failpoints import failpoint
 from delegate.preferences.names import branch_problem
 from delegate.runner.git.bare import read_refs, read_small, write_bare
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import remove
-from delegate.runner.workspaces.locks import locked
+from delegate.runner.workspaces.locks import hold_lock
 from delegate.runner.workspaces.repositories import Repository, SetupProblem
 
 log = logging.getLogger(__name__)
 
-FETCH_PATIENCE = timedelta(minutes=15)
-CLONE_PATIENCE = timedelta(hours=2)  # a repository of many gigabytes over a home line
-ASK_PATIENCE = timedelta(minutes=1)
+FETCH_TIMEOUT = timedelta(minutes=15)
+CLONE_TIMEOUT = timedelta(hours=2)  # a repository of many gigabytes over a home line
+QUERY_TIMEOUT = timedelta(minutes=1)
 HEADS = "refs/heads/"
 REMOTE_HEAD = "refs/delegate/head"  # where the repository's HEAD was at the last fetch
-NOT_KNOWN = "not-known"  # in the HEAD of a mirror whose default branch was not found yet
-USUAL = ("main", "master")
+UNKNOWN_BRANCH = "not-known"  # in the HEAD of a mirror whose default branch was not found yet
+USUAL_BRANCHES = ("main", "master")
 PACKS_MAX = 50  # git's own measure for tidying up
 LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's own measure
-NEAR_MAX = 3
-TIDY_PATIENCE = 1.0  # seconds
+SUGGESTIONS_MAX = 3
+TIDY_TIMEOUT = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,50 +67,50 @@ def lock_of(mirror: Path) -> Path:
     return mirror.with_suffix(".lock")
 
 
-async def fetched(git: Git, home: Home, repository: Repository) -> Mirror:
+async def fetch_mirror(git: Git, home: Home, repository: Repository) -> Mirror:
     """The mirror as the remote is now; made when it is missing, and made anew when it is damaged."""
     make_directory(home.mirrors)
     path = mirror_of(home, repository.key)
-    async with _alone(path, repository):
+    async with _lock_mirror(path, repository):
         if not path.is_dir():
-            return await _cloned(git, path, repository)
+            return await _clone(git, path, repository)
         try:
-            has_head = await _fetch(git, path, repository, FETCH_PATIENCE)
+            has_head = await _fetch(git, path, repository, FETCH_TIMEOUT)
         except GitFailed as failed:
             return await _after_failure(git, path, repository, failed)
         return await _read(git, path, repository, has_head=has_head)
 
 
-async def repaired(git: Git, home: Home, repository: Repository) -> bool:
+async def repair_mirror(git: Git, home: Home, repository: Repository) -> bool:
     """Make the mirror anew if something is missing in it; False when it is whole."""
     path = mirror_of(home, repository.key)
-    async with _alone(path, repository):
-        if path.is_dir() and await _is_whole(git, path):
+    async with _lock_mirror(path, repository):
+        if path.is_dir() and await _is_intact(git, path):
             return False
-        await _cloned(git, path, repository)
+        await _clone(git, path, repository)
     return True
 
 
-def _alone(path: Path, repository: Repository) -> AbstractAsyncContextManager[None]:
-    otherwise = f"another runner has been fetching {repository.name} for hours; try again when it is done"
-    return locked(lock_of(path), CLONE_PATIENCE.total_seconds(), otherwise)
+def _lock_mirror(path: Path, repository: Repository) -> AbstractAsyncContextManager[None]:
+    message = f"another runner has been fetching {repository.name} for hours; try again when it is done"
+    return hold_lock(lock_of(path), CLONE_TIMEOUT.total_seconds(), message)
 
 
-async def _fetch(git: Git, path: Path, repository: Repository, patience: timedelta) -> bool:
+async def _fetch(git: Git, path: Path, repository: Repository, timeout: timedelta) -> bool:
     """Whether the remote has a HEAD; one without, or with none that leads anywhere, can be fetched too."""
     try:
-        await _fetch_refs(git, path, repository, patience, f"+HEAD:{REMOTE_HEAD}")
+        await _fetch_refs(git, path, repository, timeout, f"+HEAD:{REMOTE_HEAD}")
     except GitFailed as failed:
         if "remote ref HEAD" not in failed.why:
             raise
-        await _fetch_refs(git, path, repository, patience)
+        await _fetch_refs(git, path, repository, timeout)
         return False
     return True
 
 
-async def _fetch_refs(git: Git, path: Path, repository: Repository, patience: timedelta, *more: str) -> None:
+async def _fetch_refs(git: Git, path: Path, repository: Repository, timeout: timedelta, *more: str) -> None:
     quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune", "--update-shallow")
-    await git.reach(
+    await git.run_remote(
         f"--git-dir={path}",
         "fetch",
         *quiet,
@@ -119,25 +119,25 @@ async def _fetch_refs(git: Git, path: Path, repository: Repository, patience: ti
         f"+{HEADS}*:{HEADS}*",
         *more,
         cwd=path,
-        timeout=patience,
+        timeout=timeout,
     )
 
 
 async def _after_failure(git: Git, path: Path, repository: Repository, failed: GitFailed) -> Mirror:
     """Tell a remote that cannot be reached from a mirror that a killed git, or a bad disk, has left damaged."""
-    await _ask(git, repository, "HEAD")
-    log.warning("mirror not fetched", extra={"mirror": path.name, "why": without_login(failed.why)})
+    await _query_remote(git, repository, "HEAD")
+    log.warning("mirror not fetched", extra={"mirror": path.name, "why": mask_login(failed.why)})
     await anyio.to_thread.run_sync(_remove_leftovers, path)
-    if await _is_whole(git, path, "--connectivity-only"):
+    if await _is_intact(git, path, "--connectivity-only"):
         try:
-            has_head = await _fetch(git, path, repository, FETCH_PATIENCE)
-        except GitFailed as again:
-            raise _unreachable(repository, again) from again
+            has_head = await _fetch(git, path, repository, FETCH_TIMEOUT)
+        except GitFailed as retry_failed:
+            raise _unreachable_problem(repository, retry_failed) from retry_failed
         return await _read(git, path, repository, has_head=has_head)
-    return await _cloned(git, path, repository)
+    return await _clone(git, path, repository)
 
 
-async def _is_whole(git: Git, path: Path, *how: str) -> bool:
+async def _is_intact(git: Git, path: Path, *how: str) -> bool:
     try:
         await git.run(f"--git-dir={path}", "fsck", "--no-dangling", "--no-progress", *how, cwd=path)
     except GitFailed as failed:
@@ -152,20 +152,20 @@ def _remove_leftovers(path: Path) -> None:
         remove(found.parent, found.name)
 
 
-async def _cloned(git: Git, path: Path, repository: Repository) -> Mirror:
+async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
     """A whole mirror or none: it is made beside its place and moved there."""
     for leftover in path.parent.glob(f".{repository.key}.*"):
         await anyio.to_thread.run_sync(remove, leftover.parent, leftover.name)
     fresh = path.parent / f".{repository.key}.{secrets.token_hex(4)}"
     make_directory(fresh)
-    write_bare(fresh, branch=NOT_KNOWN, alternates=b"")
+    write_bare(fresh, branch=UNKNOWN_BRANCH, alternates=b"")
     failpoint("mirror.made")
     try:
-        has_head = await _fetch(git, fresh, repository, CLONE_PATIENCE)
+        has_head = await _fetch(git, fresh, repository, CLONE_TIMEOUT)
         await git.run(f"--git-dir={fresh}", "pack-refs", "--all", cwd=fresh)
     except GitFailed as failed:
         await anyio.to_thread.run_sync(remove, fresh.parent, fresh.name)
-        raise _unreachable(repository, failed) from failed
+        raise _unreachable_problem(repository, failed) from failed
     failpoint("mirror.fetched")
     await anyio.to_thread.run_sync(_replace, path, fresh)
     failpoint("mirror.placed")
@@ -186,43 +186,45 @@ async def _read(git: Git, path: Path, repository: Repository, *, has_head: bool)
     refs = read_refs(path)
     heads = {name.removeprefix(HEADS): commit for name, commit in refs.items() if name.startswith(HEADS)}
     tip = refs.get(REMOTE_HEAD) if has_head else None
-    default = await _default(git, path, repository, [branch for branch, commit in heads.items() if commit == tip])
+    default = await _find_default_branch(
+        git, path, repository, [branch for branch, commit in heads.items() if commit == tip]
+    )
     return Mirror(path=path, repository=repository, heads=heads, default=default)
 
 
-async def _default(git: Git, path: Path, repository: Repository, tied: list[str]) -> str | None:
+async def _find_default_branch(git: Git, path: Path, repository: Repository, tied: list[str]) -> str | None:
     """A fetch tells the commit of the remote's HEAD, not its branch; mostly that is enough to save a question."""
     remembered = read_small(path / "HEAD").strip().removeprefix(f"ref: {HEADS}")
     if remembered in tied:
         return remembered
     if not tied:
         return None
-    named = tied[0] if len(tied) == 1 else await _asked_default(git, repository)
+    named = tied[0] if len(tied) == 1 else await _query_default_branch(git, repository)
     if named in tied:
         (path / "HEAD").write_text(f"ref: {HEADS}{named}\n")
         return named
     return None
 
 
-async def _asked_default(git: Git, repository: Repository) -> str | None:
-    answer = await _ask(git, repository, "HEAD")
+async def _query_default_branch(git: Git, repository: Repository) -> str | None:
+    answer = await _query_remote(git, repository, "HEAD")
     found = re.search(rf"^ref: {HEADS}(.*)\tHEAD$", answer, re.MULTILINE)
     return found[1] if found else None
 
 
-async def _ask(git: Git, repository: Repository, *patterns: str) -> str:
+async def _query_remote(git: Git, repository: Repository, *patterns: str) -> str:
     arguments = ("ls-remote", "-q", "--symref", "--", repository.url, *patterns)
     try:
-        answer = await git.reach(*arguments, cwd=Path("/"), timeout=ASK_PATIENCE)
+        answer = await git.run_remote(*arguments, cwd=Path("/"), timeout=QUERY_TIMEOUT)
     except GitFailed as failed:
-        raise _unreachable(repository, failed) from failed
+        raise _unreachable_problem(repository, failed) from failed
     return answer.decode(errors="surrogateescape")
 
 
-def _unreachable(repository: Repository, failed: GitFailed) -> SetupProblem:
-    address = without_login(repository.url)
+def _unreachable_problem(repository: Repository, failed: GitFailed) -> SetupProblem:
+    address = mask_login(repository.url)
     return SetupProblem(
-        f"{repository.name} could not be fetched from {address}: {without_login(failed.why)}; "
+        f"{repository.name} could not be fetched from {address}: {mask_login(failed.why)}; "
         f"see whether `git ls-remote {address}` works"
     )
 
@@ -232,13 +234,13 @@ async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
     name = mirror.repository.name
     if not mirror.heads:
         raise SetupProblem(f"{name} has no commit yet: push a first one")
-    branch = wanted or mirror.default or next((usual for usual in USUAL if usual in mirror.heads), None)
+    branch = wanted or mirror.default or next((usual for usual in USUAL_BRANCHES if usual in mirror.heads), None)
     if branch is None:
         raise SetupProblem(f"{name} has no default branch: say with --base which one to start from")
     if branch not in mirror.heads:
-        raise SetupProblem(f"{await _why_no_base(git, mirror, branch)}; {_near(mirror, branch)}")
+        raise SetupProblem(f"{await _why_no_base(git, mirror, branch)}; {_suggest_branches(mirror, branch)}")
     if problem := branch_problem(branch):  # git takes more than we do
-        raise SetupProblem(f"the base {shown(branch)} of {name} {problem}")
+        raise SetupProblem(f"the base {excerpt(branch)} of {name} {problem}")
     return Base(branch=branch, commit=mirror.heads[branch])
 
 
@@ -247,18 +249,19 @@ async def _why_no_base(git: Git, mirror: Mirror, wanted: str) -> str:
     if re.fullmatch(r"[0-9a-f]{40}", wanted):
         return f"{wanted} is a commit: the base of {name} must be a branch"
     if problem := branch_problem(wanted):
-        return f"the base {shown(wanted)} {problem}"
-    if await _ask(git, mirror.repository, f"refs/tags/{wanted}"):
+        return f"the base {excerpt(wanted)} {problem}"
+    if await _query_remote(git, mirror.repository, f"refs/tags/{wanted}"):
         return f"{wanted} is a tag: the base of {name} must be a branch"
     return f"{name} has no branch {wanted}"
 
 
-def _near(mirror: Mirror, wanted: str) -> str:
+def _suggest_branches(mirror: Mirror, wanted: str) -> str:
     short = wanted.removeprefix(HEADS).removeprefix("origin/")
-    near = difflib.get_close_matches(short, mirror.heads, n=NEAR_MAX)
+    near = difflib.get_close_matches(short, mirror.heads, n=SUGGESTIONS_MAX)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"there is {', '.join(sorted(mirror.heads)[:NEAR_MAX])}{', …' if len(mirror.heads) > NEAR_MAX else ''}"
+    more = ", …" if len(mirror.heads) > SUGGESTIONS_MAX else ""
+    return f"there is {', '.join(sorted(mirror.heads)[:SUGGESTIONS_MAX])}{more}"
 
 
 async def tidy(git: Git, home: Home) -> None:
@@ -270,6 +273,6 @@ async def tidy(git: Git, home: Home) -> None:
         if packs <= PACKS_MAX and sum(1 for _ in path.glob("objects/17/*")) <= LOOSE_MAX:
             continue
         with suppress(SetupProblem, GitFailed):  # somebody is at work on it, or it is damaged: the next fetch finds out
-            async with locked(lock_of(path), TIDY_PATIENCE, "in use"):
+            async with hold_lock(lock_of(path), TIDY_TIMEOUT, "in use"):
                 await git.run(f"--git-dir={path}", "repack", "-q", "-d", "--geometric=2", cwd=path)
                 await git.run(f"--git-dir={path}", "pack-refs", "--all", cwd=path)

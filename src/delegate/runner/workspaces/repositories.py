@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from delegate.config.values import without_login
+from delegate.config.values import mask_login
 from delegate.errors import InvalidField
 from delegate.preferences.names import repository_name, repository_url
 from delegate.runner.git.program import Git, GitFailed
 from delegate.wire.runners import Assignment
 
-LOOK_PATIENCE = timedelta(minutes=1)  # the checkout may lie on a slow disk
-KEY_NAME = 40  # characters of a repository's name in the name of its mirror
+READ_TIMEOUT = timedelta(minutes=1)  # the checkout may lie on a slow disk
+KEY_NAME_MAX = 40  # characters of a repository's name in the name of its mirror
 PLAIN_HEADER = re.compile(r"\[([A-Za-z0-9-]+)(?: \"([A-Za-z0-9._/-]+)\")?\]")
 PLAIN_PAIR = re.compile(r"\t([A-Za-z0-9-]+) = ([^\"\\;#\s]+(?: [^\"\\;#\s]+)*)")
-ANOTHERS_PROGRAM = re.compile(r"[A-Za-z0-9+.-]+::")  # an address that names a helper program for git to run
+HELPER_URL = re.compile(r"[A-Za-z0-9+.-]+::")  # an address that names a helper program for git to run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Repository:
 
 def repository(url: str, source: Path | None = None) -> Repository:
     name = repository_name(url)
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:KEY_NAME] or "repository"
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:KEY_NAME_MAX] or "repository"
     digest = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:12]
     return Repository(key=f"{readable.lower()}-{digest}", url=url, name=name, source=source)
 
@@ -41,14 +41,14 @@ def repository(url: str, source: Path | None = None) -> Repository:
 async def locate(git: Git, assignment: Assignment) -> Repository:
     """The repository named by the task, or the one whose checkout its working directory lies in."""
     if assignment.repository is not None:
-        return await _named(git, assignment.repository)
+        return await _locate_named(git, assignment.repository)
     if assignment.working_directory is None:
         raise SetupProblem("the task names neither a repository nor a directory in one")
     source = _checkout(Path(assignment.working_directory))
     return repository(await _address(git, source), source)
 
 
-async def _named(git: Git, text: str) -> Repository:
+async def _locate_named(git: Git, text: str) -> Repository:
     try:
         url = repository_url(text)
     except InvalidField as problem:
@@ -92,8 +92,8 @@ async def _address(git: Git, source: Path) -> str:
         if found:
             remotes.setdefault(found[1], value)
     url = remotes.get("origin") or (next(iter(remotes.values())) if len(remotes) == 1 else str(source))
-    if url.startswith("-") or not url.isprintable() or ANOTHERS_PROGRAM.match(url):
-        raise SetupProblem(f"{without_login(ascii(url))}, the remote of {source}, is no address Delegate would use")
+    if url.startswith("-") or not url.isprintable() or HELPER_URL.match(url):
+        raise SetupProblem(f"{mask_login(ascii(url))}, the remote of {source}, is no address Delegate would use")
     return _absolute(source, url)
 
 
@@ -129,16 +129,18 @@ async def _settings(git: Git, source: Path, *where: str) -> list[tuple[str, str]
     extra = {"GIT_CEILING_DIRECTORIES": str(source.parent)}
     arguments = (*where, "config", "--local", "--includes", "--list", "-z")
     try:
-        listed = await git.reach(*arguments, cwd=source, timeout=LOOK_PATIENCE, extra=extra)
+        listed = await git.run_remote(*arguments, cwd=source, timeout=READ_TIMEOUT, extra=extra)
     except GitFailed as failed:
-        raise SetupProblem(f"{source} cannot be used as a repository: {await _why(git, source, extra)}") from failed
+        raise SetupProblem(
+            f"{source} cannot be used as a repository: {await _failure_reason(git, source, extra)}"
+        ) from failed
     pairs = (entry.partition("\n") for entry in listed.decode(errors="surrogateescape").split("\0") if entry)
     return [(name, value) for name, _, value in pairs]
 
 
-async def _why(git: Git, source: Path, extra: Mapping[str, str]) -> str:
+async def _failure_reason(git: Git, source: Path, extra: Mapping[str, str]) -> str:
     try:
-        await git.reach("rev-parse", "--git-dir", cwd=source, timeout=LOOK_PATIENCE, extra=extra)
+        await git.run_remote("rev-parse", "--git-dir", cwd=source, timeout=READ_TIMEOUT, extra=extra)
     except GitFailed as failed:
         complaint = failed.done.stderr.decode(errors="replace") if failed.done else failed.why
         return next(iter(complaint.splitlines()), failed.why)  # advice follows the first line

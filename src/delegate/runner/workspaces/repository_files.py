@@ -10,20 +10,20 @@ from delegate.runner.git.program import Git
 from delegate.runner.workspaces.mirrors import Base, Mirror
 from delegate.runner.workspaces.repositories import SetupProblem
 
-REMEMBERED = 32
+CACHE_SIZE = 32
 
 
 class RepositoryFiles:
     def __init__(self) -> None:
-        self._read: dict[tuple[Path, str], RepoFile] = {}
+        self._cache: dict[tuple[Path, str], RepoFile] = {}
 
     async def get(self, git: Git, mirror: Mirror, base: Base) -> RepoFile:
         """Never from the tree that an agent has changed. Raises SetupProblem when the file has a mistake."""
-        place = (mirror.path, base.commit)
-        if place not in self._read:
+        key = (mirror.path, base.commit)
+        if key not in self._cache:
             found = await _read(git, mirror, base)
-            self._read = {**dict(list(self._read.items())[-REMEMBERED:]), place: found}
-        return self._read[place]
+            self._cache = {**dict(list(self._cache.items())[-CACHE_SIZE:]), key: found}
+        return self._cache[key]
 
 
 async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:

@@ -18,27 +18,27 @@ import anyio
 
 from delegate.config.home_files import write_private
 from delegate.failpoints import failpoint
-from delegate.runner.git.bare import COMMIT, is_directory, make_real, read_refs, write_bare
+from delegate.runner.git.bare import COMMIT, ensure_real_directory, is_directory, read_refs, write_bare
 from delegate.runner.git.program import Git
 from delegate.runner.removal import remove
-from delegate.runner.workspaces.history import agents_history, bring_commits
-from delegate.runner.workspaces.mirrors import NOT_KNOWN
-from delegate.runner.workspaces.scratch import CAREFUL, Clean, clean_repository
+from delegate.runner.workspaces.history import copy_commits, read_agent_history
+from delegate.runner.workspaces.mirrors import UNKNOWN_BRANCH
+from delegate.runner.workspaces.scratch import SAFE_CONFIG, ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import gitlinks, stage, start_index
 from delegate.runner.workspaces.worktrees import Workspace
 
-SAVED = "refs/delegate/saved"
-RAW = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
-ALWAYS_THEN = "@0 +0000"  # the same work saved again is the same commit
-AGENTS_OWN = ("refs/heads/", "refs/stash")
+SAVED_REFS = "refs/delegate/saved"
+RAW_ATTRIBUTES = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
+FIXED_DATE = "@0 +0000"  # the same work saved again is the same commit
+AGENT_REF_PREFIXES = ("refs/heads/", "refs/stash")
 HANDED_IN = "handed-in.json"  # a note about the work, which must live as long as it
-OURS = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", HANDED_IN})
+OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", HANDED_IN})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedWork:
     """The tree as it was, on top of the agent's last commit."""
 
     commit: str
@@ -56,89 +56,91 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class UnpushedWork:
     """All that an agent's workspace holds and the remote may not have."""
 
-    saved: Saved | None  # None: there is nothing
-    odd: tuple[bytes, ...]  # files and nested repositories that no tree can hold
+    saved: SavedWork | None  # None: there is nothing
+    skipped: tuple[bytes, ...]  # files and nested repositories that no tree can hold
     is_readable: bool  # False: the agent's repository holds commits that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
     tree: str
-    odd: tuple[bytes, ...]
+    skipped: tuple[bytes, ...]
 
 
-async def save(git: Git, workspace: Workspace) -> Saved | None:
+async def save(git: Git, workspace: Workspace) -> SavedWork | None:
     """Safe while the agent works. None when nothing changed since the base, or since the last time."""
-    before = last_saved(workspace.kept)
-    saved = (await look(git, workspace)).saved
+    before = last_saved(workspace.kept_repository)
+    saved = (await collect_work(git, workspace)).saved
     return saved if saved is not None and saved.commit != before else None
 
 
-async def look(git: Git, workspace: Workspace) -> Work:
+async def collect_work(git: Git, workspace: Workspace) -> UnpushedWork:
     """Find out what there is, and save what git can hold."""
-    settle_kept(workspace)
-    async with clean_repository(git, workspace) as clean:
-        be_raw(clean)
-        history = await agents_history(clean, workspace)
+    reset_kept_repository(workspace)
+    async with scratch_repository(git, workspace) as scratch:
+        disable_conversion(scratch)
+        history = await read_agent_history(scratch, workspace)
         parent = history.head or workspace.base.commit
-        known = await anyio.to_thread.run_sync(_known, workspace)
-        others = await anyio.to_thread.run_sync(agents_other_refs, workspace, parent)
-        is_readable = history.head is not None and await _has_brought(clean, workspace, others)
+        known = await anyio.to_thread.run_sync(_remote_commits, workspace)
+        others = await anyio.to_thread.run_sync(other_agent_refs, workspace, parent)
+        is_readable = history.head is not None and await _try_copy_refs(scratch, workspace, others)
         refs = others if is_readable else {}
-        contents = await _contents(clean, workspace, history.head)
-        is_new = bool(refs or contents.odd) or not is_readable or parent not in known
-        is_new = is_new or contents.tree != await _tree_of(clean, parent)
+        contents = await _contents(scratch, workspace, history.head)
+        is_new = bool(refs or contents.skipped) or not is_readable or parent not in known
+        is_new = is_new or contents.tree != await _tree_of(scratch, parent)
         # An earlier save that has been overtaken must not be the last one, or the next attempt would go back to it.
-        is_overtaken = last_saved(workspace.kept) is not None
-        saved = await _saved(clean, workspace, contents.tree, parent, refs) if is_new or is_overtaken else None
-    return Work(saved=saved if is_new else None, odd=contents.odd, is_readable=is_readable)
+        is_overtaken = last_saved(workspace.kept_repository) is not None
+        saved = await _save_commit(scratch, workspace, contents.tree, parent, refs) if is_new or is_overtaken else None
+    return UnpushedWork(saved=saved if is_new else None, skipped=contents.skipped, is_readable=is_readable)
 
 
-async def _contents(clean: Clean, workspace: Workspace, head: str | None) -> _Contents:
+async def _contents(scratch: ScratchRepository, workspace: Workspace, head: str | None) -> _Contents:
     if not is_directory(workspace.tree):
         # Somebody removed it, or put a link in its place: what was saved last is all there is.
-        return _Contents(tree=await _last_tree(clean, workspace, head or workspace.base.commit), odd=())
-    await start_index(clean, workspace, head)
-    staged = await stage(clean)
+        return _Contents(tree=await _last_tree(scratch, workspace, head or workspace.base.commit), skipped=())
+    await start_index(scratch, workspace, head)
+    staged = await stage(scratch)
     # Git lists no submodule that is at the commit which the index names.
-    left = sorted({*staged.left, *await gitlinks(clean)})
-    tree = (await clean.git("write-tree")).decode().strip()
-    return _Contents(tree=tree, odd=tuple(name for name in left if _has_content(os.fsencode(workspace.tree), name)))
+    left = sorted({*staged.unstaged, *await gitlinks(scratch)})
+    tree = (await scratch.git("write-tree")).decode().strip()
+    return _Contents(tree=tree, skipped=tuple(name for name in left if _has_content(os.fsencode(workspace.tree), name)))
 
 
-async def _last_tree(clean: Clean, workspace: Workspace, parent: str) -> str:
-    last = last_saved(workspace.kept)
+async def _last_tree(scratch: ScratchRepository, workspace: Workspace, parent: str) -> str:
+    last = last_saved(workspace.kept_repository)
     if last is not None:
-        saved = await read_saved(clean, last)
+        saved = await read_saved(scratch, last)
         if saved.parent == parent:
             return saved.tree
-    return await _tree_of(clean, parent)
+    return await _tree_of(scratch, parent)
 
 
-async def _saved(clean: Clean, workspace: Workspace, tree: str, parent: str, refs: Mapping[str, str]) -> Saved:
-    saved = await _commit(clean, tree=tree, parent=parent, refs=refs)
+async def _save_commit(
+    scratch: ScratchRepository, workspace: Workspace, tree: str, parent: str, refs: Mapping[str, str]
+) -> SavedWork:
+    saved = await _commit(scratch, tree=tree, parent=parent, refs=refs)
     failpoint("workspace.save.committed")
-    await anyio.to_thread.run_sync(_note, workspace.kept, saved.commit)
+    await anyio.to_thread.run_sync(_record_save, workspace.kept_repository, saved.commit)
     failpoint("workspace.save.noted")
     return saved
 
 
-def settle_kept(workspace: Workspace) -> None:
+def reset_kept_repository(workspace: Workspace) -> None:
     """An agent can write where we keep its work, too: what decides how git behaves there is written anew."""
-    write_bare(workspace.kept, branch=NOT_KNOWN, alternates=workspace.alternates, config=CAREFUL)
-    for entry in workspace.kept.iterdir():
-        if entry.name not in OURS:  # such as `commondir`, which would lead git to a configuration elsewhere
-            remove(workspace.kept, entry.name)
+    write_bare(workspace.kept_repository, branch=UNKNOWN_BRANCH, alternates=workspace.alternates, config=SAFE_CONFIG)
+    for entry in workspace.kept_repository.iterdir():
+        if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would lead git to a configuration elsewhere
+            remove(workspace.kept_repository, entry.name)
 
 
-def be_raw(clean: Clean) -> None:
+def disable_conversion(scratch: ScratchRepository) -> None:
     """Make the repository take and give files as they are, whatever the tree's own attributes say."""
-    information = clean.directory / "info"
+    information = scratch.directory / "info"
     information.mkdir(exist_ok=True)
-    (information / "attributes").write_text(RAW)
+    (information / "attributes").write_text(RAW_ATTRIBUTES)
 
 
 def _has_content(tree: bytes, name: bytes) -> bool:
@@ -156,42 +158,44 @@ def _has_content(tree: bytes, name: bytes) -> bool:
         return False
 
 
-def _known(workspace: Workspace) -> set[str]:
+def _remote_commits(workspace: Workspace) -> set[str]:
     """Commits that the remote had at the last fetch."""
     return {*read_refs(workspace.mirror).values(), workspace.base.commit}
 
 
-def agents_other_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
+def other_agent_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
     """The agent's branches and stash, without what its head or the remote has."""
-    known = {*_known(workspace), head}
+    known = {*_remote_commits(workspace), head}
     refs = read_refs(workspace.git_dir)
-    return {name: commit for name, commit in refs.items() if name.startswith(AGENTS_OWN) and commit not in known}
+    return {
+        name: commit for name, commit in refs.items() if name.startswith(AGENT_REF_PREFIXES) and commit not in known
+    }
 
 
-async def _has_brought(clean: Clean, workspace: Workspace, refs: Mapping[str, str]) -> bool:
+async def _try_copy_refs(scratch: ScratchRepository, workspace: Workspace, refs: Mapping[str, str]) -> bool:
     """Whether what these refs need is in the kept repository now; if not, it cannot be read."""
-    return not refs or await bring_commits(clean, workspace, list(refs.values())) is None
+    return not refs or await copy_commits(scratch, workspace, list(refs.values())) is None
 
 
-async def _tree_of(clean: Clean, commit: str) -> str:
-    return (await clean.git("rev-parse", "--verify", f"{commit}^{{tree}}")).decode().strip()
+async def _tree_of(scratch: ScratchRepository, commit: str) -> str:
+    return (await scratch.git("rev-parse", "--verify", f"{commit}^{{tree}}")).decode().strip()
 
 
-async def _commit(clean: Clean, *, tree: str, parent: str, refs: Mapping[str, str]) -> Saved:
+async def _commit(scratch: ScratchRepository, *, tree: str, parent: str, refs: Mapping[str, str]) -> SavedWork:
     names = sorted(refs)
     parents = [parent, *(refs[name] for name in names)]
     arguments = [part for commit in parents for part in ("-p", commit)]
-    when = {"GIT_AUTHOR_DATE": ALWAYS_THEN, "GIT_COMMITTER_DATE": ALWAYS_THEN}
+    when = {"GIT_AUTHOR_DATE": FIXED_DATE, "GIT_COMMITTER_DATE": FIXED_DATE}
     # Git drops a parent that is named twice, so the commits are written down with the names.
     message = json.dumps({"saved": refs}).encode()
-    commit = await clean.git("commit-tree", tree, *arguments, input=message, extra=when)
-    return Saved(commit=commit.decode().strip(), tree=tree, parent=parent, refs=refs)
+    commit = await scratch.git("commit-tree", tree, *arguments, input=message, extra=when)
+    return SavedWork(commit=commit.decode().strip(), tree=tree, parent=parent, refs=refs)
 
 
-def _note(kept: Path, commit: str) -> None:
+def _record_save(kept: Path, commit: str) -> None:
     if last_saved(kept) == commit:
         return
-    directory = make_ref_directory(kept, SAVED)
+    directory = make_ref_directory(kept, SAVED_REFS)
     write_private(directory / str(max(_numbers(kept), default=0) + 1), f"{commit}\n")
 
 
@@ -200,14 +204,14 @@ def make_ref_directory(kept: Path, name: str) -> Path:
     directory = kept
     for part in name.split("/"):
         directory = directory / part
-        make_real(directory)
+        ensure_real_directory(directory)
     return directory
 
 
 def _numbers(kept: Path) -> dict[int, str]:
     found = {}
     for name, commit in read_refs(kept).items():
-        number = name.removeprefix(f"{SAVED}/")
+        number = name.removeprefix(f"{SAVED_REFS}/")
         if number.isascii() and number.isdigit():
             found[int(number)] = commit
     return found
@@ -218,12 +222,12 @@ def last_saved(kept: Path) -> str | None:
     return numbers[max(numbers)] if numbers else None
 
 
-async def read_saved(clean: Clean, commit: str) -> Saved:
+async def read_saved(scratch: ScratchRepository, commit: str) -> SavedWork:
     """What was saved under this commit."""
-    header, _, message = (await clean.git("cat-file", "commit", commit)).decode(errors="replace").partition("\n\n")
+    header, _, message = (await scratch.git("cat-file", "commit", commit)).decode(errors="replace").partition("\n\n")
     fields = [line.partition(" ") for line in header.splitlines()]
     refs = {str(name): str(sha) for name, sha in json.loads(message)["saved"].items() if COMMIT.fullmatch(str(sha))}
-    return Saved(
+    return SavedWork(
         commit=commit,
         tree=next(value for name, _, value in fields if name == "tree"),
         parent=next(value for name, _, value in fields if name == "parent"),

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delegate.runner.git.bare import PLAIN
+from delegate.runner.git.bare import BARE_CONFIG
 from delegate.runner.git.program import Git, GitFailed
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PREFIX = "publish-"
 NOT_AN_ANCESTOR = 1  # the exit code of git's answer "no", as against its failures
 # The last three: what speeds up reading objects is believed without a look at them, and an agent can write it.
-CAREFUL = f"""\
+SAFE_CONFIG = f"""\
 [core]
 \thooksPath = {os.devnull}
 \tcommitGraph = false
@@ -32,7 +32,7 @@ CAREFUL = f"""\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clean:
+class ScratchRepository:
     program: Git
     directory: Path
     tree: Path
@@ -52,9 +52,9 @@ class Clean:
         seen = {**env, "GIT_WORK_TREE": str(self.tree)}
         return await self.program.run(*arguments, cwd=self.tree, input=input, extra=seen)
 
-    async def reach(self, *arguments: str, timeout: timedelta) -> bytes:
+    async def run_remote(self, *arguments: str, timeout: timedelta) -> bytes:
         """A command that speaks to a remote."""
-        return await self.program.reach(*arguments, cwd=self.directory, timeout=timeout, extra=self.env)
+        return await self.program.run_remote(*arguments, cwd=self.directory, timeout=timeout, extra=self.env)
 
     async def is_ancestor(self, older: str, newer: str) -> bool | None:
         """None: one of the two is not there, or is no commit."""
@@ -68,19 +68,19 @@ class Clean:
 
 
 @asynccontextmanager
-async def clean_repository(git: Git, workspace: Workspace) -> AsyncIterator[Clean]:
+async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[ScratchRepository]:
     """New objects go to the kept repository, those of the base are borrowed from the mirror."""
     with bare_repository(workspace.root) as directory:
-        if workspace.carried.exists():
+        if workspace.carried_excludes.exists():
             (directory / "info").mkdir()
-            shutil.copy(workspace.carried, directory / "info" / "exclude")
+            shutil.copy(workspace.carried_excludes, directory / "info" / "exclude")
         env = {
             "GIT_DIR": str(directory),
             "GIT_INDEX_FILE": str(directory / "index"),
-            "GIT_OBJECT_DIRECTORY": str(workspace.kept / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(workspace.mirror / "objects"),
+            "GIT_OBJECT_DIRECTORY": str(workspace.kept_repository / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(workspace.mirror / "objects"),
         }
-        yield Clean(program=git, directory=directory, tree=workspace.tree, env=env)
+        yield ScratchRepository(program=git, directory=directory, tree=workspace.tree, env=env)
 
 
 @contextmanager
@@ -91,13 +91,13 @@ def bare_repository(parent: Path | None = None) -> Iterator[Path]:
         for part in ("refs", "objects"):
             (directory / part).mkdir()
         (directory / "HEAD").write_text("ref: refs/heads/unborn\n")
-        (directory / "config").write_text(PLAIN + CAREFUL)
+        (directory / "config").write_text(BARE_CONFIG + SAFE_CONFIG)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def borrowed(*objects: Path) -> str:
+def format_alternates(*objects: Path) -> str:
     """As git reads a list of object directories: quoted, because a path may have a colon in it."""
     escaped = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in objects)
     return os.pathsep.join(f'"{path}"' for path in escaped)

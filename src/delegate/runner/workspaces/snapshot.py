@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from delegate.runner.git.bare import read_small
-from delegate.runner.git.fifo_guard import unless_trapped
+from delegate.runner.git.fifo_guard import run_with_fifo_guard
 from delegate.runner.git.program import Git, GitFailed
-from delegate.runner.workspaces.classify import Odd, Oddity, sort_out
-from delegate.runner.workspaces.history import agents_history
-from delegate.runner.workspaces.scratch import Clean, clean_repository
+from delegate.runner.workspaces.classify import SkippedPath, SkipReason, classify_paths
+from delegate.runner.workspaces.history import read_agent_history
+from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
@@ -38,107 +38,111 @@ class Snapshot:
     descends: bool  # the head has the base among its ancestors
     problem: str | None  # why the agent's own commits cannot be kept
     dirty: tuple[str, ...]  # what is not in the agent's last commit, as text for people
-    odd: tuple[Odd, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
 
 
-async def take(git: Git, workspace: Workspace) -> Snapshot:
+async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
     """Read-only for the agent's worktree; new objects go to the kept repository."""
     if not stat.S_ISDIR(workspace.tree.lstat().st_mode):
         raise GitFailed(("ls-files",), None, "the worktree was replaced by something else")
-    async with clean_repository(git, workspace) as clean:
-        history = await agents_history(clean, workspace)
-        await start_index(clean, workspace, history.head)
-        staged = await stage(clean)
-        tree = (await clean.git("write-tree")).decode().strip()
+    async with scratch_repository(git, workspace) as scratch:
+        history = await read_agent_history(scratch, workspace)
+        await start_index(scratch, workspace, history.head)
+        staged = await stage(scratch)
+        tree = (await scratch.git("write-tree")).decode().strip()
     return Snapshot(
         tree=tree,
         head=history.head,
         descends=history.descends,
         problem=history.problem,
         dirty=tuple(path.decode(errors="replace") for path in staged.paths),
-        odd=staged.odd,
+        skipped=staged.skipped,
     )
 
 
-async def start_index(clean: Clean, workspace: Workspace, head: str | None) -> None:
+async def start_index(scratch: ScratchRepository, workspace: Workspace, head: str | None) -> None:
     """The files as they were checked out, and as far as the agent committed, as it committed them."""
     base = workspace.base.commit
     try:
         # With its time: git compares the content of files that are as young as the index, and only of those.
-        shutil.copy2(workspace.saved_index, clean.index)
+        shutil.copy2(workspace.saved_index, scratch.index)
     except FileNotFoundError:
-        await clean.git("read-tree", head or base)
+        await scratch.git("read-tree", head or base)
         return
     if head is not None and head != base:
         # The agent may have committed what is ignored. Index only: the worktree is not compared yet.
-        await clean.git("read-tree", "-i", "-m", head)
+        await scratch.git("read-tree", "-i", "-m", head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedPaths:
     paths: tuple[bytes, ...]  # that the index now has as they are in the worktree, in order
-    odd: tuple[Odd, ...]
-    left: tuple[bytes, ...]  # other names that git listed; what lies there is not in the index
+    skipped: tuple[SkippedPath, ...]
+    unstaged: tuple[bytes, ...]  # other names that git listed; what lies there is not in the index
 
 
-async def stage(clean: Clean) -> Staged:
+async def stage(scratch: ScratchRepository) -> StagedPaths:
     """Put what has changed in the worktree into the index."""
-    listed = await unless_trapped(clean.tree, clean.git(*LISTING, tree=True))
-    found = await anyio.to_thread.run_sync(sort_out, clean.tree, listed)
-    gitlinks = await _gitlinks_among(clean, found.directories)
+    listed = await run_with_fifo_guard(scratch.tree, scratch.git(*LISTING, tree=True))
+    found = await anyio.to_thread.run_sync(classify_paths, scratch.tree, listed)
+    gitlinks = await _gitlinks_among(scratch, found.directories)
     gone = [*found.gone, *(path for path in found.directories if path not in gitlinks)]
     if gone:
-        await clean.git("update-index", "-z", "--force-remove", "--stdin", input=_lines(gone), tree=True)
-    filtered = await stored_through_filters(clean, found.changed)
+        await scratch.git("update-index", "-z", "--force-remove", "--stdin", input=_join_paths(gone), tree=True)
+    filtered = await find_filtered_paths(scratch, found.changed)
     changed = [path for path in found.changed if path not in filtered]
     if changed:
-        taking = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-        await unless_trapped(clean.tree, clean.git(*taking, input=_lines(changed), tree=True))
-    odd = (*found.odd, *_odd(gitlinks, Oddity.NESTED), *_odd(sorted(filtered), Oddity.FILTERED))
+        arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
+        await run_with_fifo_guard(scratch.tree, scratch.git(*arguments, input=_join_paths(changed), tree=True))
+    skipped = (
+        *found.skipped,
+        *_skipped_paths(gitlinks, SkipReason.NESTED),
+        *_skipped_paths(sorted(filtered), SkipReason.FILTERED),
+    )
     paths = tuple(sorted([*changed, *gone]))
     names = {entry[2:].rstrip(b"/") for entry in listed.split(b"\0") if entry}
-    return Staged(paths=paths, odd=odd, left=tuple(sorted(names.difference(paths))))
+    return StagedPaths(paths=paths, skipped=skipped, unstaged=tuple(sorted(names.difference(paths))))
 
 
-async def _gitlinks_among(clean: Clean, directories: tuple[bytes, ...]) -> list[bytes]:
+async def _gitlinks_among(scratch: ScratchRepository, directories: tuple[bytes, ...]) -> list[bytes]:
     """Which of the tracked names that are directories now are submodules, and not files that became directories."""
     if not directories:
         return []
-    links = await gitlinks(clean)
+    links = await gitlinks(scratch)
     return [path for path in directories if path in links]
 
 
-async def gitlinks(clean: Clean) -> dict[bytes, str]:
+async def gitlinks(scratch: ScratchRepository) -> dict[bytes, str]:
     """The submodules that the index has, each with its commit."""
-    pairs = (entry.partition(b"\t") for entry in (await clean.git("ls-files", "-z", "--stage")).split(b"\0"))
+    pairs = (entry.partition(b"\t") for entry in (await scratch.git("ls-files", "-z", "--stage")).split(b"\0"))
     return {path: meta.split()[1].decode() for meta, _, path in pairs if meta.startswith(GITLINK)}
 
 
-def _odd(paths: Sequence[bytes], kind: Oddity) -> list[Odd]:
-    return [Odd(path=path.decode(errors="replace"), kind=kind) for path in paths]
+def _skipped_paths(paths: Sequence[bytes], kind: SkipReason) -> list[SkippedPath]:
+    return [SkippedPath(path=path.decode(errors="replace"), kind=kind) for path in paths]
 
 
-def _lines(paths: Sequence[bytes]) -> bytes:
+def _join_paths(paths: Sequence[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
 ATTRIBUTES_MAX = 1024 * 1024  # bytes of one file
-STORING = re.compile(rb"lfs|.*crypt.*", re.I)
+STORAGE_FILTERS = re.compile(rb"lfs|.*crypt.*", re.I)
 
 
-async def stored_through_filters(clean: Clean, paths: Sequence[bytes]) -> frozenset[bytes]:
+async def find_filtered_paths(scratch: ScratchRepository, paths: Sequence[bytes]) -> frozenset[bytes]:
     """Which of these are there, and would have to go through such a program."""
-    if not await anyio.to_thread.run_sync(_mentions_filters, clean.tree, paths):
+    if not await anyio.to_thread.run_sync(_mentions_filters, scratch.tree, paths):
         return frozenset()
     asked = b"".join(path + b"\0" for path in paths)
-    asking = clean.git("check-attr", "-z", "--stdin", "filter", input=asked, tree=True)
-    answer = await unless_trapped(clean.tree, asking)
-    return await anyio.to_thread.run_sync(_present, clean.tree, answer)
+    command = scratch.git("check-attr", "-z", "--stdin", "filter", input=asked, tree=True)
+    answer = await run_with_fifo_guard(scratch.tree, command)
+    return await anyio.to_thread.run_sync(_existing_filtered_paths, scratch.tree, answer)
 
 
-def _present(tree: Path, answer: bytes) -> frozenset[bytes]:
+def _existing_filtered_paths(tree: Path, answer: bytes) -> frozenset[bytes]:
     fields = answer.split(b"\0")  # path, attribute and value in turn
-    named = (path for path, value in zip(fields[0::3], fields[2::3], strict=False) if STORING.fullmatch(value))
+    named = (path for path, value in zip(fields[0::3], fields[2::3], strict=False) if STORAGE_FILTERS.fullmatch(value))
     return frozenset(path for path in named if os.path.lexists(os.fsencode(tree) + b"/" + path))
 
 
@@ -150,5 +154,5 @@ def _mentions_filters(tree: Path, paths: Sequence[bytes]) -> bool:
         while parent not in directories:
             directories.add(parent)
             parent = parent.rpartition(b"/")[0]
-    places = (tree / os.fsdecode(directory) / ".gitattributes" for directory in directories)
-    return any("filter" in read_small(place, ATTRIBUTES_MAX) for place in places)
+    files = (tree / os.fsdecode(directory) / ".gitattributes" for directory in directories)
+    return any("filter" in read_small(file, ATTRIBUTES_MAX) for file in files)

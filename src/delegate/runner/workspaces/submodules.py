@@ -9,13 +9,13 @@ from pathlib import Path
 
 import anyio
 
-from delegate.runner.git.bare import is_directory, read_refs, read_small, write_real
-from delegate.runner.git.fifo_guard import unless_trapped
+from delegate.runner.git.bare import is_directory, read_refs, read_small, write_new_file
+from delegate.runner.git.fifo_guard import run_with_fifo_guard
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import remove
-from delegate.runner.workspaces.history import COPY_PATIENCE
-from delegate.runner.workspaces.saving import settle_kept
-from delegate.runner.workspaces.scratch import Clean, borrowed, clean_repository
+from delegate.runner.workspaces.history import COPY_TIMEOUT
+from delegate.runner.workspaces.saving import reset_kept_repository
+from delegate.runner.workspaces.scratch import ScratchRepository, format_alternates, scratch_repository
 from delegate.runner.workspaces.snapshot import LISTING, gitlinks
 from delegate.runner.workspaces.worktrees import Workspace
 
@@ -25,7 +25,7 @@ CONFIG_MAX = 1024 * 1024
 WORKTREE = re.compile(rb"^\s*worktree\s*=.*\n", re.MULTILINE)
 
 
-async def settle_submodules(git: Git, workspace: Workspace) -> bool:
+async def embed_submodules(git: Git, workspace: Workspace) -> bool:
     """Empty the directories of submodules that are as the base has them; give the others their repositories.
 
     A directory that comes back later with a pointer to a repository that is gone would stop every git command there.
@@ -34,24 +34,24 @@ async def settle_submodules(git: Git, workspace: Workspace) -> bool:
     if not _may_have_any(workspace):
         return True
     is_untouched = True
-    settle_kept(workspace)
-    async with clean_repository(git, workspace) as clean:
-        await clean.git("read-tree", workspace.base.commit)
-        for name, commit in (await gitlinks(clean)).items():
+    reset_kept_repository(workspace)
+    async with scratch_repository(git, workspace) as scratch:
+        await scratch.git("read-tree", workspace.base.commit)
+        for name, commit in (await gitlinks(scratch)).items():
             directory = workspace.tree / os.fsdecode(name)
             if not is_directory(directory) or not directory.resolve().is_relative_to(workspace.tree):
                 continue
-            if await _is_untouched(clean, workspace, directory, commit):
+            if await _is_untouched(scratch, workspace, directory, commit):
                 await anyio.to_thread.run_sync(remove, directory.parent, directory.name)
                 directory.mkdir()
             else:
-                await anyio.to_thread.run_sync(_take_in_repositories, workspace, directory)
+                await anyio.to_thread.run_sync(_embed_repositories, workspace, directory)
                 is_untouched = is_untouched and not any(directory.iterdir())
     return is_untouched
 
 
 def _may_have_any(workspace: Workspace) -> bool:
-    return any(os.path.lexists(place) for place in (*_modules(workspace), workspace.tree / ".gitmodules"))
+    return any(os.path.lexists(path) for path in (*_modules(workspace), workspace.tree / ".gitmodules"))
 
 
 def _modules(workspace: Workspace) -> tuple[Path, Path]:
@@ -59,27 +59,27 @@ def _modules(workspace: Workspace) -> tuple[Path, Path]:
     return workspace.index.parent / "modules", workspace.git_dir / "modules"
 
 
-async def _is_untouched(clean: Clean, workspace: Workspace, directory: Path, commit: str) -> bool:
+async def _is_untouched(scratch: ScratchRepository, workspace: Workspace, directory: Path, commit: str) -> bool:
     """Whether nothing is there but the files of that commit, and no commit that is not at its remote."""
     repository = _repository_of(workspace, directory)
     if repository is None or not _has_nothing_else(repository, commit):
         return False
     seen = {
-        "GIT_INDEX_FILE": str(clean.directory / f"index-{commit}"),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": borrowed(repository / "objects"),
+        "GIT_INDEX_FILE": str(scratch.directory / f"index-{commit}"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(repository / "objects"),
     }
-    inner = replace(clean, tree=directory, env={**clean.env, **seen})
+    inner = replace(scratch, tree=directory, env={**scratch.env, **seen})
     try:
-        with anyio.fail_after(COPY_PATIENCE.total_seconds()):  # a pipe among its objects would block for ever
+        with anyio.fail_after(COPY_TIMEOUT.total_seconds()):  # a pipe among its objects would block for ever
             await inner.git("read-tree", commit)
-            if await unless_trapped(directory, inner.git(*LISTING, tree=True)):
+            if await run_with_fifo_guard(directory, inner.git(*LISTING, tree=True)):
                 return False
             below = await gitlinks(inner)
     except (GitFailed, TimeoutError):
         return False
     found = {directory / os.fsdecode(name): inner_commit for name, inner_commit in below.items()}
     checked_out = {path: of for path, of in found.items() if is_directory(path) and any(path.iterdir())}
-    return all([await _is_untouched(clean, workspace, path, of) for path, of in checked_out.items()])
+    return all([await _is_untouched(scratch, workspace, path, of) for path, of in checked_out.items()])
 
 
 def _has_nothing_else(repository: Path, commit: str) -> bool:
@@ -103,7 +103,7 @@ def _repository_of(workspace: Workspace, directory: Path) -> Path | None:
     return path if is_below and is_directory(path / "objects") else None
 
 
-def _take_in_repositories(workspace: Workspace, directory: Path) -> None:
+def _embed_repositories(workspace: Workspace, directory: Path) -> None:
     """Put each repository into its submodule, as git itself did in former times: so the two stay together."""
     for parent, _, names in os.walk(directory, topdown=False):
         if ".git" in names:
@@ -111,6 +111,6 @@ def _take_in_repositories(workspace: Workspace, directory: Path) -> None:
             repository = _repository_of(workspace, inner)
             if repository is not None:
                 config = read_small(repository / "config", CONFIG_MAX).encode(errors="surrogateescape")
-                write_real(repository / "config", WORKTREE.sub(b"", config))
+                write_new_file(repository / "config", WORKTREE.sub(b"", config))
                 remove(inner, ".git")
                 repository.rename(inner / ".git")

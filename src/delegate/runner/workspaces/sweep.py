@@ -12,31 +12,31 @@ from pathlib import Path
 
 import anyio
 
-from delegate.config.home_files import hold
+from delegate.config.home_files import acquire_lock
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.runner.git.bare import is_directory
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import is_rest, remove
 from delegate.runner.workspaces.closing import (
-    WORTH_KEEPING,
+    KEPT_ENTRIES,
     close,
-    contain,
     finish_removal,
     has_remains,
-    removed,
+    make_self_contained,
+    remove_workspace,
     workspace_of,
 )
-from delegate.runner.workspaces.journal import State, read_journal
+from delegate.runner.workspaces.journal import WorkspaceState, read_journal
 from delegate.runner.workspaces.kept import discard, list_kept
-from delegate.runner.workspaces.locks import Held, is_busy, take_directory
+from delegate.runner.workspaces.locks import DirectoryLock, is_busy, lock_directory
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of, tidy
 from delegate.runner.workspaces.saving import last_saved
 from delegate.runner.workspaces.worktrees import Workspace
 
 log = logging.getLogger(__name__)
 
-FIRST_DAY = timedelta(days=1)  # however little room there is, a person gets this long to fetch their work
+KEEP_MIN = timedelta(days=1)  # however little room there is, a person gets this long to fetch their work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,16 @@ class SalvageLimits:
 
 async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: SalvageLimits, now: datetime) -> None:
     """Finish what was begun, and close the workspaces of lineages that nothing is to be done for any more."""
-    for root in await anyio.to_thread.run_sync(_found, home):
-        with _passed_over(root):
+    for root in await anyio.to_thread.run_sync(_list_workspaces, home):
+        with _log_and_continue(root):
             await _sweep_one(git, home, root, is_live)
-    await anyio.to_thread.run_sync(_limit, home, limits, now)
-    await anyio.to_thread.run_sync(_remove_half_mirrors, home)
+    await anyio.to_thread.run_sync(_apply_limits, home, limits, now)
+    await anyio.to_thread.run_sync(_remove_partial_mirrors, home)
     await tidy(git, home)
 
 
 @contextmanager
-def _passed_over(path: Path) -> Iterator[None]:
+def _log_and_continue(path: Path) -> Iterator[None]:
     """One entry that cannot be dealt with must not stop the others, nor the runner."""
     try:
         yield
@@ -66,7 +66,7 @@ def _passed_over(path: Path) -> Iterator[None]:
         log.warning("not swept", extra={"path": str(path), "why": str(problem)})
 
 
-def _found(home: Home) -> list[Path]:
+def _list_workspaces(home: Home) -> list[Path]:
     """Directories only: links, and files that nobody of us makes here, are removed at sight."""
     if not home.workspaces.is_dir():
         return []
@@ -75,7 +75,7 @@ def _found(home: Home) -> list[Path]:
         if is_directory(path):
             found.append(path)
         else:
-            with _passed_over(path):
+            with _log_and_continue(path):
                 remove(path.parent, path.name)
     return found
 
@@ -84,71 +84,73 @@ async def _sweep_one(git: Git, home: Home, root: Path, is_live: Callable[[str], 
     if is_rest(root):
         await anyio.to_thread.run_sync(remove, root.parent, root.name)
         return
-    lock = take_directory(root)
+    lock = lock_directory(root)
     if lock is None:
         return  # somebody is at work there
     found = read_journal(root)
-    is_ready = found is not None and found.state is State.READY
-    if found is not None and is_ready and not is_live(found.lineage) and not await _busy(root):
+    is_ready = found is not None and found.state is WorkspaceState.READY
+    if found is not None and is_ready and not is_live(found.lineage) and not await _is_busy(root):
         await close(git, home, workspace_of(home, root, found, lock), pushed=found.pushed)
         return
     try:
-        if not is_ready and not await _busy(root):
-            await _tidied(git, home, root, lock, is_live)
+        if not is_ready and not await _is_busy(root):
+            await _finish_interrupted(git, home, root, lock, is_live)
     finally:
-        lock.let_go()
+        lock.release()
 
 
-async def _busy(root: Path) -> bool:
+async def _is_busy(root: Path) -> bool:
     return await anyio.to_thread.run_sync(is_busy, root)
 
 
-async def _tidied(git: Git, home: Home, root: Path, lock: Held, is_live: Callable[[str], bool]) -> None:
+async def _finish_interrupted(
+    git: Git, home: Home, root: Path, lock: DirectoryLock, is_live: Callable[[str], bool]
+) -> None:
     """Finish a creation or a removal that was interrupted."""
     found = read_journal(root)
     if found is None:
         await anyio.to_thread.run_sync(_remove_if_empty, root)
-    elif found.state is State.REMOVING:
+    elif found.state is WorkspaceState.REMOVING:
         await anyio.to_thread.run_sync(finish_removal, home, root, found.is_kept)
     else:
-        await _unmake(git, home, workspace_of(home, root, found, lock), is_live)
+        await _undo_creation(git, home, workspace_of(home, root, found, lock), is_live)
 
 
 def _remove_if_empty(root: Path) -> None:
     """The journal comes before anything else; if it is gone from beside a tree, a person has to look."""
-    if any(os.path.lexists(root / name) for name in ("tree", *WORTH_KEEPING)):
+    if any(os.path.lexists(root / name) for name in ("tree", *KEPT_ENTRIES)):
         log.warning("workspace without a journal", extra={"workspace": str(root)})
     else:
         remove(root.parent, root.name)
 
 
-async def _unmake(git: Git, home: Home, workspace: Workspace, is_live: Callable[[str], bool]) -> None:
+async def _undo_creation(git: Git, home: Home, workspace: Workspace, is_live: Callable[[str], bool]) -> None:
     """No agent has worked in the tree; what attempts before left beside it is for the next one, or for a person."""
-    is_kept = last_saved(workspace.kept) is not None or has_remains(workspace.root)
+    is_kept = last_saved(workspace.kept_repository) is not None or has_remains(workspace.root)
     if is_kept and is_live(workspace.lineage):
         return
-    files = await contain(git, workspace) if is_kept else 0
-    await removed(home, workspace, is_kept=is_kept, files=files)
+    files = await make_self_contained(git, workspace) if is_kept else 0
+    await remove_workspace(home, workspace, is_kept=is_kept, files=files)
 
 
-def _limit(home: Home, limits: SalvageLimits, now: datetime) -> None:
+def _apply_limits(home: Home, limits: SalvageLimits, now: datetime) -> None:
     kept = sorted(list_kept(home), key=lambda one: one.at)
     total = sum(one.size for one in kept)
     for one in kept:
-        is_in_the_way = total > limits.size and one.at < now - FIRST_DAY
+        is_in_the_way = total > limits.size and one.at < now - KEEP_MIN
         if is_in_the_way or one.at < now - limits.age:
-            with _passed_over(home.salvage / one.lineage):
+            with _log_and_continue(home.salvage / one.lineage):
                 discard(home, one)
                 total -= one.size
                 what = {"lineage": one.lineage, "bytes": one.size, "at": one.at.isoformat()}
                 log.warning("kept work dropped", extra=what)
 
 
-def _remove_half_mirrors(home: Home) -> None:
+def _remove_partial_mirrors(home: Home) -> None:
     for path in home.mirrors.glob(".*.*"):
         key = path.name[1:].rpartition(".")[0]
-        with _passed_over(path):
-            lock = hold(lock_of(mirror_of(home, key)), 0)
+        with _log_and_continue(path):
+            lock = acquire_lock(lock_of(mirror_of(home, key)), 0)
             if lock is None:
                 continue  # somebody is making it
             try:

@@ -13,13 +13,13 @@ from delegate.preferences.repofile import RepoFile
 from delegate.runner.agents.base import Agent
 from delegate.runner.git.bare import remote_config, write_bare
 from delegate.runner.git.program import Git
-from delegate.runner.workspaces.locks import Held
+from delegate.runner.workspaces.locks import DirectoryLock
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 from delegate.wire.runners import Assignment
 
 # Nothing of the repository runs by itself while it is being removed.
-QUIET = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+NO_MAINTENANCE_CONFIG = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Workspace:
     mirror: Path  # the bare repository that objects are borrowed from
     base: Base
     branch: str
-    lock: Held  # keeps other runners away, until `close` or `leave`
+    lock: DirectoryLock  # keeps other runners away, until `close` or `leave`
 
     @property
     def tree(self) -> Path:
@@ -50,7 +50,7 @@ class Workspace:
         return self.git_dir / "worktrees" / self.tree.name / "index"
 
     @property
-    def kept(self) -> Path:
+    def kept_repository(self) -> Path:
         """Our bare repository: what was saved, and the objects of every snapshot and publish commit."""
         return self.root / "kept.git"
 
@@ -60,7 +60,7 @@ class Workspace:
         return self.root / "saved.index"
 
     @property
-    def carried(self) -> Path:
+    def carried_excludes(self) -> Path:
         """Ignore lines for the files that came from the user's checkout: no snapshot may hold them.
 
         Whoever makes a snapshot uses the file as `info/exclude` of its own repository; it is missing when none came.
@@ -74,7 +74,7 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class PreparedWorkspace:
     assignment: Assignment  # with what the repository's file decided
     repofile: RepoFile
     agent: Agent
@@ -88,7 +88,7 @@ def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) 
         branch=workspace.branch,
         alternates=workspace.alternates,
         refs={**refs, f"refs/heads/{workspace.branch}": start},
-        config=QUIET + remote_config(workspace.repository.url),
+        config=NO_MAINTENANCE_CONFIG + remote_config(workspace.repository.url),
     )
     remote_head = workspace.git_dir / "refs" / "remotes" / "origin" / "HEAD"
     remote_head.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ async def check_out(git: Git, workspace: Workspace) -> None:
     failpoint("workspace.tree_made")
 
 
-def keep_index(workspace: Workspace) -> None:
+def save_index(workspace: Workspace) -> None:
     """Put aside the index of the checkout, with its time: git mistrusts files that are as young as their index."""
     scratch = workspace.saved_index.with_suffix(".new")
     shutil.copy2(workspace.index, scratch)
@@ -117,6 +117,6 @@ def keep_index(workspace: Workspace) -> None:
     failpoint("workspace.index_kept")
 
 
-def leave(workspace: Workspace) -> None:
+def release_workspace(workspace: Workspace) -> None:
     """Let go of a workspace as it is; another attempt of its lineage takes it over, or a sweep removes it."""
-    workspace.lock.let_go()
+    workspace.lock.release()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from delegate.config.home_files import write_private
 from delegate.errors import DelegateError
 from delegate.model import Checkpoint, Outcome
-from delegate.runner.agents.lines import storable
+from delegate.runner.agents.lines import make_storable
 from delegate.runner.lease import Lease
 from delegate.runner.secrets.redaction import Redaction
 from delegate.states import AttemptState, Reason, waits_for_answer
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 MESSAGE_MAX = 10_000
 LINE_MAX = 1_000  # characters; a path may have four times as many
-NOTE = "end.json"
+END_FILE = "end.json"
 
-End = FinishRequest | ReleaseRequest
+EndRequest = FinishRequest | ReleaseRequest
 OUTCOMES: dict[AttemptState, Literal["completed", "failed", "cancelled", "waiting"]] = {
     AttemptState.COMPLETED: "completed",
     AttemptState.FAILED: "failed",
@@ -35,7 +35,7 @@ OUTCOMES: dict[AttemptState, Literal["completed", "failed", "cancelled", "waitin
 }
 
 
-class Note(BaseModel):
+class SavedEnd(BaseModel):
     finish: FinishRequest | None = None
     release: ReleaseRequest | None = None
 
@@ -46,7 +46,7 @@ def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
         next_seq=assignment.next_seq,  # known only when everything is spooled
         outcome="parked" if outcome.not_before is not None else OUTCOMES[outcome.state],
         reason=outcome.reason,
-        message=storable(outcome.message, MESSAGE_MAX),
+        message=make_storable(outcome.message, MESSAGE_MAX),
         exit_code=outcome.exit_code,
         session_id=outcome.session_id,
         not_before=outcome.not_before,
@@ -58,20 +58,20 @@ def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
 
 
 def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
-    error = None if checkpoint.error is None else storable(checkpoint.error, MESSAGE_MAX)
+    error = None if checkpoint.error is None else make_storable(checkpoint.error, MESSAGE_MAX)
     files = file_names(checkpoint.dirty_files)
     return CheckpointView.model_validate({**asdict(checkpoint), "error": error, "dirty_files": files})
 
 
 def file_names(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else [storable(name, LINE_MAX) for name in names]
+    return None if names is None else [make_storable(name, LINE_MAX) for name in names]
 
 
-def told(assignment: Assignment, ended: Outcome | ReleaseRequest) -> End:
+def to_end_request(assignment: Assignment, ended: Outcome | ReleaseRequest) -> EndRequest:
     return finish(assignment, ended) if isinstance(ended, Outcome) else ended
 
 
-def if_asked(ended: Outcome | ReleaseRequest, lease: Lease) -> Outcome | ReleaseRequest:
+def release_if_asked(ended: Outcome | ReleaseRequest, lease: Lease) -> Outcome | ReleaseRequest:
     """An agent that has asked a person has not ended its task by ending its turn, however it did."""
     if lease.asked_at is None or not isinstance(ended, Outcome) or not waits_for_answer(ended.state, ended.reason):
         return ended
@@ -84,42 +84,42 @@ def hand_back(assignment: Assignment, message: str, session_id: str | None = Non
     return ReleaseRequest(fence=assignment.fence, reason=Reason.HANDED_BACK, message=message, session_id=session_id)
 
 
-def loss(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
+def release_as_lost(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
     """Counted: the agent may have done part of its work."""
     return ReleaseRequest(fence=assignment.fence, reason=Reason.LOST_RUNNER, message=message, session_id=session_id)
 
 
-def without_secrets(end: End, redaction: Redaction) -> End:
+def without_secrets(end: EndRequest, redaction: Redaction) -> EndRequest:
     """The same end; a text that outgrew its field by what stands for a secret is cut."""
     clean = redaction.data(end.model_dump())
     try:
         return type(end).model_validate(clean)
     except ValidationError:
-        return type(end).model_validate(_as_long(clean, end.model_dump()))
+        return type(end).model_validate(_truncate_like(clean, end.model_dump()))
 
 
-def _as_long(value: object, before: object) -> object:
+def _truncate_like(value: object, before: object) -> object:
     if isinstance(value, str) and isinstance(before, str):
         return value[: len(before)]
     if isinstance(value, dict) and isinstance(before, dict):
-        return {name: _as_long(value[name], before[name]) for name in before}
+        return {name: _truncate_like(value[name], before[name]) for name in before}
     if isinstance(value, list) and isinstance(before, list):
-        return [_as_long(*pair) for pair in zip(value, before, strict=True)]
+        return [_truncate_like(*pair) for pair in zip(value, before, strict=True)]
     return value
 
 
-def note(spool: Path, end: End) -> None:
+def save_end(spool: Path, end: EndRequest) -> None:
     """A runner that dies before the relay has heard the end tells it after its restart."""
-    noted = Note(finish=end) if isinstance(end, FinishRequest) else Note(release=end)
+    noted = SavedEnd(finish=end) if isinstance(end, FinishRequest) else SavedEnd(release=end)
     try:
-        write_private(spool / NOTE, noted.model_dump_json())
+        write_private(spool / END_FILE, noted.model_dump_json())
     except DelegateError as error:  # the end is still told, only a crash before that would lose it
         log.warning("end not noted", extra={"path": spool, "why": error.message})
 
 
-def noted(spool: Path) -> End | None:
+def load_end(spool: Path) -> EndRequest | None:
     try:
-        found = Note.model_validate_json((spool / NOTE).read_bytes())
+        found = SavedEnd.model_validate_json((spool / END_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
     return found.finish or found.release

@@ -28,17 +28,21 @@ TOOLS = {
     "`--max-budget-usd`": "`maxBudgetUsd`",
 }
 NO_TOOL = re.compile(r"`(?:delegate (?!mcp )|--)[^`]+`")
-OURS = ("why", "advice", "message")  # fields that say what we have to say; all others are repeated as they are
+REWRITTEN_FIELDS = (
+    "why",
+    "advice",
+    "message",
+)  # fields that say what we have to say; all others are repeated as they are
 W = TypeVar("W", bound=Wire)
 
 
-def for_agents(text: str) -> str:
+def rewrite_for_agents(text: str) -> str:
     for command, tool in TOOLS.items():
         text = text.replace(command, tool)
     return NO_TOOL.sub(r"\g<0> (in a shell)", text)
 
 
-def spoken(view: W) -> W:
+def rewrite_view(view: W) -> W:
     """As this door shows what the other one shows to people."""
-    said = {name: getattr(view, name) for name in OURS if name in type(view).model_fields}
-    return view.model_copy(update={name: for_agents(text) for name, text in said.items() if text})
+    texts = {name: getattr(view, name) for name in REWRITTEN_FIELDS if name in type(view).model_fields}
+    return view.model_copy(update={name: rewrite_for_agents(text) for name, text in texts.items() if text})

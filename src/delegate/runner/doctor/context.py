@@ -15,21 +15,23 @@ from anyio import from_thread, lowlevel
 
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.config.values import without_login
-from delegate.errors import shown
-from delegate.runner.agents.base import found_program, users_environment
-from delegate.runner.doctor.findings import Finding, Part
+from delegate.config.values import mask_login
+from delegate.errors import excerpt
+from delegate.runner.agents.base import find_program, users_environment
+from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import GitFailed
-from delegate.runner.process.programs import Done, ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.process.programs import ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 
-PATIENCE = timedelta(seconds=8)  # for one examination; a program in Node takes three on a cold disk, or a busy machine
-NEUTRAL = Path("/")  # no repository, no settings of a project
-WORDS_MAX = 200  # characters of what a program complained about
+EXAMINATION_TIMEOUT = timedelta(
+    seconds=8
+)  # for one examination; a program in Node takes three on a cold disk, or a busy machine
+NEUTRAL_DIRECTORY = Path("/")  # no repository, no settings of a project
+QUOTE_MAX = 200  # characters of what a program complained about
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class DoctorContext:
     settings: Settings
     environ: Mapping[str, str]
     directory: Path  # where the next task would be delegated
@@ -42,34 +44,34 @@ class Case:
         return Home(self.settings.home)
 
     def program(self, command: str) -> str | None:
-        return found_program(command, self.environ)
+        return find_program(command, self.environ)
 
-    def place(self, path: Path) -> str:
+    def display_path(self, path: Path) -> str:
         """A path as a person would write it."""
         user = self.environ.get("HOME", "")
         with suppress(ValueError):
-            return str(Path("~", path.relative_to(user))) if user not in {"", "/"} else shown(path)
-        return shown(path)
+            return str(Path("~", path.relative_to(user))) if user not in {"", "/"} else excerpt(path)
+        return excerpt(path)
 
-    async def run(self, *argv: str, cwd: Path = NEUTRAL) -> Done:
+    async def run(self, *argv: str, cwd: Path = NEUTRAL_DIRECTORY) -> ProgramResult:
         """A program in the user's own environment, but without Delegate's secrets."""
-        return await run_program(argv, cwd=cwd, env=users_environment(self.environ), timeout=PATIENCE)
+        return await run_program(argv, cwd=cwd, env=users_environment(self.environ), timeout=EXAMINATION_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    part: Part
+    section: DoctorSection
     subject: str
-    look: Callable[[], Awaitable[list[Finding]]]
-    patience: timedelta = PATIENCE
+    run: Callable[[], Awaitable[list[Finding]]]
+    timeout: timedelta = EXAMINATION_TIMEOUT
 
 
-async def examined(examinations: list[Examination]) -> list[Finding]:
+async def run_examinations(examinations: list[Examination]) -> list[Finding]:
     """All of them at once, each within its time; the findings are in the order of the examinations."""
     found: list[list[Finding]] = [[] for _ in examinations]
 
     async def one(number: int, examination: Examination) -> None:
-        found[number] = await _bounded(examination)
+        found[number] = await _run_with_timeout(examination)
 
     async with anyio.create_task_group() as group:
         for number, examination in enumerate(examinations):
@@ -77,18 +79,18 @@ async def examined(examinations: list[Examination]) -> list[Finding]:
     return [finding for findings in found for finding in findings]
 
 
-async def _bounded(examination: Examination) -> list[Finding]:
-    part, subject, seconds = examination.part, examination.subject, examination.patience.total_seconds()
+async def _run_with_timeout(examination: Examination) -> list[Finding]:
+    section, subject, seconds = examination.section, examination.subject, examination.timeout.total_seconds()
     try:
         with anyio.fail_after(seconds):
-            return await examination.look()
+            return await examination.run()
     except (TimeoutError, ProgramTimedOut):
-        return [part.warning(subject, f"gave no answer within {seconds:g} s")]
+        return [section.warning(subject, f"gave no answer within {seconds:g} s")]
     except (OSError, GitFailed, ProgramMissing) as problem:
-        return [part.warning(subject, f"could not be examined: {told(str(problem))}")]
+        return [section.warning(subject, f"could not be examined: {quote_line(str(problem))}")]
 
 
-async def aside(work: Callable[[], Result]) -> Result:
+async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
     """Do blocking work in a thread that nobody has to wait for: a disk or a name server may never answer."""
     token, done = lowlevel.current_token(), anyio.Event()
     results: list[Result] = []
@@ -110,17 +112,17 @@ async def aside(work: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def told(words: str) -> str:
+def quote_line(text: str) -> str:
     """A program's own words in a finding: on one line, cut, and without a login that stands in an address."""
-    return shown(without_login(" ".join(words.split())), WORDS_MAX)
+    return excerpt(mask_login(" ".join(text.split())), QUOTE_MAX)
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def pluralize(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def spoken_age(age: timedelta) -> str:
+def format_age(age: timedelta) -> str:
     for name, size in (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1))):
         if age >= size:
-            return counted(age // size, name)
-    return counted(max(0, int(age.total_seconds())), "second")
+            return pluralize(age // size, name)
+    return pluralize(max(0, int(age.total_seconds())), "second")

@@ -13,9 +13,9 @@ TOKEN_VARIABLE = "DELEGATE_ASK_TOKEN"  # noqa: S105
 # Not plain `delegate`: under that name a user's own agents may have Delegate's other tools.
 SERVER = "delegate_ask"
 TOOL = "ask_user"
-NAMES = frozenset({f"mcp__{SERVER}__{TOOL}", f"{SERVER}_{TOOL}"})  # by which agents know the tool among all others
+TOOL_NAMES = frozenset({f"mcp__{SERVER}__{TOOL}", f"{SERVER}_{TOOL}"})  # by which agents know the tool among all others
 FILE = "mcp.json"
-WORDS = f"""
+ASK_INSTRUCTIONS = f"""
 You can ask the person who runs you: the tool `{TOOL}` of the MCP server `{SERVER}` passes a question on. Use it only
 for a decision that is theirs to make and that you cannot go on well without; find out or decide everything else
 yourself. Ask all you have to ask at once, then end your turn: the answer comes as your next message, perhaps later.
@@ -23,7 +23,7 @@ yourself. Ask all you have to ask at once, then end your turn: the answer comes 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class AskEndpoint:
     url: str  # of the relay's MCP server
     token: str
     file: Path  # in a directory of the attempt that only the runner's user can read

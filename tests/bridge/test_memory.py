@@ -5,35 +5,35 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.bridge.conversation import bridge
 from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
-from tests.bridge.spoken import bridge
 
 from delegate.bridge import rpc
-from delegate.bridge.client import Output
-from delegate.bridge.courier import QUEUE_BYTES, QUEUE_MAX, Courier
+from delegate.bridge.dispatcher import QUEUE_BYTES, QUEUE_MAX, Dispatcher
+from delegate.bridge.stdio import Output
 
 MIB = 1024 * 1024
 
 
-def courier(home: Path) -> Courier:
-    return Courier({"DELEGATE_HOME": str(home)}, Output(1), lambda *_, **__: None)
+def courier(home: Path) -> Dispatcher:
+    return Dispatcher({"DELEGATE_HOME": str(home)}, Output(1), lambda *_, **__: None)
 
 
-def call(number: int, size: int) -> rpc.Message:
+def call(number: int, size: int) -> rpc.ClientMessage:
     message = {"jsonrpc": "2.0", "id": number, "method": "tools/list", "params": {"text": "x" * size}}
-    return rpc.read(json.dumps(message).encode(), str)
+    return rpc.parse_line(json.dumps(message).encode(), str)
 
 
 def test_the_client_waits_when_large_messages_wait_and_goes_on_when_one_is_taken_back(tmp_path: Path) -> None:
     waiting = courier(tmp_path)
     for number in range(QUEUE_BYTES // MIB - 1):
-        waiting.take(call(number, MIB))
+        waiting.enqueue(call(number, MIB))
     assert not waiting.is_full
 
-    waiting.take(call(100, MIB))
+    waiting.enqueue(call(100, MIB))
     assert waiting.is_full
     cancelled = {"jsonrpc": "2.0", "method": rpc.CANCELLED, "params": {"requestId": 100}}
-    waiting.take(rpc.read(json.dumps(cancelled).encode(), str))
+    waiting.take(rpc.parse_line(json.dumps(cancelled).encode(), str))
 
     assert not waiting.is_full
 
@@ -43,7 +43,7 @@ def test_the_client_waits_when_many_small_messages_wait(tmp_path: Path) -> None:
 
     for number in range(QUEUE_MAX):
         assert not waiting.is_full
-        waiting.take(call(number, 1))
+        waiting.enqueue(call(number, 1))
 
     assert waiting.is_full
 

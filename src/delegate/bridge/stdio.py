@@ -9,18 +9,18 @@ from collections import deque
 from delegate.bridge import rpc
 
 LINE_MAX = 4 * 1024 * 1024  # bytes; more than the relay takes
-KEPT_OF_LONG = 512  # bytes of each end of a line that is too long: its id stands there
-PIECE = 64 * 1024
-BACKLOG = 1024 * 1024  # bytes that may wait for a client that does not read
+LONG_LINE_KEPT = 512  # bytes of each end of a line that is too long: its id stands there
+READ_SIZE = 64 * 1024
+OUTPUT_BUFFER_MAX = 1024 * 1024  # bytes that may wait for a client that does not read
 
 
-class TooLong:
+class OversizedLine:
     """A line of which only the two ends were kept."""
 
     __slots__ = ("id",)
 
     def __init__(self, start: bytes, end: bytes) -> None:
-        self.id = rpc.id_of_ends(start, end)
+        self.id = rpc.find_id(start, end)
 
 
 class Input:
@@ -33,32 +33,32 @@ class Input:
         self._start = b""  # of the line that has become too long; empty while none has
         self._end = b""
 
-    def feed(self, data: bytes) -> list[bytes | TooLong]:
+    def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """The lines that are whole now."""
         *whole, rest = data.split(b"\n")
-        found: list[bytes | TooLong] = []
+        found: list[bytes | OversizedLine] = []
         for piece in whole:
             self._add(piece)
-            found.append(self._taken())
+            found.append(self._take_line())
         self._add(rest)
         return [line for line in found if not isinstance(line, bytes) or line.strip()]
 
-    def last(self) -> list[bytes | TooLong]:
+    def flush(self) -> list[bytes | OversizedLine]:
         """What stands after the last line end, when no more will come."""
         return self.feed(b"\n")
 
     def _add(self, piece: bytes) -> None:
         if self._start:
-            self._end = (self._end + piece)[-KEPT_OF_LONG:]
+            self._end = (self._end + piece)[-LONG_LINE_KEPT:]
             return
         self._held += piece
         if len(self._held) > LINE_MAX:
-            self._start, self._end = bytes(self._held[:KEPT_OF_LONG]), bytes(self._held[-KEPT_OF_LONG:])
+            self._start, self._end = bytes(self._held[:LONG_LINE_KEPT]), bytes(self._held[-LONG_LINE_KEPT:])
             self._held = bytearray()
 
-    def _taken(self) -> bytes | TooLong:
+    def _take_line(self) -> bytes | OversizedLine:
         if self._start:
-            long = TooLong(self._start, self._end)
+            long = OversizedLine(self._start, self._end)
             self._start = self._end = b""
             return long
         line = bytes(self._held)
@@ -76,7 +76,7 @@ class Output:
         self.waiting = 0  # bytes
         self._lines: deque[bytes] = deque()
 
-    def say(self, line: bytes) -> None:
+    def enqueue(self, line: bytes) -> None:
         """One message; a line end inside it would be two lines, and JSON has them only between its words."""
         if b"\n" in line or b"\r" in line:
             line = line.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -90,7 +90,7 @@ class Output:
 
     @property
     def is_full(self) -> bool:
-        return self.waiting > BACKLOG
+        return self.waiting > OUTPUT_BUFFER_MAX
 
     def write(self) -> None:
         """As much as the pipe surely takes without waiting, once `poll` said that it takes something."""

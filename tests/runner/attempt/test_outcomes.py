@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from delegate.model import Change, Checkpoint, Outcome, Result
-from delegate.runner.attempt import outcome as ends
+from delegate.runner.attempt import outcomes
 from delegate.runner.secrets.redaction import Redactor
 from delegate.states import AttemptState, Reason
 from delegate.wire.basics import PATCH_MAX
@@ -25,7 +25,7 @@ ASSIGNMENT = Assignment(
 
 
 def clean(outcome: Outcome) -> FinishRequest:
-    end = ends.without_secrets(ends.finish(ASSIGNMENT, outcome), Redactor({"TOKEN": SECRET.encode()}).begin())
+    end = outcomes.without_secrets(outcomes.finish(ASSIGNMENT, outcome), Redactor({"TOKEN": SECRET.encode()}).begin())
     assert isinstance(end, FinishRequest)
     return end
 
@@ -64,13 +64,13 @@ def test_an_end_that_outgrew_its_fields_is_cut() -> None:
 def test_an_end_without_secrets_is_the_same_end() -> None:
     outcome = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done", result=Result(summary="x"))
 
-    assert clean(outcome) == ends.finish(ASSIGNMENT, outcome)
+    assert clean(outcome) == outcomes.finish(ASSIGNMENT, outcome)
 
 
 def test_names_and_words_of_any_length_are_cut_to_what_the_relay_takes() -> None:
     long = Checkpoint(error="e\0" * 10_000, dirty_files=("d/" * 2_000, "plain.py"))
 
-    end = ends.finish(
+    end = outcomes.finish(
         ASSIGNMENT, Outcome(state=AttemptState.FAILED, reason=Reason.SETUP_ERROR, message="m" * 20_000, checkpoint=long)
     )
 

@@ -32,7 +32,7 @@ from acp.schema import (
 from pydantic import BaseModel
 
 from delegate import __version__
-from delegate.runner.agents.asking import SERVER, Asking
+from delegate.runner.agents.ask_tool import SERVER, AskEndpoint
 
 METHOD_NOT_FOUND = -32601
 
@@ -49,27 +49,27 @@ def initialize(number: int) -> bytes:
     return _request(number, "initialize", request)
 
 
-def new_session(number: int, cwd: str, asking: Asking | None) -> bytes:
-    return _request(number, "session_new", NewSessionRequest(cwd=cwd, mcp_servers=_servers(asking)))
+def new_session(number: int, cwd: str, ask_endpoint: AskEndpoint | None) -> bytes:
+    return _request(number, "session_new", NewSessionRequest(cwd=cwd, mcp_servers=_servers(ask_endpoint)))
 
 
-def load_session(number: int, session: str, cwd: str, asking: Asking | None) -> bytes:
+def load_session(number: int, session: str, cwd: str, ask_endpoint: AskEndpoint | None) -> bytes:
     """Continue a session; the agent first tells all of it again."""
-    request = LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(asking))
+    request = LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(ask_endpoint))
     return _request(number, "session_load", request)
 
 
-def resume_session(number: int, session: str, cwd: str, asking: Asking | None) -> bytes:
+def resume_session(number: int, session: str, cwd: str, ask_endpoint: AskEndpoint | None) -> bytes:
     """Continue a session without hearing it again; not every agent can."""
-    request = ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(asking))
+    request = ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(ask_endpoint))
     return _request(number, "session_resume", request)
 
 
-def _servers(asking: Asking | None) -> list[HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio]:
-    if asking is None:
+def _servers(ask_endpoint: AskEndpoint | None) -> list[HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio]:
+    if ask_endpoint is None:
         return []
-    headers = [HttpHeader(name="Authorization", value=f"Bearer {asking.token}")]
-    return [HttpMcpServer(type="http", name=SERVER, url=asking.url, headers=headers)]
+    headers = [HttpHeader(name="Authorization", value=f"Bearer {ask_endpoint.token}")]
+    return [HttpMcpServer(type="http", name=SERVER, url=ask_endpoint.url, headers=headers)]
 
 
 def set_mode(number: int, session: str, mode: str) -> bytes:
@@ -90,19 +90,19 @@ def prompt(number: int, session: str, text: str) -> bytes:
 def permission(request_id: object, option: str | None) -> bytes:
     """The answer to a request for permission: the option chosen, or None when there is none to choose."""
     outcome = AllowedOutcome(outcome="selected", option_id=option) if option else DeniedOutcome(outcome="cancelled")
-    return _line({"id": request_id, "result": _plain(RequestPermissionResponse(outcome=outcome))})
+    return _line({"id": request_id, "result": _dump(RequestPermissionResponse(outcome=outcome))})
 
 
-def not_offered(request_id: object, method: str) -> bytes:
+def method_not_found_error(request_id: object, method: str) -> bytes:
     error = {"code": METHOD_NOT_FOUND, "message": f"Delegate does not offer {method}"}
     return _line({"id": request_id, "error": error})
 
 
 def _request(number: int, method: str, params: BaseModel) -> bytes:
-    return _line({"id": number, "method": AGENT_METHODS[method], "params": _plain(params)})
+    return _line({"id": number, "method": AGENT_METHODS[method], "params": _dump(params)})
 
 
-def _plain(message: BaseModel) -> object:
+def _dump(message: BaseModel) -> object:
     return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 

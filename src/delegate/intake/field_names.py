@@ -9,13 +9,13 @@ from delegate.errors import PreferenceConflict, Refused
 
 
 @contextmanager
-def naming(place: str) -> Iterator[None]:
+def prefix_fields(prefix: str) -> Iterator[None]:
     """Refusals name the field as it stands in the whole request."""
     try:
         yield
     except PreferenceConflict as error:
-        raise PreferenceConflict([f"{place}: {problem}" for problem in error.problems]) from error
+        raise PreferenceConflict([f"{prefix}: {problem}" for problem in error.problems]) from error
     except Refused as error:
         if error.field is None:
             raise
-        raise type(error)(**{**error.data, "field": f"{place}.{error.field}"}) from error
+        raise type(error)(**{**error.data, "field": f"{prefix}.{error.field}"}) from error

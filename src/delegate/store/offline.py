@@ -11,12 +11,12 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.model import Task
 from delegate.states import AttemptState
-from delegate.store.database import is_postgres, postgres_engine, sqlite_engine, translated
+from delegate.store.database import is_postgres, postgres_engine, sqlite_engine, translate_error
 from delegate.store.tables import attempt, has_state, task
 from delegate.store.tasks import to_task
 
 
-def tasks_at_work_since(settings: Settings, moment: datetime) -> Sequence[Task]:
+def read_tasks_running_since(settings: Settings, since: datetime) -> Sequence[Task]:
     """Those with an attempt that still runs, or that ended at that moment or later. Blocks."""
     path, url = Home(settings.home).database, settings.database_url
     if not is_postgres(url) and not path.exists():
@@ -24,15 +24,15 @@ def tasks_at_work_since(settings: Settings, moment: datetime) -> Sequence[Task]:
     engine = postgres_engine(url) if is_postgres(url) else sqlite_engine(path, begin="BEGIN")
     try:
         with engine.connect() as connection:
-            return at_work_since(connection, moment)
+            return tasks_running_since(connection, since)
     except exc.DBAPIError as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
     finally:
         engine.dispose()
 
 
-def at_work_since(connection: Connection, moment: datetime) -> Sequence[Task]:
-    is_concerned = or_(has_state(attempt, AttemptState.RUNNING), attempt.c.finished_at >= moment)
+def tasks_running_since(connection: Connection, since: datetime) -> Sequence[Task]:
+    is_concerned = or_(has_state(attempt, AttemptState.RUNNING), attempt.c.finished_at >= since)
     concerned = select(attempt.c.task_id).where(is_concerned)
     rows = connection.execute(select(task).where(task.c.id.in_(concerned)).order_by(task.c.created_at, task.c.id))
     return [to_task(row) for row in rows]

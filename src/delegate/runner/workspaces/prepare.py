@@ -23,23 +23,36 @@ from delegate.model import EffectKind
 from delegate.runner.git.bare import COMMIT, is_directory
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import clear, remove
-from delegate.runner.workspaces.aside import take_back
-from delegate.runner.workspaces.closing import LABELS, WORTH_KEEPING, contain, removed, rescue, workspace_of
-from delegate.runner.workspaces.journal import Journal, State, read_journal, write_journal
-from delegate.runner.workspaces.locks import Held, quiet, take_directory
-from delegate.runner.workspaces.mirrors import Base, Mirror, repaired
+from delegate.runner.workspaces.closing import (
+    KEPT_ENTRIES,
+    METADATA_ENTRIES,
+    make_self_contained,
+    remove_workspace,
+    rescue,
+    workspace_of,
+)
+from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
+from delegate.runner.workspaces.locks import DirectoryLock, lock_directory, wait_until_idle
+from delegate.runner.workspaces.mirrors import Base, Mirror, repair_mirror
 from delegate.runner.workspaces.repositories import SetupProblem
-from delegate.runner.workspaces.saving import Saved, be_raw, last_saved, read_saved, settle_kept
-from delegate.runner.workspaces.scratch import clean_repository
-from delegate.runner.workspaces.worktrees import Workspace, check_out, keep_index, write_repository
+from delegate.runner.workspaces.saving import (
+    SavedWork,
+    disable_conversion,
+    last_saved,
+    read_saved,
+    reset_kept_repository,
+)
+from delegate.runner.workspaces.scratch import scratch_repository
+from delegate.runner.workspaces.side_storage import move_back
+from delegate.runner.workspaces.worktrees import Workspace, check_out, save_index, write_repository
 from delegate.wire.runners import Assignment
 
 log = logging.getLogger(__name__)
 
 LINEAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-HOLDER_PATIENCE = 0.5  # seconds; somebody who only looks lets go at once
+HOLDER_TIMEOUT = 0.5  # seconds; somebody who only looks lets go at once
 TRIES = 20
-QUIET_PATIENCE = 60.0  # seconds; whatever a runner leaves is gone after fifteen, but for a large checkout
+IDLE_TIMEOUT = 60.0  # seconds; whatever a runner leaves is gone after fifteen, but for a large checkout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +61,10 @@ class _Start:
 
     commit: str
     refs: Mapping[str, str] = field(default_factory=dict)
-    saved: Saved | None = None
+    saved: SavedWork | None = None
 
 
-class _PutAway(Exception):
+class _MovedToSalvage(Exception):
     """What was there has gone to the salvage; the place is free."""
 
 
@@ -61,7 +74,7 @@ async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, 
     Work of an attempt before this one is saved first and is in the new tree again, uncommitted changes included.
     """
     preparation = _Preparation(git=git, home=home, assignment=assignment, mirror=mirror)
-    root, lock = await _taken(home, assignment.lineage)
+    root, lock = await _acquire_directory(home, assignment.lineage)
     workspace = Workspace(
         lineage=assignment.lineage,
         root=root,
@@ -72,19 +85,19 @@ async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, 
         lock=lock,
     )
     try:
-        return await preparation.of(workspace)
-    except _PutAway:
-        lock.let_go()
+        return await preparation.run(workspace)
+    except _MovedToSalvage:
+        lock.release()
     except (GitFailed, OSError, DelegateError) as problem:
-        lock.let_go()
+        lock.release()
         raise SetupProblem(f"the workspace could not be made: {problem}") from problem
     except BaseException:
-        lock.let_go()
+        lock.release()
         raise
     return await prepare(git, home, assignment, mirror, base, branch)
 
 
-async def _taken(home: Home, lineage: str) -> tuple[Path, Held]:
+async def _acquire_directory(home: Home, lineage: str) -> tuple[Path, DirectoryLock]:
     """The lineage's own directory; when a living attempt of it has that, the next one."""
     if not LINEAGE.fullmatch(lineage):
         raise SetupProblem("the task's lineage cannot be the name of a directory")
@@ -92,14 +105,14 @@ async def _taken(home: Home, lineage: str) -> tuple[Path, Held]:
     parent = realpath(home.workspaces)  # noqa: ASYNC240  a thread would cost more than it
     for name in (lineage, *(f"{lineage}-{number}" for number in range(2, TRIES))):
         root = Path(parent) / name
-        with anyio.move_on_after(HOLDER_PATIENCE):
-            while (lock := _take(home, root)) is None:  # noqa: ASYNC110  # the kernel tells nobody
+        with anyio.move_on_after(HOLDER_TIMEOUT):
+            while (lock := _try_acquire(home, root)) is None:  # noqa: ASYNC110  # the kernel tells nobody
                 await anyio.sleep(LOCK_POLL)
             return root, lock
     raise SetupProblem(f"too many attempts of {lineage} are at work on this machine")
 
 
-def _take(home: Home, root: Path) -> Held | None:
+def _try_acquire(home: Home, root: Path) -> DirectoryLock | None:
     if root.is_symlink() or root.is_file():
         remove(root.parent, root.name)
     salvaged = home.salvage / root.name
@@ -107,7 +120,7 @@ def _take(home: Home, root: Path) -> Held | None:
         with suppress(OSError):  # another runner was quicker, with this or with making the directory
             salvaged.rename(root)
             failpoint("salvage.taken")
-    return take_directory(root)
+    return lock_directory(root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +130,16 @@ class _Preparation:
     assignment: Assignment
     mirror: Mirror
 
-    async def of(self, workspace: Workspace) -> Workspace:
+    async def run(self, workspace: Workspace) -> Workspace:
         """Make it where nothing is, or out of what is there."""
         found = read_journal(workspace.root)
-        if found is not None and not await quiet(workspace.root, QUIET_PATIENCE):
+        if found is not None and not await wait_until_idle(workspace.root, IDLE_TIMEOUT):
             raise SetupProblem(f"a process of an earlier attempt still works in {workspace.root}: end it, then retry")
         tasks = tuple(dict.fromkeys((*(found.tasks if found else ()), self.assignment.task_id)))
-        workspace, start = await self._start(workspace, found)
-        making = Journal(
+        workspace, start = await self._find_start(workspace, found)
+        making = WorkspaceJournal(
             lineage=workspace.lineage,
-            state=State.MAKING,
+            state=WorkspaceState.MAKING,
             repository=workspace.repository,
             base=workspace.base,
             branch=workspace.branch,
@@ -136,13 +149,13 @@ class _Preparation:
         try:
             await self._make(workspace, start, making)
         except GitFailed:
-            if not await repaired(self.git, self.home, workspace.repository):
+            if not await repair_mirror(self.git, self.home, workspace.repository):
                 raise
             await self._make(workspace, start, making)
-        await anyio.to_thread.run_sync(_ready, workspace, making)
+        await anyio.to_thread.run_sync(_mark_ready, workspace, making)
         return workspace
 
-    async def _start(self, workspace: Workspace, found: Journal | None) -> tuple[Workspace, _Start]:
+    async def _find_start(self, workspace: Workspace, found: WorkspaceJournal | None) -> tuple[Workspace, _Start]:
         before = await self._saved_before(workspace, found)
         if before is not None and found is not None:
             saved, workspace = before, replace(workspace, base=found.base)
@@ -150,34 +163,34 @@ class _Preparation:
         pushed = await self._pushed_before(workspace)
         if pushed is None:
             return workspace, _Start(commit=workspace.base.commit)
-        fork = await self._in_mirror("merge-base", pushed, workspace.base.commit)
+        fork = await self._run_in_mirror("merge-base", pushed, workspace.base.commit)
         return replace(workspace, base=replace(workspace.base, commit=fork)), _Start(commit=pushed)
 
-    async def _saved_before(self, workspace: Workspace, found: Journal | None) -> Saved | None:
+    async def _saved_before(self, workspace: Workspace, found: WorkspaceJournal | None) -> SavedWork | None:
         """What earlier attempts of the lineage left here, taken out of their tree."""
         if found is None and not is_directory(workspace.tree):
             return None
         old = workspace_of(self.home, workspace.root, found, workspace.lock) if found else workspace
-        settle_kept(old)
-        if found is None or found.state is State.READY:
+        reset_kept_repository(old)
+        if found is None or found.state is WorkspaceState.READY:
             await rescue(self.git, old)
             failpoint("workspace.rescued")
-        elif found.state is State.REMOVING and not found.is_kept:
-            await anyio.to_thread.run_sync(clear, workspace.root, LABELS)
-        commit = last_saved(workspace.kept)
+        elif found.state is WorkspaceState.REMOVING and not found.is_kept:
+            await anyio.to_thread.run_sync(clear, workspace.root, METADATA_ENTRIES)
+        commit = last_saved(workspace.kept_repository)
         if commit is None:
             return None
-        if old.mirror != workspace.mirror or not await self._has(old.base.commit):
-            await self._put_away(old)
-        async with clean_repository(self.git, old) as clean:
-            return await read_saved(clean, commit)
+        if old.mirror != workspace.mirror or not await self._has_commit(old.base.commit):
+            await self._move_to_salvage(old)
+        async with scratch_repository(self.git, old) as scratch:
+            return await read_saved(scratch, commit)
 
-    async def _put_away(self, old: Workspace) -> NoReturn:
+    async def _move_to_salvage(self, old: Workspace) -> NoReturn:
         """Work on a base that the remote does not have any more cannot go on here; it is kept under another name."""
         log.warning("base of saved work is gone", extra={"lineage": old.lineage, "commit": old.base.commit})
-        files = await contain(self.git, old)
-        await removed(self.home, old, is_kept=True, files=files, name=f"{old.root.name}-{old.base.commit[:8]}")
-        raise _PutAway
+        files = await make_self_contained(self.git, old)
+        await remove_workspace(self.home, old, is_kept=True, files=files, name=f"{old.root.name}-{old.base.commit[:8]}")
+        raise _MovedToSalvage
 
     async def _pushed_before(self, workspace: Workspace) -> str | None:
         """The branch on the remote, when it holds what an attempt of this lineage pushed, or goes on from there."""
@@ -189,52 +202,52 @@ class _Preparation:
                 return tip
         return None
 
-    async def _in_mirror(self, *arguments: str) -> str:
+    async def _run_in_mirror(self, *arguments: str) -> str:
         path = self.mirror.path
         return (await self.git.run(f"--git-dir={path}", *arguments, cwd=path)).decode().strip()
 
     async def _is_ancestor(self, older: str, newer: str) -> bool:
         try:
-            await self._in_mirror("merge-base", "--is-ancestor", older, newer)
+            await self._run_in_mirror("merge-base", "--is-ancestor", older, newer)
         except GitFailed:
             return False
         return True
 
-    async def _has(self, commit: str) -> bool:
+    async def _has_commit(self, commit: str) -> bool:
         try:
-            await self._in_mirror("cat-file", "-e", f"{commit}^{{commit}}")
+            await self._run_in_mirror("cat-file", "-e", f"{commit}^{{commit}}")
         except GitFailed:
             return False
         return True
 
-    async def _make(self, workspace: Workspace, start: _Start, making: Journal) -> None:
+    async def _make(self, workspace: Workspace, start: _Start, making: WorkspaceJournal) -> None:
         write_journal(workspace.root, making)
         failpoint("workspace.journalled")
         if is_directory(workspace.tree) or is_directory(workspace.git_dir):
-            await anyio.to_thread.run_sync(clear, workspace.root, LABELS | WORTH_KEEPING)
-        settle_kept(workspace)
+            await anyio.to_thread.run_sync(clear, workspace.root, METADATA_ENTRIES | KEPT_ENTRIES)
+        reset_kept_repository(workspace)
         refs = {f"refs/remotes/origin/{branch}": commit for branch, commit in self.mirror.heads.items()}
         write_repository(workspace, start.commit, {**refs, **start.refs})
         if start.saved is not None:
-            await self._lend(workspace, start.saved)
+            await self._copy_saved_commits(workspace, start.saved)
         await check_out(self.git, workspace)
         if start.saved is not None:
-            await self._put_back(workspace, start.saved)
+            await self._restore_uncommitted(workspace, start.saved)
 
-    async def _lend(self, workspace: Workspace, saved: Saved) -> None:
+    async def _copy_saved_commits(self, workspace: Workspace, saved: SavedWork) -> None:
         """Give the agent's repository the commits that only the kept one has."""
         pack = workspace.git_dir / "objects" / "pack" / "pack"
         commits = "".join(f"{commit}\n" for commit in (saved.parent, *saved.refs.values()))
         wanted = f"{commits}^{workspace.base.commit}\n".encode()
-        async with clean_repository(self.git, workspace) as clean:
-            await clean.git("pack-objects", "-q", "--revs", str(pack), input=wanted)
+        async with scratch_repository(self.git, workspace) as scratch:
+            await scratch.git("pack-objects", "-q", "--revs", str(pack), input=wanted)
 
-    async def _put_back(self, workspace: Workspace, saved: Saved) -> None:
+    async def _restore_uncommitted(self, workspace: Workspace, saved: SavedWork) -> None:
         """Uncommitted changes, as they were on the disk."""
-        async with clean_repository(self.git, workspace) as clean:
-            be_raw(clean)
-            shutil.copy2(workspace.index, clean.index)
-            await clean.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
+        async with scratch_repository(self.git, workspace) as scratch:
+            disable_conversion(scratch)
+            shutil.copy2(workspace.index, scratch.index)
+            await scratch.git("read-tree", "-m", "-u", saved.parent, saved.commit, tree=True)
         failpoint("workspace.put_back")
 
 
@@ -246,14 +259,14 @@ def _own_commits(assignment: Assignment) -> list[str]:
     return [commit for commit in dict.fromkeys((*named, checkpoint)) if commit and COMMIT.fullmatch(commit)]
 
 
-def _ready(workspace: Workspace, making: Journal) -> None:
-    keep_index(workspace)
+def _mark_ready(workspace: Workspace, making: WorkspaceJournal) -> None:
+    save_index(workspace)
     if workspace.root.name != workspace.lineage:
         _remember_path(workspace)
-    write_journal(workspace.root, replace(making, state=State.READY))
+    write_journal(workspace.root, replace(making, state=WorkspaceState.READY))
     failpoint("workspace.ready")
     # From here on the tree counts: what is moved into it is saved again before the tree is removed.
-    take_back(workspace.root, workspace.tree)
+    move_back(workspace.root, workspace.tree)
 
 
 def _remember_path(workspace: Workspace) -> None:

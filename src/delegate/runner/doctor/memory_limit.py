@@ -1,0 +1,22 @@
+"""DELEGATE_TASK_MEMORY_MAX: whether this system lets us enforce it."""
+
+from __future__ import annotations
+
+from delegate.config.disk import format_bytes
+from delegate.runner.doctor.context import DoctorContext
+from delegate.runner.doctor.findings import DoctorSection, Finding
+from delegate.runner.process.cgroups import MemoryLimits
+
+SUBJECT = "memory ceiling"
+FIX = "`systemd-run --user --scope delegate up` gives it one where systemd runs; or unset DELEGATE_TASK_MEMORY_MAX"
+
+
+def examine_ceiling(context: DoctorContext, ceilings: MemoryLimits) -> list[Finding]:
+    """Blocks."""
+    limit = context.settings.task_memory_max
+    if limit is None:
+        return []
+    why_not = ceilings.unavailable_reason()
+    if why_not is None:
+        return [DoctorSection.SETTINGS.ok(SUBJECT, f"a task may take {format_bytes(limit)} of memory")]
+    return [DoctorSection.SETTINGS.warning(SUBJECT, f"DELEGATE_TASK_MEMORY_MAX is not enforced: {why_not}", FIX)]

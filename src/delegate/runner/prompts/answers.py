@@ -1,0 +1,38 @@
+"""What an agent hears when a person has answered its questions."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from delegate.model import Mode
+from delegate.runner.prompts.rendering import render
+from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
+from delegate.wire.parts import QuestionView
+from delegate.wire.runners import Assignment
+
+
+def add_answers(assignment: Assignment, fresh: str, resumed: str) -> tuple[str, str]:
+    """The words for an agent that knows nothing yet, and for one whose session goes on, with the answers in them."""
+    if not assignment.questions:
+        return fresh, resumed
+    facts = {
+        "answers": [_answer(list(asked), answer) for answer, asked in groupby(assignment.questions, _answer_text)],
+        "is_in_workspace": assignment.mode is not Mode.IN_PLACE,
+        "is_reviewed": assignment.mode is Mode.PULL_REQUEST,
+    }
+    answers, resumed_answers = (render("answered.j2", is_resumed=is_resumed, **facts) for is_resumed in (False, True))
+    return f"{fresh}\n{answers}", resumed_answers
+
+
+def _answer_text(question: QuestionView) -> str:
+    return question.answer or ""
+
+
+def _answer(asked: list[QuestionView], answer: str) -> dict[str, object]:
+    """One answer is for all that was asked together."""
+    questions = [fence_text("question", reveal_hidden("\n".join([one.text, *_option_lines(one)]))) for one in asked]
+    return {"questions": questions, "text": fence_text("answer", reveal_hidden(answer))}
+
+
+def _option_lines(question: QuestionView) -> list[str]:
+    return [f"- {option}" for option in question.options]
