@@ -1,4 +1,4 @@
-"""Who waits for what inside this relay: runners for tasks, followers for news."""
+"""Wakes what waits inside this relay: runners for tasks, followers for updates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from delegate.queue.ending import Transition
 from delegate.states import FINAL_TASK_STATES, TaskState
 
 ALL_TASKS = "*"
-CLOCK_KEY = "clock"  # where the relay's own clock listens
-AGENTS_KEY = "agents"  # where the door for agents listens for the first that is at work
+CLOCK_KEY = "clock"  # the relay's clock subscribes to it
+AGENTS_KEY = "agents"  # the MCP endpoint subscribes to it, to load when the first agent starts
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A parked claim. Woken once; a wake-up it leaves with goes to the next in line."""
+    """A waiting claim. An unused wake-up passes to the next waiter of the lane."""
 
     lanes: tuple[str, ...]
     woken: anyio.Event = field(default_factory=anyio.Event)
     lane: str | None = None  # the lane it was woken for
 
     def consume_wakeup(self) -> str | None:
-        """It goes and looks for a task: from here on it can be woken again. Returns the lane it was woken for."""
+        """Return the lane it was woken for, and allow the next wake-up. Called before looking for a task."""
         lane, self.lane = self.lane, None
         if self.woken.is_set():
             self.woken = anyio.Event()
@@ -38,7 +38,7 @@ class Hub:
         self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self.closing = anyio.Event()
-        self.is_keeper_gone = False  # its keeper is gone: whoever works hands back, and nobody new comes
+        self.is_keeper_gone = False  # then runners hand back their tasks, and no new work is accepted
 
     @contextmanager
     def add_waiter(self, lanes: Iterable[str]) -> Iterator[Waiter]:
@@ -56,7 +56,7 @@ class Hub:
                 self.wake(waiter.lane)
 
     def wake(self, lane: str) -> None:
-        """One task became claimable: wake one runner, never all of them."""
+        """Wake one runner, never all: one task became claimable."""
         for waiter in self._waiters.get(lane, ()):
             if not waiter.woken.is_set():
                 waiter.lane = lane
@@ -75,23 +75,22 @@ class Hub:
                 del self._subscriptions[key]
 
     def notify(self, task_id: str) -> None:
-        """Something happened to a task: its followers should look."""
+        """Wake the followers of a task."""
         for subscription in (*self._subscriptions.get(task_id, ()), *self._subscriptions.get(ALL_TASKS, ())):
-            subscription.rung.set()
+            subscription.notified.set()
 
     def notify_with_holder(self, task_id: str) -> None:
-        """Something happened that the holder of the task should know, too: its own reports are no news to it."""
+        """Wake the followers of a task and its runner, for changes that the runner has not made itself."""
         for subscription in self._subscriptions.get(holder_key(task_id), ()):
             subscription.notified.set()
         self.notify(task_id)
 
     def notify_key(self, key: str) -> None:
-        """Whoever listens under this name should look."""
         for subscription in self._subscriptions.get(key, ()):
             subscription.notified.set()
 
     def close(self) -> None:
-        """The relay stops: nobody should wait any longer."""
+        """Wake every waiter: the relay is stopping."""
         self.closing.set()
         for waiters in self._waiters.values():
             for waiter in waiters:
@@ -106,7 +105,7 @@ class Subscription:
         self.notified = anyio.Event()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for the next ring; False when there was none in time. Rings before the wait are not lost."""
+        """Wait for a notification; False after a timeout. One that arrived before the wait is not lost."""
         with anyio.move_on_after(seconds) as scope:
             await self.notified.wait()
         self.notified = anyio.Event()
@@ -114,7 +113,7 @@ class Subscription:
 
 
 def holder_key(task_id: str) -> str:
-    """Where the runner that holds a task listens."""
+    """Return the key to which the runner that holds a task subscribes."""
     return f"{task_id}/holder"
 
 
@@ -123,5 +122,5 @@ def notify(hub: Hub, transition: Transition) -> None:
         if task.state is TaskState.QUEUED and task.not_before is None:
             hub.wake(task.lane)
         if task.schedule_id is not None and task.state in FINAL_TASK_STATES:
-            hub.notify_key(CLOCK_KEY)  # another schedule may have waited for this end
+            hub.notify_key(CLOCK_KEY)  # another schedule may wait for this end
         hub.notify_with_holder(task.id)
