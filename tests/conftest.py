@@ -1,4 +1,4 @@
-"""What all tests share: the event loop, and both databases, started here."""
+"""What all tests share: the event loop, both databases, and a product in a home of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.databases import Place, Postgres, empty
+from tests.fakes.world import World, living
 
 from delegate.config.paths import Home
 from delegate.store.database import Database, open_database
@@ -89,3 +90,27 @@ async def database(place: Place) -> AsyncIterator[Database]:
     """Both databases, one after the other: prepared, open and empty."""
     async with open_database(path=place.home.database, url=place.url) as opened:
         yield opened
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """An empty home; what a test starts on it is stopped afterwards."""
+    yield from _own_world()
+
+
+@pytest.fixture(scope="module")
+def busy_world() -> Iterator[World]:
+    """A home whose relay and two runners are up, shared by the tests of one file."""
+    for shared in _own_world():
+        shared.ok("up", "--runners", "2")
+        yield shared
+
+
+def _own_world() -> Iterator[World]:
+    # The path of the home is short, because messages show it.
+    root = Path(tempfile.mkdtemp(prefix="delegate-test-"))
+    try:
+        with living(root / "home", COLUMNS="100", TZ="UTC") as own:
+            yield own
+    finally:
+        shutil.rmtree(root)

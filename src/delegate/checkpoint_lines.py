@@ -1,4 +1,4 @@
-"""The last lines of an attempt, as a person would retell them: for its checkpoint. Pure."""
+"""Collects the last lines of an attempt's output for its checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE_MAX = 500  # characters
 
 
 def event_lines(kind: EventKind, data: Mapping[str, object]) -> list[str]:
-    """What an agent said or did, in lines. Its output is JSON, so that its events must tell it."""
+    """Return what an agent said or did as lines. Its raw output is JSON, so the events are used instead."""
     if kind is EventKind.MESSAGE:
         return str(data.get("text", "")).splitlines()
     if kind is EventKind.TOOL:
@@ -21,7 +21,7 @@ def event_lines(kind: EventKind, data: Mapping[str, object]) -> list[str]:
 
 
 def last_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """As many as a checkpoint keeps, safe to show on a terminal."""
+    """Return as many lines as a checkpoint keeps, safe to print on a terminal."""
     return tuple(_replace_unprintable(line[:LINE_MAX]) for line in lines[-LINES:])
 
 
@@ -30,13 +30,13 @@ def _replace_unprintable(line: str) -> str:
 
 
 class CheckpointTail:
-    """`speaks_to_people`: its output is lines for a person; a program that speaks JSON is retold by its facts."""
+    """The last lines of one attempt: from its output if `is_plain_text`, else from its events."""
 
     def __init__(self, *, is_plain_text: bool) -> None:
         self._is_plain_text = is_plain_text
         self._lines: deque[str] = deque(maxlen=LINES)
         self._open = b""
-        self.model: str | None = None  # that the agent says it uses
+        self.model: str | None = None  # as reported by the agent
 
     def output(self, data: bytes) -> None:
         if not self._is_plain_text:

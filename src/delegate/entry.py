@@ -1,4 +1,4 @@
-"""The first lines of every command: a client of MCP waits for its server, so that one starts without the others."""
+"""The entry point of the `delegate` command. `mcp start` skips the CLI imports, because an MCP client waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERBOSE = {"-v", "--verbose"}
 def main() -> int:
     arguments = sys.argv[1:]
     if arguments[:2] == BRIDGE and set(arguments[2:]) <= VERBOSE:
-        from delegate.bridge.run import run  # noqa: PLC0415  a tenth of the modules of the command line
+        from delegate.bridge.run import run  # noqa: PLC0415  loads a tenth of the CLI's modules
 
         return run(verbose=len(arguments) > 2)
     from delegate.cli.main import main as command_line  # noqa: PLC0415

@@ -1,14 +1,14 @@
-"""Everything that can go wrong and be told to a person.
+"""Every error that Delegate reports to a user.
 
 DelegateError
-├── Reported                as another process of Delegate told it
+├── Reported                an error received from another Delegate process
 ├── Refused                 the request itself is wrong
-│   ├── InvalidField        one field has a value we cannot take
+│   ├── InvalidField        one field has an invalid value
 │   ├── MalformedBody
 │   ├── UnknownAgent
-│   ├── PreferenceConflict  wishes that fight each other, or that nobody can fulfil
+│   ├── PreferenceConflict  preferences that contradict each other or cannot be met
 │   ├── UnknownDependency
-│   ├── DependencyFailed    it has ended, and not well
+│   ├── DependencyFailed    the dependency failed or was cancelled
 │   ├── CycleDetected
 │   ├── TooDeep
 │   ├── InvalidSchedule
@@ -22,25 +22,25 @@ DelegateError
 ├── NotFound
 │   ├── NoSuchTask
 │   ├── NoSuchSchedule
-│   ├── NoSuchWorkspace     nothing is kept of that task
+│   ├── NoSuchWorkspace     no work of that task is kept
 │   ├── NoSuchAttempt
 │   ├── NoSuchRunner
 │   └── NoSuchRoute
 ├── Conflict
-│   ├── StaleFence          another runner, or nobody, holds the attempt
+│   ├── StaleFence          the runner does not hold the attempt's lease
 │   ├── IllegalMove
 │   ├── ScheduleEnded
-│   ├── KeyUsed             of a request that was for something else
+│   ├── KeyUsed             the key belongs to a different request
 │   ├── NoQuestion          there is nothing to answer
 │   ├── SequenceGap
 │   ├── EventConflict
 │   ├── EffectsOpen
-│   ├── NoChange            there is none yet, or there never will be
+│   ├── NoChange            the task has no diff, or not yet
 │   └── AlreadyRunning
-├── Unavailable             trying again later may work
+├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
 │   ├── StoreBusy
-│   ├── Stopping            the relay is
+│   ├── Stopping            the relay is shutting down
 │   └── DiskFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
@@ -60,13 +60,13 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-EXCERPT_MAX = 80  # characters of foreign text that a message may repeat
-OWN_TEXT_MAX = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # what we say ourselves may be longer
+EXCERPT_MAX = 80  # characters of foreign text that a message may quote
+OWN_TEXT_MAX = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # Delegate's own text may be longer
 DEPEND_ON_RETRY = "and depend on the new task, or submit with `--on-dependency-failure run`"
 
 
 def excerpt(value: object, limit: int = EXCERPT_MAX) -> str:
-    """Foreign text as it may stand in a message: one line, escaped, cut. A path stays whole: it is there to be used."""
+    """Return foreign text for use in a message: one line, escaped, cut. A path is not cut: users copy it."""
     text = str(value)
     if len(text) > limit and not isinstance(value, PathLike):
         return f"{escape(text[:limit])}…"
@@ -74,7 +74,7 @@ def excerpt(value: object, limit: int = EXCERPT_MAX) -> str:
 
 
 def escape(text: str) -> str:
-    """On one line and without effect on a terminal: everything that is not printable is written as its code."""
+    """Replace every unprintable character with its escape code: one line, no effect on a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -99,7 +99,7 @@ class DelegateError(Exception):
         return self.data.get("field")
 
     def report(self) -> dict[str, Any]:
-        """As one process of Delegate tells it to another, which raises it again as Reported."""
+        """Return the JSON form for another Delegate process, which raises it again as Reported."""
         details = {"code": self.code, "message": self.message, "hint": self.hint, "exitCode": self.exit_code}
         return {"error": details}
 
@@ -109,7 +109,7 @@ class DelegateError(Exception):
 
 
 class Reported(DelegateError):
-    """an error that another process of Delegate found: its own code, words and exit code, unchanged"""
+    """an error from another Delegate process, with its code, message and exit code unchanged"""
 
     def __init__(self, *, code: str, message: str, hint: str = "", exit_code: int) -> None:
         super().__init__()
@@ -131,13 +131,13 @@ class InvalidField(Refused):
 
 
 class MalformedBody(Refused):
-    """the body is not the JSON object this address takes: {why}"""
+    """the request body is not a valid JSON object for this route: {why}"""
 
     code, status = "malformed_json", 400
 
 
 class UnknownAgent(Refused):
-    """there is no agent {agent}
+    """unknown agent {agent}
     known agents: {known}"""
 
     code = "unknown_agent"
@@ -145,24 +145,24 @@ class UnknownAgent(Refused):
 
 class PreferenceConflict(Refused):
     """{problems}
-    nothing was started; change what is named and ask again"""
+    nothing was started; fix this and submit again"""
 
     code = "preference_conflict"
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)  # sentences, each to be shown by itself
+        self.problems = tuple(problems)  # sentences, each shown separately
         super().__init__(problems="; ".join(problems))
 
 
 class UnknownDependency(Refused):
-    """{field}: there is no task {task_id}
-    `delegate status` lists the tasks there are"""
+    """{field}: no task {task_id}
+    `delegate status` lists all tasks"""
 
     code = "unknown_dependency"
 
 
 class DependencyFailed(Refused):
-    """{field}: {task_id} has ended as {state}, so this task would never run
+    """{field}: {task_id} is {state}, so this task would never run
     `delegate retry {task_id}` {advice}"""
 
     code = "dependency_failed"
@@ -172,15 +172,15 @@ class DependencyFailed(Refused):
 
 
 class CycleDetected(Refused):
-    """{field}: {cycle} wait for each other
-    take one of these dependencies out"""
+    """{field}: {cycle} depend on each other
+    remove one of these dependencies"""
 
     code = "cycle_detected"
 
 
 class TooDeep(Refused):
-    """{field}: the chain of dependencies would be {depth} tasks long; the limit is {limit}
-    depend on an earlier task of the chain"""
+    """{field}: the dependency chain would be {depth} tasks long; the limit is {limit}
+    depend on an earlier task in the chain"""
 
     code = "too_deep"
 
@@ -217,19 +217,19 @@ class Unauthenticated(NotAllowed):
 
 
 class Forbidden(NotAllowed):
-    """this token does not open {what}"""
+    """this token does not give access to {what}"""
 
     code = "forbidden"
 
 
 class HostRefused(NotAllowed):
-    """the relay does not answer to the host name {host}"""
+    """the relay does not accept requests for the host name {host}"""
 
     code = "host_refused"
 
 
 class OriginRefused(NotAllowed):
-    """the relay does not answer to pages of {origin}"""
+    """the relay does not accept requests from pages on {origin}"""
 
     code = "origin_refused"
 
@@ -248,15 +248,15 @@ class NoSuchTask(NotFound):
 
 
 class NoSuchSchedule(NotFound):
-    """there is no schedule {schedule_id}
-    `delegate schedule list` shows those there are"""
+    """no schedule {schedule_id}
+    `delegate schedule list` lists all schedules"""
 
     code = "no_such_schedule"
 
 
 class NoSuchWorkspace(NotFound):
-    """nothing is kept for {name}
-    `delegate workspaces` lists what is"""
+    """no work is kept for {name}
+    `delegate workspaces` lists kept work"""
 
     code = "no_such_workspace"
 
@@ -275,21 +275,21 @@ class NoSuchRunner(NotFound):
 
 
 class NoSuchRoute(NotFound):
-    """there is no {method} {path}
-    /api/openapi.json lists what there is"""
+    """no route {method} {path}
+    /api/openapi.json lists all routes"""
 
     code = "no_such_route"
 
 
 class Conflict(DelegateError):
-    """the request does not fit the present state"""
+    """the request conflicts with the current state"""
 
     code, status, exit_code = "conflict", 409, 5
 
 
 class StaleFence(Conflict):
     """attempt {attempt_id} is not held with fence {fence}
-    stop working on it: its task has another holder or has ended"""
+    stop working on it: another runner holds it, or its task has ended"""
 
     code = "stale_fence"
 
@@ -303,7 +303,7 @@ class IllegalMove(Conflict):
 
 class ScheduleEnded(Conflict):
     """schedule {schedule_id} is {state}: it cannot be {verb}
-    {advice}; `delegate schedule get {schedule_id}` shows what this one was"""
+    {advice}; `delegate schedule get {schedule_id}` shows this one"""
 
     code = "schedule_ended"
 
@@ -312,14 +312,14 @@ class ScheduleEnded(Conflict):
 
 
 class KeyUsed(Conflict):
-    """the request key {key} was used for something else
-    take another one"""
+    """the request key {key} was used for a different request
+    use a new key"""
 
     code = "request_key_used"
 
 
 class NoQuestion(Conflict):
-    """{task_id} is {state} and has asked nothing that waits for an answer"""
+    """{task_id} is {state} and has no unanswered question"""
 
     code = "no_question"
 
@@ -331,47 +331,47 @@ class SequenceGap(Conflict):
 
 
 class EventConflict(Conflict):
-    """attempt {attempt_id} already has an event {seq} with another content"""
+    """attempt {attempt_id} already has an event {seq} with different content"""
 
     code = "event_conflict"
 
 
 class EffectsOpen(Conflict):
-    """task {task_id} has announced what nobody has settled: {which}
-    look whether it happened, then tell it as done or abandoned"""
+    """task {task_id} has unresolved effects: {which}
+    check whether each one happened, then report it as done or abandoned"""
 
     code = "effects_open"
 
 
 class NoChange(Conflict):
-    """task {task_id} has no change to show
-    only a task that ran with --worktree or --pr and changed something has one"""
+    """task {task_id} has no changes to show
+    only tasks that ran with --worktree or --pr and changed files have a diff"""
 
     code = "no_change"
 
 
 class AlreadyRunning(Conflict):
-    """Delegate already runs for {home} (process {pid})
+    """Delegate is already running for {home} (process {pid})
     `delegate info` shows it, `delegate down` stops it"""
 
     code = "already_running"
 
 
 class Unavailable(DelegateError):
-    """not available just now"""
+    """temporarily unavailable"""
 
     code, status, exit_code = "unavailable", 503, 6
 
 
 class RelayUnreachable(Unavailable):
-    """no relay answers at {url}: {why}
+    """cannot reach the relay at {url}: {why}
     {advice}"""
 
     code = "relay_unreachable"
 
 
 class StoreBusy(Unavailable):
-    """the database does not answer: {why}
+    """the database is not responding: {why}
     try again in a moment"""
 
     code = "store_busy"
@@ -379,14 +379,14 @@ class StoreBusy(Unavailable):
 
 class Stopping(Unavailable):
     """the relay is stopping
-    try again in a moment; if it was not restarted, `delegate up`"""
+    try again in a moment; if it does not come back, run `delegate up`"""
 
     code = "stopping"
 
 
 class DiskFull(Unavailable):
     """the disk is full: {why}
-    free some space; nothing that was accepted is lost"""
+    free some space; accepted tasks are not lost"""
 
     code, status = "disk_full", 507
 
@@ -411,27 +411,27 @@ class BadSettingsFile(BadSetting):
 
 class BadRepoFile(BadData):
     """{where}: {why}
-    docs/delegate-toml.md has every key"""
+    docs/delegate-toml.md lists every key"""
 
     code = "bad_repository_file"
 
 
 class DamagedDatabase(BadData):
     """the database {path} cannot be used: {why}
-    it was left as it is; `delegate restore` brings back the newest backup ({backup})"""
+    it was not changed; `delegate restore` restores the newest backup ({backup})"""
 
     code = "damaged_database"
 
 
 class NewerDatabase(BadData):
-    """the database {path} was written by a newer Delegate (schema {found}, this one knows {known})
-    update Delegate, or `delegate restore` a backup made by this version"""
+    """the database {path} was written by a newer Delegate (schema {found}; this version supports {known})
+    update Delegate, or use `delegate restore` with a backup made by this version"""
 
     code = "newer_database"
 
 
 class HomeNotWritable(BadData):
-    """DELEGATE_HOME {path} cannot be written: {why}
+    """DELEGATE_HOME {path} is not writable: {why}
     set DELEGATE_HOME to a directory you own"""
 
     code = "home_not_writable"

@@ -1,4 +1,4 @@
-"""Places where a test may kill, fail or hold a process; inert unless `DELEGATE_FAILPOINTS` names them.
+"""Named points where a test can kill, fail or pause a process; inert unless `DELEGATE_FAILPOINTS` names them.
 
 The variable holds `name=mode[:argument]` pairs separated by commas. Modes: `kill` (SIGKILL to this process, once per
 file named by the argument), `error` (raise OSError), `delay` (seconds), `pause` (until the file named by the argument
@@ -43,7 +43,7 @@ def _trigger(mode: str, argument: str) -> None:
 
 
 def _first_time(path: str) -> bool:
-    """A restarted process must get past the point that killed it, so each kill leaves a mark."""
+    """Whether this kill is the first: the file marks it, so that the restarted process gets past this point."""
     if not path:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Log lines as `time level logger message key=value …`, one line each whatever the values hold."""
+"""Formats each log record as one line: `time level logger message key=value …`."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class KeyValueFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    # Our lines name neither thread nor caller, and finding them out takes as long as writing a line.
+    # Our lines name neither thread nor caller, and looking them up takes as long as writing a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001  # as the documentation of logging has it
+    logging._srcfile = None  # noqa: SLF001  # documented in the logging HOWTO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(LEVELS[level])
-    # The libraries below announce every request; our own lines say what happened.
+    # These libraries log every request; our own lines say what happened.
     for noisy in ("httpx2", "httpcore2", "uvicorn", "alembic", "sse_starlette"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def filter_log_lines(clean: LineFilter) -> None:
-    """From here on every line passes through `clean`, which takes secrets out of it."""
+    """Pass every further line through `clean`, which removes secrets."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(KeyValueFormatter(clean))
 
 
 def build_secret_filter(secrets: Iterable[str]) -> LineFilter:
-    """For a process that knows all its secrets by heart."""
+    """Build a filter for a process that knows all its secrets."""
     known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
 
     def clean(line: str) -> str:

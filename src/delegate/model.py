@@ -1,4 +1,4 @@
-"""The things of the trade: tasks, attempts, runners and what is known of them."""
+"""The domain model: tasks, attempts, runners, events and results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ScheduleId = NewType("ScheduleId", str)
 
 PROMPT_MAX = 250_000
 DEPENDENCIES_MAX = 100  # of one task
-DEPENDENTS_MAX = 1_000  # that wait for one task: its end settles them in one transaction
-FOLLOWERS_MAX = 1_000  # schedules that wait for one end, each for the one before it: that end may stop them all
+DEPENDENTS_MAX = 1_000  # of one task: its end resolves them in one transaction
+FOLLOWERS_MAX = 1_000  # schedules chained after one run: its failure may stop them all
 DEPTH_MAX = 100  # tasks in a chain of dependencies
 QUESTIONS_MAX = 10  # of one attempt
 QUESTION_MAX = 10_000  # characters
 OPTIONS_MAX = 20  # of one question
 OPTION_MAX = 1_000  # characters
-MAX_ATTEMPTS = 3  # in all, counting those lost with their machine
+MAX_ATTEMPTS = 3  # including those lost with their machine
 ANY_MACHINE = "*"
-HEAD_SHARE = 8  # of the output that is kept, one part in eight is its beginning, the rest its end
+HEAD_SHARE = 8  # one eighth of the kept output is its beginning, the rest its end
 
 
 class Priority(IntEnum):
@@ -52,20 +52,20 @@ def is_agent(name: str) -> bool:
     return name in set(AgentName) or ACP_AGENT.fullmatch(name) is not None
 
 
-# Agents that tell what they cost; the daily budget holds these back and no others.
+# Agents that report their cost; the daily budget applies only to these.
 PAID_AGENTS = frozenset({AgentName.CLAUDE})
 
 
 class Mode(StrEnum):
-    """Where an attempt works, and what becomes of it."""
+    """Where an attempt works, and what happens to its changes."""
 
     IN_PLACE = "in_place"
-    WORKTREE = "worktree"  # a fresh worktree; the work ends on a pushed branch
+    WORKTREE = "worktree"  # a fresh worktree; the result is a pushed branch
     PULL_REQUEST = "pull_request"  # the same, and a pull request
 
 
 class OnDependencyFailure(StrEnum):
-    """What becomes of a task when one that it waits for does not end well."""
+    """What happens to a task when one of its dependencies fails or is cancelled."""
 
     CANCEL = "cancel"
     RUN = "run"
@@ -73,7 +73,7 @@ class OnDependencyFailure(StrEnum):
 
 class EventKind(StrEnum):
     SUBMITTED = "submitted"
-    READY = "ready"  # all that it waited for has ended
+    READY = "ready"  # all dependencies have ended
     CLAIMED = "claimed"
     STARTED = "started"
     SESSION = "session"
@@ -124,7 +124,7 @@ def new_runner_id() -> RunnerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What an attempt has spent, as far as the agent tells."""
+    """What an attempt has spent, as far as the agent reports it."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -164,7 +164,7 @@ class Field(StrEnum):
 
 
 class Source(StrEnum):
-    """Who decided; a later one wins over those before it."""
+    """Where a preference comes from; a later source overrides the earlier ones."""
 
     DEFAULT = "default"
     RELAY = "relay settings"
@@ -179,7 +179,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One decision of the preferences, and who made it."""
+    """The value chosen for one preference, and its source."""
 
     field: Field
     value: str
@@ -197,7 +197,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What an agent wants to know from a person, and what it was told."""
+    """A question from an agent to the user, and its answer."""
 
     attempt_id: AttemptId
     text: str
@@ -208,14 +208,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an attempt left behind for people to look at."""
+    """What an attempt produced, for the user to review."""
 
     summary: str = ""
     base: str | None = None
     base_commit: str | None = None
     branch: str | None = None
     commit: str | None = None
-    pull_request: str | None = None  # its address
+    pull_request: str | None = None  # its URL
     files: int = 0
     additions: int = 0
     deletions: int = 0
@@ -226,7 +226,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of an attempt against its base, as a patch that may be cut."""
+    """An attempt's diff against its base; a long patch is cut."""
 
     base_commit: str
     commit: str
@@ -236,7 +236,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What is left of an attempt for the next one."""
+    """What an attempt leaves for the next one."""
 
     session_id: str | None = None
     branch: str | None = None
@@ -245,8 +245,8 @@ class Checkpoint:
     dirty_files: tuple[str, ...] | None = None  # None: not known
     output_tail: tuple[str, ...] = ()
     error: str | None = None
-    summary: str = ""  # the agent's last words
-    is_work_done: bool = False  # the agent had ended well: only checks or publishing were left
+    summary: str = ""  # the agent's final message
+    is_work_done: bool = False  # the agent had succeeded: only checks or publishing were left
     usage: Usage = field(default_factory=Usage)  # of the whole session so far
 
 
@@ -263,15 +263,15 @@ class EffectState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Something visible outside: announced before it is done, so that a second try looks for the first."""
+    """An external side effect. It is recorded before it happens, so that a second try can look for the first."""
 
     task_id: TaskId
     kind: EffectKind
     fence: int
     state: EffectState
     target: str  # the branch
-    expected: str | None = None  # the commit that is to be there
-    external_id: str | None = None  # what came of it: the commit, or the pull request's address
+    expected: str | None = None  # the commit it should point to
+    external_id: str | None = None  # the resulting commit or pull request URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,14 +295,14 @@ class Task:
     base: str | None = None
     title: str | None = None
     issue: Issue | None = None
-    context: str | None = None  # what a person adds when a task is resumed
+    context: str | None = None  # what the user adds when resuming a task
     choices: tuple[Choice, ...] = ()
     depends_on: tuple[TaskId, ...] = ()
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
-    depth: int = 0  # of the chain of dependencies above it
-    continue_from: TaskId | None = None  # the dependency whose checkpoint, and session if possible, it goes on from
-    schedule_id: ScheduleId | None = None  # the schedule that made it
-    questions: tuple[Question, ...] = ()  # those its agent asked last, all of one attempt
+    depth: int = 0  # length of the dependency chain above it
+    continue_from: TaskId | None = None  # the dependency whose checkpoint (and session, if possible) it continues
+    schedule_id: ScheduleId | None = None  # the schedule that created it
+    questions: tuple[Question, ...] = ()  # the most recent ones, all from one attempt
     result: Result | None = None
     reason: Reason | None = None
     message: str | None = None
@@ -326,7 +326,7 @@ class Task:
 
 
 def lane(machine: str, agent: str) -> str:
-    """The part of the queue that one kind of runner drains: the claim looks at the head of each of its lanes."""
+    """Name the part of the queue for one machine and agent; a claim reads the head of each lane it may serve."""
     return f"{machine}/{agent}"
 
 
@@ -342,7 +342,7 @@ class Attempt:
     started_at: datetime
     renewed_at: datetime
     next_seq: int = 0
-    messages_seen: int = 0  # the last message that reached the agent
+    messages_seen: int = 0  # the last message delivered to the agent
     budget_usd: float | None = None  # what this attempt may spend, reserved from the daily budget
     reason: Reason | None = None  # set exactly when the state is final
     message: str | None = None
@@ -365,12 +365,12 @@ class Runner:
     registered_at: datetime
     seen_at: datetime
     parked: dict[str, datetime] = field(default_factory=dict)
-    problem: str | None = None  # why it takes no work just now
+    problem: str | None = None  # why it currently takes no work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """A person's words for an agent that is at work."""
+    """A message from the user to a running agent."""
 
     id: int
     text: str
@@ -378,7 +378,7 @@ class AgentMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One fact about a task; `id` orders all events of one relay."""
+    """Something that happened to a task; `id` orders all events of one relay."""
 
     id: int
     task_id: TaskId
@@ -401,7 +401,7 @@ class OutputChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an attempt ended, as the runner judged it."""
+    """How an attempt ended, as its runner reports it."""
 
     state: AttemptState
     reason: Reason
@@ -409,8 +409,8 @@ class Outcome:
     exit_code: int | None = None
     session_id: str | None = None
     usage: Usage = field(default_factory=Usage)
-    not_before: datetime | None = None  # set exactly when the reason parks the task
+    not_before: datetime | None = None  # set if and only if the reason parks the task
     result: Result | None = None
     checkpoint: Checkpoint | None = None
     change: Change | None = None
-    wants_agent: str | None = None  # a released task that the repository's file gives to another agent
+    wants_agent: str | None = None  # the other agent that the repository file asks for, when the task is released

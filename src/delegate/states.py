@@ -1,4 +1,4 @@
-"""The states of tasks and attempts, the moves between them, and every reason a move can have."""
+"""Defines the states of tasks and attempts, the allowed moves between them, and the reasons for a move."""
 
 from __future__ import annotations
 
@@ -84,59 +84,61 @@ ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
 STATE_MEANINGS: dict[TaskState, str] = {
     S.BLOCKED: "waits for other tasks; shown as queued",
     S.QUEUED: "waits for a runner",
-    S.RUNNING: "a runner holds it and works on it",
-    S.WAITING: "a person must answer first",
-    S.COMPLETED: "ended well",
-    S.FAILED: "ended badly; the reason says how",
-    S.CANCELLED: "stopped by a person, or because a task before it failed",
+    S.RUNNING: "a runner is working on it",
+    S.WAITING: "waits for the user's answer",
+    S.COMPLETED: "succeeded",
+    S.FAILED: "did not succeed; the reason says why",
+    S.CANCELLED: "cancelled by the user, or because a dependency failed",
 }
 
-# What a person should do, for every reason a task can end or be parked with.
+# What the user should do, for every reason that ends or parks a task.
 ADVICE: dict[Reason, str] = {
     Reason.DONE: "",
-    Reason.COMMAND_FAILED: "read its output with `delegate logs`, then `delegate retry` it",
+    Reason.COMMAND_FAILED: "read its output with `delegate logs`, then `delegate retry` the task",
     Reason.AGENT_ERROR: "read what the agent said with `delegate logs`, then `delegate retry` the task",
     Reason.NOT_INSTALLED: "install the agent on the runner's machine, or submit with another `--agent`",
     Reason.NOT_LOGGED_IN: "log in to the agent on the runner's machine, then `delegate retry` the task",
-    Reason.UNKNOWN_MODEL: "submit again with a `--model` the agent knows",
-    Reason.RATE_LIMITED: "nothing: the task starts again by itself when the limit is over",
-    Reason.USAGE_LIMIT: "nothing: the task starts again by itself when the subscription's limit resets",
+    Reason.UNKNOWN_MODEL: "submit again with a `--model` that the agent supports",
+    Reason.RATE_LIMITED: "nothing: the task restarts automatically when the limit resets",
+    Reason.USAGE_LIMIT: "nothing: the task restarts automatically when the subscription's limit resets",
     Reason.OVERLOADED: "the model's service is overloaded; `delegate retry` the task later",
     Reason.CONTEXT_TOO_LONG: "split the work into smaller tasks, or shorten the prompt",
     Reason.MAX_TURNS: "submit again with a higher `--max-turns`, or split the work",
     Reason.BUDGET: "submit again with a higher `--max-budget-usd`, or split the work",
     Reason.REFUSED: "the model declined the request; reword it and submit again",
-    Reason.STALLED: "the agent went silent; read `delegate logs`, then `delegate retry` the task",
-    Reason.NO_START: "the agent printed nothing after it was started; run it by hand once, then retry",
+    Reason.STALLED: "the agent stopped responding; read `delegate logs`, then `delegate retry` the task",
+    Reason.NO_START: "the agent printed nothing after it started; run it once by hand, then `delegate retry` the task",
     Reason.TIMEOUT: "submit again with a longer `--timeout`, or split the work",
     Reason.CANCELLED: "`delegate retry` runs it again",
-    Reason.CRASHED: "`delegate logs --raw` shows all it has printed; then `delegate retry` the task",
-    Reason.LOST_RUNNER: "its runner went away and a command may not be repeatable; check, then `delegate retry` it "
-    "(or submit with `--rerun`)",
-    Reason.POISON: "three runners were lost while working on it; look at `delegate logs` before a `delegate retry`",
-    Reason.SETUP_ERROR: "mend what the message names, then `delegate retry` the task",
+    Reason.CRASHED: "`delegate logs --raw` shows its full output; then `delegate retry` the task",
+    Reason.LOST_RUNNER: "its runner was lost, and the command may not be safe to repeat; check, then `delegate retry` "
+    "the task (or submit with `--rerun`)",
+    Reason.POISON: "three runners were lost while working on it; read `delegate logs` before you `delegate retry` "
+    "the task",
+    Reason.SETUP_ERROR: "fix the problem in the message, then `delegate retry` the task",
     Reason.DISK_FULL: "free disk space on the runner's machine, then `delegate retry` the task",
     Reason.NO_CHANGES: "",
-    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the work; `delegate retry` goes on",
-    Reason.POLICY_DENIED: "`delegate diff` shows the work; then `delegate resume` it with `--context`",
-    Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; mend what the message names, then "
+    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the changes; `delegate retry` "
+    "continues the work",
+    Reason.POLICY_DENIED: "`delegate diff` shows the changes; then `delegate resume` the task with `--context`",
+    Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; fix the problem in the message, then "
     "`delegate retry` the task",
-    Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or mend what the message names and "
+    Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or fix the problem in the message and "
     "`delegate retry` the task",
-    Reason.DEPENDENCY_FAILED: "`delegate status --tree` shows what failed: `delegate retry` that one, then this one",
+    Reason.DEPENDENCY_FAILED: "`delegate status --tree` shows what failed: `delegate retry` that task, then this one",
     Reason.OUT_OF_MEMORY: "raise DELEGATE_TASK_MEMORY_MAX on the runner's machine, or split the work",
-    Reason.QUESTION: "`delegate answer` it",
-    Reason.HANDED_BACK: "nothing: another runner takes it",
-    Reason.INTERNAL: "this is a defect of Delegate; please report it with the relay's log",
+    Reason.QUESTION: "answer it with `delegate answer`",
+    Reason.HANDED_BACK: "nothing: another runner will take it",
+    Reason.INTERNAL: "this is a bug in Delegate; please report it with the relay's log",
 }
 
-# Reasons after which the task waits for a reset instead of ending.
+# Reasons that make the task wait for a limit to reset instead of ending it.
 PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
 
-# Ends that no answer would help against: the attempt has had all that it was allowed to have.
+# Reasons that an answer cannot help with: the attempt used up its limit.
 EXHAUSTED_REASONS = frozenset({Reason.TIMEOUT, Reason.BUDGET})
 
 
 def waits_for_answer(state: AttemptState, reason: Reason) -> bool:
-    """Whether a task whose agent has asked something waits, or goes on with the answer, after an attempt ended so."""
+    """Whether a task with an open question waits for the answer (or continues with it) after such an end."""
     return state in (A.COMPLETED, A.RELEASED) or (state is A.FAILED and reason not in EXHAUSTED_REASONS)

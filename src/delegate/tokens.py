@@ -1,11 +1,11 @@
-"""Tokens: the relay keeps, and is told of an agent's, no more than a hash."""
+"""Token prefixes and hashing: the relay stores only hashes of tokens."""
 
 from __future__ import annotations
 
 import hashlib
 
 RUNNER_PREFIX = "drs_"
-AGENT_PREFIX = "dat_"  # of the token that a runner makes for the agent of an attempt, and by which the relay knows it
+AGENT_PREFIX = "dat_"  # of the token that a runner creates for an attempt's agent; it identifies the agent to the relay
 
 
 def hash_token(token: str) -> str:

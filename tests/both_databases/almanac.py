@@ -1,4 +1,4 @@
-"""Schedules by looking at every minute: which times a cron expression has, and what comes of each. Slow and plain."""
+"""A slow, plain model of schedules: checks every minute for the times of a cron expression and their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules on a clock that stands still until it is moved, to any side."""
+"""Schedules on a clock that tests move forward or back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the queue should do, in the plainest words: no database, no concurrency, one dictionary of tasks.
+"""A plain model of the queue: no database, no concurrency, one dictionary of tasks.
 
 Every verb returns what the product should answer, or the name of the error it should raise.
 """
@@ -47,7 +47,7 @@ class Job:
     attempts: int = 0
     not_before: datetime | None = None
     cancelled: bool = False
-    is_open: bool = False  # a question that nobody has answered
+    is_open: bool = False  # an unanswered question
     tries: list[Try] = field(default_factory=list)
 
     def end(self, state: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""A relay's database with a clock that stands still until it is moved, and the verbs of the queue in short."""
+"""A relay's database with a clock that tests move, and shortcuts for the functions of the queue."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ async def test_what_was_spent_before_a_park_is_taken_off_the_tasks_own_budget(sc
     assert again.attempt.budget_usd == 1.0
 
 
-async def test_what_a_lost_attempt_has_told_of_its_cost_counts(scene: Scene) -> None:
+async def test_the_reported_cost_of_a_lost_attempt_counts(scene: Scene) -> None:
     scene.with_budget(10.0)
     held = await scene.take(agent="claude")
     await scene.record(held, fact(0, kind=EventKind.USAGE, costUsd=4.0, outputTokens=7))
@@ -149,7 +149,7 @@ async def test_a_task_stopped_by_the_days_budget_waits_for_the_next_day(scene: S
 
 
 @pytest.mark.parametrize("has_asked", [False, True])
-async def test_the_end_by_the_days_budget_told_twice_is_one_end(scene: Scene, has_asked: bool) -> None:
+async def test_an_end_by_the_daily_budget_that_is_reported_twice_is_one_end(scene: Scene, has_asked: bool) -> None:
     """What it has spent is on its account already when the end is told again."""
     scene.with_budget(3.0)
     held = await scene.take(agent="claude", max_budget_usd=5.0)

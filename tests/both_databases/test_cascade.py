@@ -59,7 +59,7 @@ async def test_so_many_tasks_may_depend_on_one_and_no_more(scene: Scene, monkeyp
 
     assert caught.value.message == (
         f"dependsOn: cannot name {top.id}: 2 tasks depend on it, and the limit is 2; "
-        "submit one more task between, or depend on one of those"
+        "add a task in between, or depend on one of those"
     )
     with pytest.raises(InvalidField, match="continueFrom: cannot name"):
         await scene.submit(continue_from=top.id)
@@ -176,15 +176,15 @@ async def test_a_cascade_goes_from_the_shallow_to_the_deep(scene: Scene) -> None
     assert [task.id for task in moved.others] == [shallow.id, middle.id, deep.id]
 
 
-async def test_a_move_that_was_not_written_is_not_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_was_not_written_is_not_reported(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = await scene.take(), await scene.submit()
     waiting = [await after(scene, good.task), await after(scene, bad)]
     for verb in ("release_blocked", "cancel_blocked"):
         monkeypatch.setattr(ending, verb, lambda *_: 0)
 
-    with pytest.raises(IllegalMove, match="not blocked any more"):
+    with pytest.raises(IllegalMove, match="no longer blocked"):
         await scene.finish(good)
-    with pytest.raises(IllegalMove, match="not blocked any more"):
+    with pytest.raises(IllegalMove, match="no longer blocked"):
         await scene.cancel(bad)
 
     assert [await scene.kinds(task) for task in waiting] == [[EventKind.SUBMITTED]] * 2
@@ -199,22 +199,22 @@ async def test_an_answer_that_was_not_written_is_refused(
     await scene.finish(held)
     monkeypatch.setattr(questions, verb, lambda *_: False)
 
-    with pytest.raises(IllegalMove, match="not waiting any more"):
+    with pytest.raises(IllegalMove, match="no longer waiting"):
         await questions.answer(scene.database, held.task.id, "Red.", request_key=None, now=scene.now)
 
     assert EventKind.ANSWER not in await scene.kinds(held)
 
 
-async def test_the_key_of_one_wish_is_not_good_for_another(scene: Scene) -> None:
+async def test_the_key_of_one_request_is_refused_for_another(scene: Scene) -> None:
     unrelated = await scene.submit(request_key="k-1")
     old, other = await scene.cancel(await scene.submit()), await scene.cancel(await scene.submit())
     made = await retry(scene.database, old.id, "k-2", scene.now)
 
     assert (await retry(scene.database, old.id, "k-2", scene.now)).task == made.task
     for task, key in ((old, "k-1"), (other, "k-2")):
-        with pytest.raises(KeyUsed, match="used for something else"):
+        with pytest.raises(KeyUsed, match="used for a different request"):
             await retry(scene.database, task.id, key, scene.now)
-    with pytest.raises(KeyUsed, match="used for something else"):
+    with pytest.raises(KeyUsed, match="used for a different request"):
         await scene.submit(request_key="k-2")
     assert await scene.submit(request_key="k-1") == unrelated
 
@@ -223,12 +223,12 @@ async def test_a_key_of_a_retry_is_not_good_for_a_resume_nor_the_other_way_round
     old = await scene.cancel(await scene.submit())
     retried = await retry(scene.database, old.id, "k-1", scene.now)
     for context in ("mind the tests", None):
-        with pytest.raises(KeyUsed, match="used for something else"):
+        with pytest.raises(KeyUsed, match="used for a different request"):
             await resume(scene.database, old.id, context, request_key="k-1", now=scene.now)
 
     await scene.cancel(retried.task)
     resumed = await resume(scene.database, old.id, "mind the tests", request_key="k-2", now=scene.now)
-    with pytest.raises(KeyUsed, match="used for something else"):
+    with pytest.raises(KeyUsed, match="used for a different request"):
         await retry(scene.database, old.id, "k-2", scene.now)
 
     again = await resume(scene.database, old.id, "mind the tests", request_key="k-2", now=scene.now)
@@ -307,7 +307,7 @@ async def test_an_end_waits_for_another_that_settles_the_same_task(busy: Scene) 
 
 @pytest.mark.real
 @pytest.mark.promise("P16")
-async def test_an_end_waits_for_a_task_that_is_just_born_to_wait_for_it(busy: Scene) -> None:
+async def test_an_end_waits_for_a_dependent_that_is_being_submitted(busy: Scene) -> None:
     held = await busy.take()
     born: list[Task] = []
 

@@ -42,7 +42,7 @@ class Node:
     state: str = "blocked"
     reason: str | None = None
     has_run: bool = False
-    is_unwanted: bool = False  # somebody asked for its end while it ran
+    is_unwanted: bool = False  # it was cancelled while it ran
 
     def end(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason

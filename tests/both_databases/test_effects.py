@@ -1,4 +1,4 @@
-"""What happens outside is announced first, and nothing counts as done while something is only announced."""
+"""Effects are announced first, and a task does not complete while one is only announced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def seen(scene: Scene, task: Task | ClaimedTask, by: Runner | None = None)
     return await read_chain_effects(scene.database, task_id, by or runner())
 
 
-async def test_an_effect_is_announced_done_and_told_to_the_next_attempt(scene: Scene) -> None:
+async def test_an_effect_is_announced_done_and_reported_to_the_next_attempt(scene: Scene) -> None:
     held = await publish(scene)
     await scene.announce(held, EffectState.INTENT)
     await scene.announce(held, EffectState.DONE, external_id=COMMIT)
@@ -85,7 +85,7 @@ async def test_a_task_with_an_open_effect_cannot_be_completed(scene: Scene) -> N
     held = await publish(scene)
     await scene.announce(held, EffectState.INTENT)
 
-    with pytest.raises(EffectsOpen, match=f"task {held.task.id} has announced what nobody has settled: push"):
+    with pytest.raises(EffectsOpen, match=f"task {held.task.id} has unresolved effects: push"):
         await scene.finish(held)
 
     assert (await scene.task(held)).state is TaskState.RUNNING
@@ -153,7 +153,7 @@ async def test_a_task_that_works_in_place_has_nothing_to_announce(scene: Scene) 
         await scene.announce(held, EffectState.INTENT)
 
 
-async def test_a_runner_may_look_at_tasks_that_its_machine_has_had_and_at_no_others(scene: Scene) -> None:
+async def test_a_runner_may_read_only_tasks_that_its_machine_has_held(scene: Scene) -> None:
     held = await publish(scene)
     await scene.announce(held, EffectState.DONE, kind=EffectKind.PULL_REQUEST, external_id=URL)
     await scene.finish(held)

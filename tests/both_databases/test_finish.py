@@ -44,7 +44,7 @@ async def test_the_end_of_an_attempt_is_the_end_of_its_task(
 
 
 @pytest.mark.promise("P1")
-async def test_the_same_end_told_twice_is_one_end(scene: Scene) -> None:
+async def test_an_end_that_is_reported_twice_is_one_end(scene: Scene) -> None:
     held = await scene.take()
     first = await scene.finish(held)
     scene.now += timedelta(minutes=1)
@@ -94,7 +94,7 @@ async def test_an_end_without_the_whole_report_is_taken_when_the_runner_says_so(
 
 @pytest.mark.promise("P3")
 @pytest.mark.parametrize("wrong", ["older fence", "newer fence", "another runner", "unknown attempt"])
-async def test_a_write_of_somebody_who_does_not_hold_the_task_changes_nothing(scene: Scene, wrong: str) -> None:
+async def test_a_write_of_a_runner_that_does_not_hold_the_task_changes_nothing(scene: Scene, wrong: str) -> None:
     first = await scene.take(agent="claude")
     await scene.release(first)
     held = await scene.claim()

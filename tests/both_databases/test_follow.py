@@ -116,7 +116,7 @@ async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene)
     assert {missing.id, also_missing.id} == {first.id + 1, third.id + 1}
 
 
-async def test_an_event_that_fills_a_hole_in_time_is_told(scene: Scene) -> None:
+async def test_an_event_that_fills_a_gap_in_time_is_delivered(scene: Scene) -> None:
     start = await end_of_feed(scene.database)
     for _ in range(3):
         await scene.submit()
@@ -170,13 +170,13 @@ async def test_a_runner_that_was_not_heard_of_for_a_lease_is_silent_and_not_busy
     assert (after.busy, after.silent) == (frozenset(), {held.task.id})
 
 
-async def test_only_an_agent_at_work_can_be_told_anything(scene: Scene) -> None:
+async def test_only_a_running_agent_accepts_messages(scene: Scene) -> None:
     command = await scene.take(agent="shell")
     waiting = await scene.take(agent="claude")
     await scene.release(waiting, HANDED_BACK)
 
     for task in (command.task, waiting.task):
-        with pytest.raises(IllegalMove, match="cannot be told anything"):
+        with pytest.raises(IllegalMove, match="cannot be sent a message"):
             await send_message(scene.database, task.id, "hello", request_key=None, now=scene.now)
     with pytest.raises(NoSuchTask):
         await send_message(scene.database, TaskId("task-none"), "hello", request_key=None, now=scene.now)

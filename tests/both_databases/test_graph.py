@@ -93,9 +93,9 @@ async def test_a_failure_cancels_all_that_waits_for_it_near_and_far(scene: Scene
     one, two = await scene.task(near), await scene.task(far)
     assert (one.reason, one.message) == (
         Reason.DEPENDENCY_FAILED,
-        f"{bad.id}, which it waited for, failed (command_failed)",
+        f"its dependency {bad.id} failed (command_failed)",
     )
-    assert two.message == f"{near.id}, which it waited for, was cancelled (dependency_failed)"
+    assert two.message == f"its dependency {near.id} was cancelled (dependency_failed)"
     assert (two.finished_at, await scene.kinds(far)) == (scene.now, [EventKind.SUBMITTED, EventKind.FINISHED])
 
 
@@ -148,7 +148,7 @@ async def test_what_has_ended_is_not_waited_for(scene: Scene) -> None:
     with pytest.raises(DependencyFailed) as caught:
         await after(scene, good, bad)
 
-    assert caught.value.message == f"dependsOn: {bad.id} has ended as failed, so this task would never run"
+    assert caught.value.message == f"dependsOn: {bad.id} is failed, so this task would never run"
     assert caught.value.field == "dependsOn"
     assert caught.value.hint.startswith(f"`delegate retry {bad.id}` and depend on the new task, or ")
 
@@ -156,7 +156,7 @@ async def test_what_has_ended_is_not_waited_for(scene: Scene) -> None:
 async def test_an_unknown_dependency_is_refused_by_its_field(scene: Scene) -> None:
     known = await scene.submit()
 
-    with pytest.raises(UnknownDependency, match="dependsOn: there is no task task-none") as caught:
+    with pytest.raises(UnknownDependency, match="dependsOn: no task task-none") as caught:
         await scene.submit(depends_on=(known.id, TaskId("task-none")))
     assert caught.value.field == "dependsOn"
     with pytest.raises(UnknownDependency) as caught:
@@ -173,7 +173,7 @@ async def batch(scene: Scene, *entries: tuple[str | None, dict[str, Any]]) -> li
 
 
 @pytest.mark.promise("P16")
-async def test_a_batch_is_given_in_any_order_and_born_in_the_right_one(scene: Scene) -> None:
+async def test_a_batch_is_given_in_any_order_and_inserted_in_the_right_one(scene: Scene) -> None:
     outside = await scene.submit("outside")
 
     deploy, test, build = await batch(
@@ -190,16 +190,16 @@ async def test_a_batch_is_given_in_any_order_and_born_in_the_right_one(scene: Sc
     assert await states(scene, [outside, build.task, test.task, deploy.task]) == ["completed"] * 4
 
 
-async def test_of_a_batch_with_a_fault_nothing_is_born(scene: Scene) -> None:
-    with pytest.raises(CycleDetected, match=r"tasks: (a → b → c → a|b → c → a → b|c → a → b → c) wait for each other"):
+async def test_a_batch_with_a_fault_creates_no_task(scene: Scene) -> None:
+    with pytest.raises(CycleDetected, match=r"tasks: (a → b → c → a|b → c → a → b|c → a → b → c) depend on each other"):
         await batch(scene, ("a", {"depends_on": ("b",)}), ("b", {"depends_on": ("c",)}), ("c", {"continue_from": "a"}))
-    with pytest.raises(CycleDetected, match="tasks: a → a wait"):
+    with pytest.raises(CycleDetected, match="tasks: a → a depend"):
         await batch(scene, ("a", {"depends_on": ("a",)}))
-    with pytest.raises(InvalidField, match=r"tasks\.2\.name: is the name of tasks\.0, too"):
+    with pytest.raises(InvalidField, match=r"tasks\.2\.name: is also the name of tasks\.0; give each task its own"):
         await batch(scene, ("a", {}), (None, {}), ("a", {}))
-    with pytest.raises(InvalidField, match=r"tasks\.2\.requestKey: is the key of tasks\.0, too; give each a key"):
+    with pytest.raises(InvalidField, match=r"tasks\.2\.requestKey: is also the key of tasks\.0; give each task its"):
         await batch(scene, ("a", {"request_key": "k"}), (None, {}), ("b", {"request_key": "k"}))
-    with pytest.raises(UnknownDependency, match=r"tasks\.1\.dependsOn: there is no task b"):
+    with pytest.raises(UnknownDependency, match=r"tasks\.1\.dependsOn: no task b"):
         await batch(scene, ("a", {}), (None, {"depends_on": ("a", "b")}))
     with pytest.raises(UnknownAgent) as caught:
         await batch(scene, ("a", {}), (None, {"agent": "nobody"}))
@@ -259,13 +259,13 @@ async def test_a_task_submitted_while_its_dependency_ends_is_not_forgotten(scene
         await end_all(scene, 1)
 
 
-async def test_a_retry_goes_on_waiting_for_the_retry_of_what_failed(scene: Scene) -> None:
+async def test_a_retry_waits_for_the_retry_of_what_failed(scene: Scene) -> None:
     bad = await scene.submit("bad")
     waiting = await after(scene, bad, continue_from=bad.id)
     await end_all(scene, 1, bad=FAILED)
-    with pytest.raises(DependencyFailed, match=f"{bad.id} has ended as failed") as caught:
+    with pytest.raises(DependencyFailed, match=f"{bad.id} is failed") as caught:
         await scene.retry(waiting)
-    assert caught.value.hint == f"`delegate retry {bad.id}` first, then this one again"
+    assert caught.value.hint == f"`delegate retry {bad.id}` first, then try this task again"
 
     better = await scene.retry(bad)
     again = await scene.retry(waiting)
@@ -334,7 +334,7 @@ async def test_the_graph_of_a_task_has_all_that_leads_to_it_and_all_that_waits(
         await graph_of(scene.database, TaskId("task-none"), scene.rules, scene.now)
 
 
-async def test_a_task_that_continues_another_is_told_what_that_one_has_left(scene: Scene) -> None:
+async def test_a_task_that_continues_another_gets_its_checkpoint(scene: Scene) -> None:
     first = await scene.take(prompt="build", agent="claude")
     second = await scene.submit(agent="claude", continue_from=first.task.id)
     await scene.finish(first, WITH_SESSION)
@@ -377,7 +377,7 @@ async def test_a_session_is_not_carried_to_another_place_or_agent(
 
 
 @pytest.mark.promise("P2")
-async def test_only_one_task_goes_on_in_a_session(scene: Scene) -> None:
+async def test_only_one_task_continues_a_session(scene: Scene) -> None:
     first = await scene.finish(await scene.take(agent="claude"), replace(FAILED, session_id="s-1"))
     for _ in range(2):
         await scene.submit(agent="claude", continue_from=first.id, on_dependency_failure=RUN)

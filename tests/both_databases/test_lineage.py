@@ -99,16 +99,16 @@ async def test_a_task_is_stored_with_all_it_works_on(scene: Scene) -> None:
     assert Choice(field=Field.MODEL, value="gpt-5.5", source=Source.LABEL) in stored.choices
 
 
-async def test_a_wish_that_gave_way_is_told_in_the_timeline(scene: Scene) -> None:
+async def test_an_overruled_preference_is_noted_in_the_timeline(scene: Scene) -> None:
     task = await scene.submit(agent="claude", labels=("executor/codex",))
 
     assert [(event.kind, event.data.get("text")) for event in await scene.events(task)][1:] == [
-        (EventKind.WARNING, "agent codex of a label gives way to agent claude of the request")
+        (EventKind.WARNING, "agent codex from a label is overridden by agent claude from the request")
     ]
 
 
 @pytest.mark.parametrize("mode", [Mode.IN_PLACE, Mode.PULL_REQUEST])
-async def test_a_retry_of_a_failed_task_goes_on_with_its_session_and_its_work(scene: Scene, mode: Mode) -> None:
+async def test_a_retry_of_a_failed_task_continues_its_session_and_its_work(scene: Scene, mode: Mode) -> None:
     held = await work(scene, mode=mode, agent="claude", model="opus")
     failed = await scene.finish(held, replace(FAILED, checkpoint=LEFT, result=RESULT))
 
@@ -121,7 +121,7 @@ async def test_a_retry_of_a_failed_task_goes_on_with_its_session_and_its_work(sc
     assert again.continuation.checkpoint == LEFT
 
 
-async def test_a_retry_of_a_completed_task_starts_anew(scene: Scene) -> None:
+async def test_a_retry_of_a_completed_task_starts_from_scratch(scene: Scene) -> None:
     held = await work(scene)
     completed = await scene.finish(held, replace(DONE, session_id="s-1", checkpoint=LEFT))
 
@@ -132,7 +132,7 @@ async def test_a_retry_of_a_completed_task_starts_anew(scene: Scene) -> None:
     assert again.continuation.checkpoint is None
 
 
-async def test_a_retry_of_a_cancelled_task_goes_on_too(scene: Scene) -> None:
+async def test_a_retry_of_a_cancelled_task_continues_too(scene: Scene) -> None:
     held = await work(scene)
     await scene.cancel(held.task)
     cancelled = await scene.finish(held, replace(FAILED, state=AttemptState.CANCELLED, reason=Reason.CANCELLED))
@@ -143,7 +143,7 @@ async def test_a_retry_of_a_cancelled_task_goes_on_too(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("outcome", [FAILED, replace(DONE, session_id="s-1")])
-async def test_a_resume_goes_on_from_any_end_with_something_to_add(scene: Scene, outcome: Outcome) -> None:
+async def test_a_resume_continues_from_any_end_with_more_context(scene: Scene, outcome: Outcome) -> None:
     await scene.register(runner(machine="attic"))
     held = await scene.take(runner(machine="attic"), agent="claude", mode=Mode.PULL_REQUEST, repository="owner/name")
     ended = await scene.finish(held, replace(outcome, checkpoint=LEFT))
@@ -165,7 +165,7 @@ async def test_a_resume_whose_runner_is_forgotten_stays_where_the_task_may_run(s
     assert (await scene.resume(ended)).machine == "desk"
 
 
-async def test_a_task_resumed_before_its_start_has_only_the_new_words(scene: Scene) -> None:
+async def test_a_task_resumed_before_its_start_has_only_the_new_context(scene: Scene) -> None:
     ended = await scene.cancel(await scene.submit(agent="claude"))
 
     first = await scene.resume(ended, "first")
@@ -184,7 +184,7 @@ async def test_what_cannot_be_resumed_says_why(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ending", [DONE, FAILED], ids=["completed", "failed"])
-async def test_every_end_leaves_a_checkpoint_even_when_its_runner_told_none(scene: Scene, ending: Outcome) -> None:
+async def test_every_end_leaves_a_checkpoint_even_if_its_runner_sent_none(scene: Scene, ending: Outcome) -> None:
     held = await work(scene, agent="shell")
     await scene.record(held, output(0, b"the last line\n"))
     ended = await scene.finish(held, replace(ending, session_id=None, usage=Usage(turns=2)), next_seq=1)
@@ -227,7 +227,7 @@ async def test_two_tasks_of_one_chain_never_work_at_once(scene: Scene, verb: str
     with pytest.raises(IllegalMove) as caught:
         await getattr(scene, verb)(failed)
 
-    assert caught.value.hint.startswith(f"{first.id} goes on with it already")
+    assert caught.value.hint.startswith(f"{first.id} already continues it")
     await scene.cancel(first)
     second: Task = await getattr(scene, verb)(failed)
     assert second.lineage == failed.id
@@ -252,7 +252,7 @@ async def test_an_end_is_stored_with_its_result_and_its_change(scene: Scene) -> 
 async def test_a_task_without_a_change_says_so(scene: Scene) -> None:
     task = await scene.submit()
 
-    with pytest.raises(NoChange, match=f"task {task.id} has no change to show"):
+    with pytest.raises(NoChange, match=f"task {task.id} has no changes to show"):
         await change_of(scene.database, task.id)
     with pytest.raises(NoSuchTask):
         await change_of(scene.database, TaskId("task-none"))
@@ -329,7 +329,7 @@ async def test_a_task_that_another_agent_should_have_changes_its_lane(scene: Sce
     assert await scene.claim(runner("eve", agents=["codex"])) is not None
 
 
-async def test_the_prompt_is_what_was_asked_for_until_the_agent_was_told_more(scene: Scene) -> None:
+async def test_the_prompt_is_that_of_the_task_until_the_agent_got_a_rendered_one(scene: Scene) -> None:
     held = await work(scene, prompt="fix it")
     before = await prompt_of(scene.database, held.task.id)
     await scene.record(held, fact(0, EventKind.PROMPT, text="long"), fact(1, EventKind.PROMPT, text="longer"))
@@ -340,7 +340,7 @@ async def test_the_prompt_is_what_was_asked_for_until_the_agent_was_told_more(sc
     assert (after.text, after.is_rendered) == ("longer", True)
 
 
-async def test_a_dropped_task_takes_all_it_left_with_it_and_its_chain_goes_on(scene: Scene) -> None:
+async def test_a_deleted_task_takes_its_results_with_it_and_its_chain_continues(scene: Scene) -> None:
     failed = await scene.finish(await work(scene), replace(FAILED, checkpoint=LEFT, change=CHANGE))
     retried = await scene.retry(failed)
     later = scene.now + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What becomes of a task whose runner is gone, silent, or could not be heard."""
+"""Tasks whose runner is lost, silent, or could not reach the relay."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_lost_command_that_may_be_repeated_waits_again(scene: Scene) -> 
     assert (await scene.kinds(held))[-1] is EventKind.LOST
 
 
-async def test_a_lost_agent_goes_on_with_its_session(scene: Scene) -> None:
+async def test_a_lost_agent_continues_its_session(scene: Scene) -> None:
     held = await scene.take(agent="claude")
     await scene.record(held, fact(0, EventKind.SESSION, sessionId="s-1"))
     await scene.release(held, GONE)
@@ -55,7 +55,7 @@ async def test_a_lost_agent_goes_on_with_its_session(scene: Scene) -> None:
     assert (again.task.session_id, again.attempt.number, again.attempt.fence) == ("s-1", 2, 2)
 
 
-async def test_what_a_stop_has_done_is_told_of_the_tasks_that_ran_and_of_no_others(scene: Scene) -> None:
+async def test_a_stop_reports_only_the_tasks_that_ran(scene: Scene) -> None:
     await scene.release(await scene.take(), GONE)
     scene.now += timedelta(seconds=1)
     lost, back = await scene.take(), await scene.take(rerun=True)
@@ -153,7 +153,7 @@ async def test_a_lease_that_ran_out_is_suspect_and_not_lost(scene: Scene) -> Non
 
 
 @pytest.mark.promise("P4")
-async def test_a_silent_runner_keeps_its_task_until_somebody_else_could_do_it(scene: Scene) -> None:
+async def test_a_silent_runner_keeps_its_task_until_another_runner_could_do_it(scene: Scene) -> None:
     await scene.register(runner())
     held = await scene.take(agent="claude")
     await scene.pass_time(3 * RECLAIM_AFTER)
@@ -289,14 +289,14 @@ async def test_a_restart_does_not_bring_back_a_lease_that_was_over_before(scene:
     assert await scene.claim(EVE) is not None
 
 
-async def test_the_first_start_of_a_relay_has_nobody_to_welcome(scene: Scene) -> None:
+async def test_the_first_start_of_a_relay_renews_no_leases(scene: Scene) -> None:
     assert await renew_leases_after_restart(scene.database, scene.rules, scene.now) == 0
 
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("first", ["claim", "tick"])
-async def test_time_in_which_no_relay_could_listen_is_no_silence(scene: Scene, first: str) -> None:
-    """The machine slept, the clock jumped, or the database was away: nobody could have renewed."""
+async def test_time_without_a_relay_does_not_count_as_silence(scene: Scene, first: str) -> None:
+    """The machine slept, the clock jumped, or the database was down: no runner could renew."""
     held = await scene.take(agent="claude")
     scene.now += timedelta(hours=8)
 

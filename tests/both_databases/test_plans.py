@@ -1,4 +1,4 @@
-"""The cost of a claim must not grow with the queue: no statement of it may look at all rows."""
+"""The cost of a claim must not grow with the queue: none of its statements may scan all rows."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_page_of_what_waits_is_read_from_its_end(scene: Scene) -> None:
         )
 
 
-async def test_an_end_that_nobody_waits_for_asks_once_whether_anybody_does(scene: Scene) -> None:
+async def test_an_end_without_dependents_queries_for_them_once(scene: Scene) -> None:
     held = await scene.take()
 
     with overheard() as statements:

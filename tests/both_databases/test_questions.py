@@ -1,4 +1,4 @@
-"""What an agent asks, and what becomes of its task until it is answered and after."""
+"""Questions of agents, and their tasks before and after the answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def asked(scene: Scene, **wishes: Any) -> ClaimedTask:
     return held
 
 
-async def test_a_question_is_kept_with_its_options_and_told_in_the_timeline(scene: Scene) -> None:
+async def test_a_question_is_kept_with_its_options_and_shown_in_the_timeline(scene: Scene) -> None:
     held = await asked(scene)
 
     task = await scene.task(held)
@@ -145,7 +145,7 @@ async def test_an_answer_that_comes_while_the_agent_still_runs_is_kept_for_it(sc
     assert [question.answer for question in following.task.questions] == ["Blue."]
 
 
-async def test_the_same_answer_told_again_changes_nothing_even_after_the_next_question(scene: Scene) -> None:
+async def test_a_repeated_answer_changes_nothing_even_after_the_next_question(scene: Scene) -> None:
     held = await asked(scene)
     await scene.finish(held, ASKED)
     await answers(scene, held, "Blue.", "key-1")
@@ -222,7 +222,7 @@ async def test_a_silent_runner_loses_an_attempt_that_asked_like_any_other(scene:
     assert (following.task.id, following.attempt.number) == (held.task.id, 2)
 
 
-async def test_the_next_attempt_asks_anew_and_what_was_answered_before_is_gone(scene: Scene) -> None:
+async def test_the_next_attempt_asks_again_and_earlier_answers_are_gone(scene: Scene) -> None:
     held = await asked(scene)
     await scene.finish(held, ASKED)
     await answers(scene, held)
@@ -259,7 +259,7 @@ async def test_the_same_question_twice_is_one_and_ten_are_enough(scene: Scene) -
         ("Which?", ("x" * 1_001,)),
     ],
 )
-async def test_a_question_that_nobody_could_read_is_refused(scene: Scene, text: str, options: tuple[str, ...]) -> None:
+async def test_an_unreadable_question_is_refused(scene: Scene, text: str, options: tuple[str, ...]) -> None:
     held = await asked(scene)
 
     with pytest.raises(InvalidField):

@@ -164,7 +164,7 @@ async def test_the_same_message_sent_twice_is_one_message(scene: Scene) -> None:
     assert [message.text for message in (await scene.renew(held)).messages] == ["stop"]
 
 
-async def test_a_session_that_goes_on_does_not_hear_old_messages_again(scene: Scene) -> None:
+async def test_a_continued_session_does_not_get_old_messages_again(scene: Scene) -> None:
     held = await scene.take(agent="claude")
     await scene.record(held, fact(0, kind=EventKind.SESSION, sessionId="s-1"))
     await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
@@ -192,14 +192,14 @@ async def test_the_key_of_a_message_to_one_task_is_refused_for_another(scene: Sc
     held, other = await scene.take(agent="claude"), await scene.take(agent="claude")
     await send_message(scene.database, held.task.id, "stop", request_key="k", now=scene.now)
 
-    with pytest.raises(KeyUsed, match="used for something else"):
+    with pytest.raises(KeyUsed, match="used for a different request"):
         await send_message(scene.database, other.task.id, "go on", request_key="k", now=scene.now)
 
     assert [message.text for message in (await scene.renew(held)).messages] == ["stop"]
     assert (await scene.renew(other)).messages == ()
 
 
-async def test_looking_how_an_attempt_stands_locks_nothing(scene: Scene) -> None:
+async def test_reading_the_signals_of_an_attempt_locks_nothing(scene: Scene) -> None:
     """PostgreSQL refuses locks in a transaction that only reads."""
     held = await scene.take(agent="claude")
     await send_message(scene.database, held.task.id, "hello", request_key=None, now=scene.now)
@@ -209,7 +209,7 @@ async def test_looking_how_an_attempt_stands_locks_nothing(scene: Scene) -> None
     assert found == await scene.renew(held)
 
 
-async def test_who_does_not_hold_an_attempt_is_not_told_how_it_stands(scene: Scene) -> None:
+async def test_a_runner_that_does_not_hold_an_attempt_gets_no_signals(scene: Scene) -> None:
     held = await scene.take(agent="claude")
     mine = holder(held)
     strangers = (
@@ -226,7 +226,7 @@ async def test_who_does_not_hold_an_attempt_is_not_told_how_it_stands(scene: Sce
         await signals(scene.database, mine, 0)
 
 
-async def test_output_that_could_not_be_sent_is_told_in_the_timeline(scene: Scene) -> None:
+async def test_output_that_could_not_be_sent_is_noted_in_the_timeline(scene: Scene) -> None:
     held = await scene.take()
 
     await scene.finish(held, next_seq=None)

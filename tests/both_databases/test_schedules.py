@@ -1,4 +1,4 @@
-"""Schedules on both databases: every time that is due is dealt with once, whatever the clock does."""
+"""Schedules on both databases: every due time is handled once, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_no_run_starts_before_the_one_before_has_ended(clock: Clockwork) -
 
     assert await clock.outcomes(schedule) == ["completed", "overlapped", "started"]
     overlapped = (await clock.history(schedule))[1]
-    assert overlapped.message == f"the run before, {first.task.id}, had not ended"
+    assert overlapped.message == f"the previous run, {first.task.id}, had not ended"
     assert (await clock.look(schedule)).runs == 2
 
 
@@ -95,7 +95,7 @@ async def test_a_cancelled_task_is_a_cancelled_run(clock: Clockwork) -> None:
     assert await clock.outcomes(schedule) == ["cancelled"]
 
 
-async def test_a_task_that_is_retried_by_hand_is_no_run_of_its_schedule(clock: Clockwork) -> None:
+async def test_a_task_that_is_retried_by_hand_is_not_a_run_of_its_schedule(clock: Clockwork) -> None:
     schedule = await clock.create(cronExpression=HOURLY)
     await clock.at(NOON + HOUR)
     failed = await clock.ends(BAD)
@@ -149,7 +149,7 @@ async def test_a_run_that_comes_too_late_for_the_expiry_is_written_down_as_misse
         ("fail", ["missed"], ScheduleState.FAILED),
     ],
 )
-async def test_runs_that_nobody_was_there_to_start_go_by_the_policy(
+async def test_missed_runs_follow_the_policy(
     clock: Clockwork, policy: str, outcomes: list[str], state: ScheduleState
 ) -> None:
     schedule = await clock.create(cronExpression=HOURLY, missedRunPolicy=policy)
@@ -235,7 +235,7 @@ async def test_two_relays_start_each_run_once(place: Place, clock: Clockwork) ->
     assert len(await clock.waiting()) == 20
 
 
-async def test_a_paused_schedule_does_not_run_and_goes_on_with_its_next_time(clock: Clockwork) -> None:
+async def test_a_paused_schedule_does_not_run_and_continues_with_its_next_time(clock: Clockwork) -> None:
     schedule = await clock.create(cronExpression=HOURLY)
     paused = await clock.pause(schedule, "the holidays")
     assert (paused.state, paused.next_run_at, paused.message) == (ScheduleState.PAUSED, None, "paused: the holidays")
@@ -267,7 +267,7 @@ async def test_a_moment_that_passed_during_a_pause_goes_by_the_policy(clock: Clo
 
 
 @pytest.mark.parametrize(("policy", "state"), [("skip", ScheduleState.EXPIRED), ("fail", ScheduleState.FAILED)])
-async def test_who_resumes_what_is_too_late_is_told_its_end_at_once(
+async def test_resuming_a_schedule_that_is_too_late_reports_its_end_at_once(
     clock: Clockwork, policy: str, state: ScheduleState
 ) -> None:
     schedule = await clock.create(scheduledAt=(NOON + HOUR).isoformat(), missedRunPolicy=policy)
@@ -278,7 +278,7 @@ async def test_who_resumes_what_is_too_late_is_told_its_end_at_once(
     resumed = await clock.resume(schedule)
 
     assert (resumed.state, resumed.next_run_at, resumed.last_outcome) == (state, None, RunOutcome.MISSED)
-    assert (resumed.message or "").startswith("2026-03-04 13:00 UTC was missed: it could not start before")
+    assert (resumed.message or "").startswith("the run at 2026-03-04 13:00 UTC was missed: it could not start before")
     assert resumed == await clock.look(schedule)
     assert await clock.tick() == ()
     assert await clock.outcomes(schedule) == ["missed"]
@@ -338,7 +338,7 @@ async def test_what_has_ended_cannot_be_paused_resumed_or_cancelled(clock: Clock
         await clock.pause(replace(schedule, id=ScheduleId("schedule-0")))
 
 
-async def test_a_run_of_which_no_task_can_be_made_any_more_is_refused_and_the_schedule_goes_on(
+async def test_a_run_whose_task_is_refused_is_recorded_and_the_schedule_continues(
     clock: Clockwork,
 ) -> None:
     needed = await clock.scene.submit("needed")
@@ -349,12 +349,12 @@ async def test_a_run_of_which_no_task_can_be_made_any_more_is_refused_and_the_sc
     await clock.at(NOON + HOUR)
 
     assert await clock.outcomes(hourly) == await clock.outcomes(once) == ["refused"]
-    assert f"{needed.id} has ended as cancelled" in str((await clock.history(hourly))[0].message)
+    assert f"{needed.id} is cancelled" in str((await clock.history(hourly))[0].message)
     found = await clock.look(hourly)
     assert (found.state, found.runs, found.next_run_at) == (ScheduleState.ACTIVE, 0, NOON + 2 * HOUR)
     failed = await clock.look(once)
     assert failed.state is ScheduleState.FAILED
-    assert f"no task could be made of it: dependsOn: {needed.id}" in str(failed.message)
+    assert f"its task could not be created: dependsOn: {needed.id}" in str(failed.message)
 
 
 async def test_each_run_of_a_cron_schedule_waits_for_the_latest_of_the_one_it_comes_after(clock: Clockwork) -> None:
@@ -412,10 +412,10 @@ async def test_what_comes_after_a_bad_end_fails_down_the_chain(clock: Clockwork,
     found = [await clock.look(schedule) for schedule in (second, third)]
 
     assert [schedule.state for schedule in found] == [ScheduleState.FAILED] * 2
-    assert str(found[0].message).startswith(f"it comes after {before.id}, and ")
-    assert found[1].message == f"it comes after {second.id}, and that one has failed"
+    assert str(found[0].message).startswith(f"it follows {before.id}, and ")
+    assert found[1].message == f"it follows {second.id}, and that schedule failed"
     assert await clock.after(DAY) == ()
-    with pytest.raises(InvalidSchedule, match="nothing comes after it"):
+    with pytest.raises(InvalidSchedule, match="so no schedule can follow it"):
         await clock.create(afterSchedule=before.id)
 
 
@@ -464,11 +464,11 @@ async def test_a_failed_step_stops_the_rest_of_its_pipeline(clock: Clockwork) ->
 
     found = [await clock.look(step) for step in steps]
     assert [step.state.value for step in found] == ["completed", "completed", "failed"]
-    assert found[2].message == f"it comes after {steps[1].id}, and its task {failing.id} has ended as failed"
+    assert found[2].message == f"it follows {steps[1].id}, and task {failing.id} of that schedule failed"
     assert await clock.after(DAY) == ()
 
 
-async def test_a_pipeline_goes_on_when_the_relay_is_back(clock: Clockwork) -> None:
+async def test_a_pipeline_continues_when_the_relay_is_back(clock: Clockwork) -> None:
     await clock.pipeline(0)
     await clock.starts()
     await clock.ends()
@@ -482,7 +482,7 @@ async def test_a_pipeline_is_made_whole_or_not_at_all(clock: Clockwork) -> None:
     with pytest.raises(InvalidField, match=r"steps\.1\.continueFrom"):
         await clock.pipeline(steps=[{"prompt": "a"}, {"prompt": "b", "continueFrom": "task-1"}])
     here = {"agent": "shell", "workingDirectory": "/", "machine": "desk"}
-    with pytest.raises(UnknownDependency, match=r"steps\.1\.dependsOn: there is no task task-1"):
+    with pytest.raises(UnknownDependency, match=r"steps\.1\.dependsOn: no task task-1"):
         await clock.pipeline(steps=[{"prompt": "a", **here}, {"prompt": "b", **here, "dependsOn": ["task-1"]}])
     with pytest.raises(InvalidField, match=r"steps\.1\.workingDirectory: is missing"):
         await clock.pipeline(steps=[{"prompt": "a", **here}, {"prompt": "b"}])
@@ -507,14 +507,14 @@ async def test_the_same_request_key_gives_the_same_schedule_and_the_same_pipelin
     [
         ({"scheduleType": "cron"}, "cronExpression: is missing"),
         ({"scheduleType": "one_time"}, "scheduledAt: is missing"),
-        ({"cronExpression": HOURLY, "scheduledAt": "2030-01-01T00:00:00Z"}, "scheduledAt: is for one_time"),
-        ({"scheduleType": "one_time", "cronExpression": HOURLY}, "cronExpression: is for cron"),
-        ({"scheduledAt": NOON.isoformat()}, f"scheduledAt: {NOON.isoformat()} is over"),
-        ({"scheduledAt": "2030-01-01T00:00:00Z", "maxRuns": 2}, "maxRuns: is for cron"),
-        ({"cronExpression": "0 0 31 2 *"}, "that day never comes"),
-        ({"cronExpression": HOURLY, "timezone": "Mars/Base"}, "there is no time zone 'Mars/Base'"),
+        ({"cronExpression": HOURLY, "scheduledAt": "2030-01-01T00:00:00Z"}, "scheduledAt: applies only to one_time"),
+        ({"scheduleType": "one_time", "cronExpression": HOURLY}, "cronExpression: applies only to cron"),
+        ({"scheduledAt": NOON.isoformat()}, f"scheduledAt: {NOON.isoformat()} is in the past"),
+        ({"scheduledAt": "2030-01-01T00:00:00Z", "maxRuns": 2}, "maxRuns: applies only to cron"),
+        ({"cronExpression": "0 0 31 2 *"}, "that day never occurs"),
+        ({"cronExpression": HOURLY, "timezone": "Mars/Base"}, "unknown time zone 'Mars/Base'"),
         ({"cronExpression": HOURLY, "expiresAt": (NOON + HOUR).isoformat()}, "expiresAt: leaves no time to run"),
-        ({"cronExpression": HOURLY, "afterSchedule": "schedule-0"}, "afterSchedule: there is no schedule schedule-0"),
+        ({"cronExpression": HOURLY, "afterSchedule": "schedule-0"}, "afterSchedule: no schedule schedule-0"),
         ({"afterSchedule": "schedule-0", "expiresAt": NOON.isoformat()}, "expiresAt: leaves no time"),
     ],
 )

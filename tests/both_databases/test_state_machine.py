@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(span=st.sampled_from([timedelta(seconds=10), 3 * MINUTE, 5 * MINUTE, timedelta(hours=25), -MINUTE]))
     def step(self, span: timedelta) -> None:
-        """The clock moves and nobody looks: the relay sleeps, or the clock is set."""
+        """The clock moves unnoticed: the relay sleeps, or the clock is set."""
         self.scene.now += span
         self.model.now += span
 

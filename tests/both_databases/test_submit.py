@@ -82,7 +82,7 @@ async def test_a_refused_neighbour_does_not_harm_the_others_of_its_commit(scene:
 
 
 async def test_a_command_with_a_limit_that_nothing_keeps_is_not_written(scene: Scene) -> None:
-    with pytest.raises(PreferenceConflict, match="permission mode plan cannot be had"):
+    with pytest.raises(PreferenceConflict, match="permission mode plan is not supported for shell tasks"):
         await scene.submit(permission_mode="plan", max_turns=3)
 
     assert await scene.database.read(count_by_state) == {}
@@ -94,7 +94,7 @@ async def test_the_callers_default_agent_is_kept_with_who_chose_it(scene: Scene)
     assert (task.agent, Source.CALLER) in [(choice.value, choice.source) for choice in task.choices]
 
 
-async def test_a_retry_is_a_new_task_with_the_same_wishes(scene: Scene) -> None:
+async def test_a_retry_is_a_new_task_with_the_same_request(scene: Scene) -> None:
     held = await scene.take(agent="claude", model="opus", priority=Priority.P1)
     ended = await scene.finish(held)
 

@@ -162,7 +162,7 @@ def test_a_call_without_a_session_is_cancelled_by_hanging_up(opened: Open) -> No
     [
         (401, {"type": "unauthenticated", "detail": "who are you", "hint": "say it"}, "who are you: say it"),
         (413, {"type": "payload_too_large", "detail": "too large", "hint": None}, "too large"),
-        (404, {"anything": 1}, "not as one that speaks MCP"),
+        (404, {"anything": 1}, "but not with an MCP message"),
     ],
 )
 def test_a_relay_that_refuses_is_quoted_to_the_client(opened: Open, status: int, body: Json, said: str) -> None:

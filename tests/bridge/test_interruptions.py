@@ -34,15 +34,15 @@ def test_a_call_that_always_breaks_off_is_refused_in_the_end(tmp_path: Path) -> 
     with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
         client.handshake()
 
-        assert "broke off" in client.tool("Deadly")["error"]["message"]
+        assert "failed to handle this request" in client.tool("Deadly")["error"]["message"]
         assert client.call("ping")["result"] == {"method": "ping"}
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n", "its answer has an unreadable chunk"),
-        (b"Content-Length: \xb2\r\n\r\n{}", "its answer has no readable length"),
+        (b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n", "its response has an invalid chunk"),
+        (b"Content-Length: \xb2\r\n\r\n{}", "its response has an invalid length"),
     ],
 )
 def test_an_answer_that_is_none_does_not_hold_the_bridge_up(tmp_path: Path, broken: bytes, why: str) -> None:
@@ -63,7 +63,7 @@ def test_calls_made_while_the_relay_is_down_wait_for_it(tmp_path: Path) -> None:
             script.wait_for(lambda: script.listeners)
         asked = [client.ask("tools/call", {"name": name}) for name in ("One", "Two")]
         assert client.process.stderr is not None
-        while b"relay not reached" not in client.process.stderr.readline():
+        while b"relay not reachable" not in client.process.stderr.readline():
             pass
         script.forget_sessions()
         with script.serving():

@@ -42,6 +42,7 @@ def test_it_loads_next_to_nothing() -> None:
         "delegate",
         "delegate.entry",
         "delegate.bridge",
+        "delegate.client",
         "delegate.client.http_response",
         *(f"delegate.bridge.{path.stem}" for path in Path(endpoint.__file__).parent.glob("*.py")),
     }
@@ -95,7 +96,7 @@ def test_it_tells_of_its_troubles_only_when_asked(
         assert client.process.stderr is not None
         said = client.process.stderr.read().decode()
 
-    assert ("delegate mcp: relay not reached why=connection refused" in said) == bool(words or environment)
+    assert ("delegate mcp: relay not reachable why=connection refused" in said) == bool(words or environment)
 
 
 @pytest.mark.parametrize("in_file", [False, True])

@@ -55,7 +55,7 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["run", "--depends-on", " , ", "x"],
-            "delegate: invalid value for '--depends-on': is empty; name a task, as `delegate status` lists them\n"
+            "delegate: invalid value for '--depends-on': is empty; `delegate status` lists the tasks\n"
             "hint: `delegate run --help` shows how it is used\n",
         ),
         (
@@ -65,16 +65,16 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["schedule", "create", "x"],
-            'delegate: when is it to run?\nhint: add --cron "0 2 * * *" for every night at two, --at +2h for once, '
-            "or --after ID for after another one\n",
+            "delegate: no time is set for the schedule\n"
+            'hint: add --cron "0 2 * * *" for every night at 2:00, --at +2h, or --after ID for another schedule\n',
         ),
         (
             ["schedule", "create", "x", "--at", "+2h", "--cron", "* * * * *"],
-            "delegate: choose one of --cron and --at\nhint: --cron runs again and again, --at once\n",
+            "delegate: choose one of --cron and --at\nhint: --cron runs repeatedly, --at once\n",
         ),
         (
             ["schedule", "create", "x", "--at", "soon"],
-            "delegate: --at: 'soon' is no moment; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h\n",
+            "delegate: --at: 'soon' is not a time; write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h\n",
         ),
         (
             ["schedule", "create", "x", "--at", "2026-02-19"],
@@ -87,15 +87,15 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["schedule", "create", "x", "--cron", "* * * * *", "--expires-at", "+1d", "--timezone", "Europe/Berln"],
-            "delegate: --timezone: there is no time zone 'Europe/Berln'; did you mean Europe/Berlin?\n",
+            "delegate: --timezone: unknown time zone 'Europe/Berln'; did you mean Europe/Berlin?\n",
         ),
         (
             ["schedule", "create", "x", "--cron", "* * * * *", "--timezone", "Mars/Base"],
-            "delegate: --timezone: there is no time zone 'Mars/Base'; write one like Europe/Berlin or UTC\n",
+            "delegate: --timezone: unknown time zone 'Mars/Base'; use a name like Europe/Berlin or UTC\n",
         ),
         (
             ["schedule", "create", "--cron", "* * * * *"],
-            "delegate: prompt: is empty; say what is to be done\n",
+            "delegate: prompt: is empty; describe what the agent should do\n",
         ),
         (
             ["pipeline", "only one"],
@@ -113,7 +113,7 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["pipeline", "one", " "],
-            "delegate: step 2: is empty; say what is to be done\n",
+            "delegate: step 2: is empty; describe what the agent should do\n",
         ),
         (
             ["pipeline", "one", "two", "--delay", "9999999m"],
@@ -135,16 +135,16 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (
             ["logs", "--raw", "--json", "task-1"],
             '{"error":"usage","message":"choose one of --raw and --json",'
-            '"hint":"exact bytes are no JSON; without --raw each line is"}\n',
+            '"hint":"raw bytes are not JSON; without --raw, each line is a JSON object"}\n',
         ),
         (
             ["cancel", "task-1", "wrong", "task-2"],
-            "delegate: task-2 stands after the reason\n"
-            "hint: write the reason as --reason TEXT, and the tasks before it\n",
+            "delegate: task-2 comes after the reason\n"
+            "hint: write the reason as --reason TEXT, or put it after all task ids\n",
         ),
         (
             ["cancel", "task-1", "wrong", "--reason", "branch"],
-            "delegate: 'wrong' is no id of a task, and --reason says why already\n"
+            "delegate: 'wrong' is not a task id, and --reason already gives the reason\n"
             "hint: write the reason as --reason TEXT\n",
         ),
         (
@@ -165,12 +165,12 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (
             ["delegate", "-t", "soon", "x"],
             "delegate: invalid value for '-t' / '--timeout': a duration is milliseconds, or a number with s, m or h, "
-            "as in 90s or 30m\n"
+            "such as 90s or 30m\n"
             "hint: `delegate delegate --help` shows how it is used\n",
         ),
-        (["delegate"], "delegate: prompt: is empty; say what is to be done\n"),
-        (["delegate", ""], "delegate: prompt: is empty; say what is to be done\n"),
-        (["delegate", " \n", "\t"], "delegate: prompt: is empty; say what is to be done\n"),
+        (["delegate"], "delegate: prompt: is empty; describe what the agent should do\n"),
+        (["delegate", ""], "delegate: prompt: is empty; describe what the agent should do\n"),
+        (["delegate", " \n", "\t"], "delegate: prompt: is empty; describe what the agent should do\n"),
         (
             ["delegate", "x" * 250_001],
             "delegate: prompt: has more than 250,000 characters; put the rest into a file\n",
@@ -178,7 +178,7 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["delegate", "\udcff"], "delegate: prompt: is not UTF-8 text\n"),
         (
             ["delegate", "x", "--prompt-file", "y"],
-            "delegate: prompt: give it as words or as --prompt-file, not both\n",
+            "delegate: prompt: give it as arguments or with --prompt-file, not both\n",
         ),
         (
             ["delegate", "--prompt-file", "nowhere"],
@@ -190,7 +190,7 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["pipeline", "-w", "", "one", "two"],
-            "delegate: --working-directory: is empty; name a directory, or leave it out for the present one\n",
+            "delegate: --working-directory: is empty; name a directory, or leave it out for the current one\n",
         ),
         (
             ["schedule", "create", "--at", "+1h", "--repository", "/nowhere/at/all", "x"],
@@ -198,17 +198,17 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["run", "--continue-from", "task-1", "--continue-from", "task-2", "x"],
-            "delegate: invalid value for '--continue-from': names one task, not 2; --depends-on takes several\n"
+            "delegate: invalid value for '--continue-from': takes one task, not 2; --depends-on takes several\n"
             "hint: `delegate run --help` shows how it is used\n",
         ),
         (
             ["run", "--continue-from", "task-1,task-2", "x"],
-            "delegate: invalid value for '--continue-from': names one task, not 2; --depends-on takes several\n"
+            "delegate: invalid value for '--continue-from': takes one task, not 2; --depends-on takes several\n"
             "hint: `delegate run --help` shows how it is used\n",
         ),
         (
             ["run", "--continue-from", "", "x"],
-            "delegate: invalid value for '--continue-from': is empty; name a task, as `delegate status` lists them\n"
+            "delegate: invalid value for '--continue-from': is empty; `delegate status` lists the tasks\n"
             "hint: `delegate run --help` shows how it is used\n",
         ),
         (
@@ -228,12 +228,12 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["pipeline", "-", "test it", "-"],
-            "delegate: only one step can be read from standard input\nhint: write the others as words\n",
+            "delegate: only one step can be read from standard input\nhint: write the others as arguments\n",
         ),
         (
             ["pipeline", "one", "two", "--prompt-file", "plan.md"],
-            "delegate: no such option '--prompt-file'\nhint: the steps of a pipeline are its arguments, of which - "
-            "reads one from standard input; `delegate run` takes --prompt-file\n",
+            "delegate: no such option '--prompt-file'\nhint: the steps of a pipeline are its arguments; - reads "
+            "one from standard input; `delegate run` takes --prompt-file\n",
         ),
         (
             ["delegate", "-w", "/dev/null", "x"],
@@ -245,12 +245,12 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["serve", "--host", "0.0.0.0"],
-            "delegate: the request was refused: a relay answers only on this machine for now, not on 0.0.0.0; "
+            "delegate: the request was refused: a relay listens only on this machine, not on 0.0.0.0; "
             "use --host 127.0.0.1\n",
         ),
         (
             ["restore"],
-            "delegate: the request was refused: restore replaces the database; add --yes when nobody can be asked\n",
+            "delegate: the request was refused: this replaces the database; add --yes to confirm\n",
         ),
     ],
 )
@@ -300,7 +300,7 @@ def test_in_a_directory_that_was_removed_no_entry_is_written(
 
     assert main(["mcp", "config", "--write"]) == 2
 
-    assert capsys.readouterr().err == ("delegate: working directory: the present directory does not exist any more\n")
+    assert capsys.readouterr().err == ("delegate: working directory: the current directory no longer exists\n")
 
 
 def test_errors_are_json_when_the_output_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +309,11 @@ def test_errors_are_json_when_the_output_is(capsys: pytest.CaptureFixture[str]) 
 
     usage, refused = (json.loads(line) for line in capsys.readouterr().err.splitlines())
     assert usage["error"] == "usage"
-    assert refused == {"error": "invalid_field", "message": "prompt: is empty; say what is to be done", "hint": ""}
+    assert refused == {
+        "error": "invalid_field",
+        "message": "prompt: is empty; describe what the agent should do",
+        "hint": "",
+    }
 
 
 def test_a_setting_that_cannot_be_read_is_exit_code_3(
@@ -329,11 +333,11 @@ def test_nothing_running_is_no_error_for_down_and_one_for_info(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["down"]) == 0
-    assert capsys.readouterr().err == f"delegate: nothing runs for {tmp_path / 'home'}\n"
+    assert capsys.readouterr().err == f"delegate: no relay is running for {tmp_path / 'home'}\n"
 
     assert main(["info"]) == 6
     assert capsys.readouterr().err == (
-        f"delegate: no relay answers at {tmp_path / 'home'}: none is running for this DELEGATE_HOME\n"
+        f"delegate: cannot reach the relay at {tmp_path / 'home'}: none is running for this DELEGATE_HOME\n"
         "hint: `delegate up` starts it\n"
     )
     assert not (tmp_path / "home").exists()
@@ -347,7 +351,7 @@ def test_commands_of_this_machine_are_refused_for_a_relay_elsewhere(
 
     assert main([command]) == 2
 
-    assert f"`delegate {command}` is for the relay of this machine" in capsys.readouterr().err
+    assert f"`delegate {command}` works only with the local relay" in capsys.readouterr().err
 
 
 def test_a_defect_is_one_line_and_a_traceback_only_with_v(
@@ -357,8 +361,8 @@ def test_a_defect_is_one_line_and_a_traceback_only_with_v(
 
     assert main(["status"]) == 70
     assert capsys.readouterr().err.splitlines() == [
-        "delegate: this is a defect of Delegate: ModuleNotFoundError: No module named 'delegate.cli.nowhere'",
-        "hint: run it again with -v to see where, and please report it",
+        "delegate: this is a bug in Delegate: ModuleNotFoundError: No module named 'delegate.cli.nowhere'",
+        "hint: run it again with -v to see a traceback, and please report it",
     ]
 
     assert main(["-v", "status"]) == 70

@@ -123,22 +123,22 @@ def raised(asker: Client) -> Reported:
     ("reply", "why"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "it does not speak HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "its answer is not JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "its response is not JSON"),
         (
             b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
-            "it answered 302, not as a relay does",
+            "it returned HTTP status 302 and is probably not a relay",
         ),
-        (chunked() + b"zz\r\n", "its answer has an unreadable chunk"),
-        (chunked() + b"-5\r\nhello\r\n", "its answer has an unreadable chunk"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n{}", "its answer has no readable length"),
-        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "its answer has no end of headers"),
+        (chunked() + b"zz\r\n", "its response has an invalid chunk"),
+        (chunked() + b"-5\r\nhello\r\n", "its response has an invalid chunk"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n{}", "its response has an invalid length"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "its response has no end of headers"),
     ],
 )
 def test_what_is_no_relay_is_said_to_be_none(reply: bytes, why: str) -> None:
     with ScriptedRelay([reply]) as relay, pytest.raises(RelayUnreachable) as caught:
         Client(settings_for(relay)).relay()
 
-    assert caught.value.message == f"no relay answers at {relay.url}: {why}"
+    assert caught.value.message == f"cannot reach the relay at {relay.url}: {why}"
     assert caught.value.hint == "check DELEGATE_RELAY_URL"
 
 
@@ -250,7 +250,7 @@ def test_a_relay_of_another_version_is_pointed_out(tmp_path: Path) -> None:
 
         Client(Settings(home=tmp_path), notice=told.append).relay()
 
-    assert told == [f"the relay runs version 0.0.9, this is {__version__}: restart it when it is idle"]
+    assert told == [f"the relay runs version 0.0.9, this is {__version__}; restart the relay when idle"]
 
 
 def test_a_token_that_others_can_read_is_not_used(tmp_path: Path) -> None:

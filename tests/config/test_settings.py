@@ -15,7 +15,7 @@ BAD = [
     ("TASK_TIMEOUT", "0", "must be from 1,000 to 86,400,000"),
     ("TASK_TIMEOUT", "999", "must be from 1,000 to 86,400,000"),
     ("TASK_TIMEOUT", "25h", "must be from 1,000 to 86,400,000"),
-    ("TASK_TIMEOUT", "-5m", "a duration is milliseconds, or a number with s, m or h, as in 90s or 30m"),
+    ("TASK_TIMEOUT", "-5m", "a duration is milliseconds, or a number with s, m or h, such as 90s or 30m"),
     ("TASK_TIMEOUT", "30min", "a duration is milliseconds"),
     ("TASK_TIMEOUT", "1.5h", "a duration is milliseconds"),
     ("TASK_TIMEOUT", "soon", "a duration is milliseconds"),
@@ -39,8 +39,8 @@ BAD = [
     ("DELEGATE_RECLAIM_AFTER", "nan", "must be a positive number of seconds"),
     ("DELEGATE_RETENTION_DAYS", "0", "must be from 1 to 36,500"),
     ("DELEGATE_RETENTION_BYTES", "1", "must be from 1,048,576"),
-    ("DELEGATE_DATABASE_URL", "mysql://host/db", "must be an address that begins with postgresql://"),
-    ("DELEGATE_DATABASE_URL", "/var/lib/delegate.db", "must be an address that begins with postgresql://"),
+    ("DELEGATE_DATABASE_URL", "mysql://host/db", "must be a URL that starts with postgresql://"),
+    ("DELEGATE_DATABASE_URL", "/var/lib/delegate.db", "must be a URL that starts with postgresql://"),
 ]
 
 
@@ -99,7 +99,7 @@ def test_heartbeat_lease_and_reclaim_must_fit_together(heartbeat: str, lease: st
     with pytest.raises(BadSetting, match="must be longer than DELEGATE_HEARTBEAT") as caught:
         load(environ)
 
-    assert caught.value.hint.startswith("to shorten, heartbeat first")
+    assert caught.value.hint.startswith("to shorten, set heartbeat first")
 
 
 def test_a_password_in_a_refused_address_is_not_repeated() -> None:
@@ -107,8 +107,7 @@ def test_a_password_in_a_refused_address_is_not_repeated() -> None:
         load({"DELEGATE_DATABASE_URL": "mysql://me:hunter2@!@host/db"})
 
     assert (
-        caught.value.message
-        == "DELEGATE_DATABASE_URL=mysql://…@host/db: must be an address that begins with postgresql://"
+        caught.value.message == "DELEGATE_DATABASE_URL=mysql://…@host/db: must be a URL that starts with postgresql://"
     )
 
 
@@ -116,11 +115,11 @@ def test_a_password_in_a_refused_address_is_not_repeated() -> None:
 
 NO_SUCH = "there is no such setting"
 BAD_FILES: list[tuple[str, bytes, str, str]] = [
-    ("not UTF-8", b'log_level = "info"\nclaude_command = "\xff"\n', ", line 2: is not UTF-8", "mend or remove"),
-    ("not TOML", b"log_level: info\n", ": is not TOML: ", "mend or remove"),
-    ("twice the same key", b"lease = 1\nlease = 2\n", ": is not TOML: ", "mend or remove"),
-    ("nested too deeply", b"lease = " + b"[" * 5_000, ": is nested too deeply", "mend or remove"),
-    ("too large", b"#" * 70_000, ": is larger than 64 KiB", "mend or remove"),
+    ("not UTF-8", b'log_level = "info"\nclaude_command = "\xff"\n', ", line 2: is not UTF-8", "fix or remove"),
+    ("not TOML", b"log_level: info\n", ": is not valid TOML: ", "fix or remove"),
+    ("twice the same key", b"lease = 1\nlease = 2\n", ": is not valid TOML: ", "fix or remove"),
+    ("nested too deeply", b"lease = " + b"[" * 5_000, ": is nested too deeply", "fix or remove"),
+    ("too large", b"#" * 70_000, ": is larger than 64 KiB", "fix or remove"),
     ("an unknown key", b"\ncpu_treshold = 90\n", f", line 2: cpu_treshold: {NO_SUCH}", "did you mean cpu_threshold?"),
     ("the name of a variable", b"MEMORY_RESERVE = 1\n", f": {NO_SUCH}", "did you mean memory_reserve?"),
     ("nothing like a setting", b"colour = 1\n", f": {NO_SUCH}", "`delegate config show` lists all settings"),
@@ -136,7 +135,7 @@ BAD_FILES: list[tuple[str, bytes, str, str]] = [
     ("a moment", b"lease = 2026-01-01\n", "lease: must be a positive number of seconds", "lease: silence"),
     ("out of range", b"# mine\n\tcpu_threshold = 900\n", ", line 2: cpu_threshold: must be from 1 to 100", "percent"),
     ("not a number", b"lease = nan\n", "lease: must be a positive number of seconds", "lease: silence"),
-    ("the home", b'home = "/tmp"\n', "cannot name it; that is for DELEGATE_HOME", "home: where"),
+    ("the home", b'home = "/tmp"\n', "cannot set it; use DELEGATE_HOME", "home: where"),
 ]
 
 
@@ -199,12 +198,12 @@ def test_a_file_with_a_mistake_is_refused_with_its_line_and_what_was_meant(
 def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
     place = tmp_path / "config.toml"
     place.mkdir()
-    with pytest.raises(BadSettingsFile, match="is not a file"):
+    with pytest.raises(BadSettingsFile, match="is not a regular file"):
         load({"DELEGATE_HOME": str(tmp_path)})
 
     place.rmdir()
     os.mkfifo(place)
-    with pytest.raises(BadSettingsFile, match="is not a file"):
+    with pytest.raises(BadSettingsFile, match="is not a regular file"):
         load({"DELEGATE_HOME": str(tmp_path)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from tests.docs.pages import SOURCE
 
 FUNCTION_LINES, LONG_SHARE = 50, 0.02
 MODULE_LINES = 600
+SMALL_LINES, SMALL_MODULES_MAX = 50, 40
+ROOT_MODULES_MAX, PACKAGE_MODULES_MAX = 12, 20
+# The client's types describe the same JSON as the models in wire/, for programs that cannot afford pydantic.
+SHARED_WITH_WIRE = {"CancelledSchedule", "OutputLine", "ScheduleDetail", "SchedulePage", "TaskDetail", "TaskPage"}
 
 
 def modules() -> dict[str, Path]:
@@ -28,6 +33,29 @@ def test_no_module_is_too_long() -> None:
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
 
     assert {name: length for name, length in lengths.items() if length > MODULE_LINES} == {}
+
+
+def test_no_package_holds_too_many_modules() -> None:
+    sizes = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
+
+    assert sizes.pop(SOURCE) <= ROOT_MODULES_MAX
+    assert {package: size for package, size in sizes.items() if size > PACKAGE_MODULES_MAX} == {}
+
+
+def test_few_modules_are_very_small() -> None:
+    lengths = {
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for path in MODULES.values()
+        if path.name != "__init__.py"
+    }
+
+    assert sum(length < SMALL_LINES for length in lengths.values()) <= SMALL_MODULES_MAX
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    names = Counter(node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+    assert {name for name, count in names.items() if count > 1} == SHARED_WITH_WIRE
 
 
 def test_at_most_a_few_functions_are_long() -> None:

@@ -21,7 +21,7 @@ def accepted(request: Request, settings: Settings, now: datetime) -> Task:
     return accept(request, resolve_preferences(request, settings), settings, now)
 
 
-def test_what_nobody_asked_for_is_as_the_settings_say() -> None:
+def test_the_settings_decide_what_the_request_leaves_out() -> None:
     settings = Settings(task_timeout_ms=90_000, max_output_buffer=4096)
 
     task = accepted(REQUEST, settings, NOW)
@@ -74,13 +74,13 @@ def test_an_unknown_agent_is_refused_with_the_known_ones(agent: str) -> None:
 
 
 @pytest.mark.parametrize("directory", ["", "srv", "./srv", "~/srv", "../etc"])
-def test_a_directory_must_not_depend_on_where_one_stands(directory: str) -> None:
+def test_a_directory_must_be_absolute(directory: str) -> None:
     with pytest.raises(InvalidField, match="workingDirectory: must be an absolute path"):
         accepted(replace(REQUEST, working_directory=directory), Settings(), NOW)
 
 
 @pytest.mark.parametrize("agent", ["shell", "codex", "acp:gemini --acp"])
-def test_the_relays_own_agent_works_where_nobody_asks_for_another(agent: str) -> None:
+def test_the_relays_default_agent_applies_unless_another_is_requested(agent: str) -> None:
     settings = Settings(default_agent=agent)
     plain = replace(REQUEST, agent=None)
 
@@ -92,14 +92,14 @@ def test_the_relays_own_agent_works_where_nobody_asks_for_another(agent: str) ->
     assert accepted(replace(plain, labels=("executor/claude",)), settings, NOW).agent == "claude"
 
 
-def test_the_words_of_an_issue_do_not_become_commands_by_a_default() -> None:
+def test_the_text_of_an_issue_does_not_become_a_command_by_a_default() -> None:
     asked = replace(REQUEST, agent=None, issue=Issue(key="PER-44", title="rm -rf ~"))
 
     assert accepted(asked, Settings(default_agent="shell"), NOW).agent == "claude"
     assert accepted(asked, Settings(default_agent="codex"), NOW).agent == "codex"
 
 
-def test_an_agent_that_nobody_chose_is_told_as_the_default() -> None:
+def test_an_agent_that_was_not_chosen_is_shown_as_the_default() -> None:
     task = accepted(replace(REQUEST, agent=None), Settings(), NOW)
 
     assert Choice(field=Field.AGENT, value="claude", source=Source.DEFAULT) in task.choices
@@ -117,11 +117,11 @@ def test_a_task_waits_for_at_most_a_hundred_others() -> None:
     hundred = tuple(TaskId(f"task-{number}") for number in range(100))
 
     assert len(accepted(replace(REQUEST, depends_on=hundred), Settings(), NOW).depends_on) == 100
-    with pytest.raises(InvalidField, match="dependsOn: has 101 tasks with continueFrom; the limit is 100"):
+    with pytest.raises(InvalidField, match="dependsOn: has 101 tasks including continueFrom; the limit is 100"):
         accepted(replace(REQUEST, depends_on=hundred, continue_from=TaskId("task-x")), Settings(), NOW)
 
 
-def test_the_callers_default_agent_beats_the_relays_and_gives_way_to_every_wish() -> None:
+def test_the_callers_default_agent_beats_the_relays_and_yields_to_every_request() -> None:
     settings, plain = Settings(default_agent="shell"), replace(REQUEST, agent=None, default_agent="claude")
 
     task = accepted(plain, settings, NOW)
@@ -135,7 +135,7 @@ def test_the_callers_default_agent_beats_the_relays_and_gives_way_to_every_wish(
         accepted(replace(plain, default_agent="nobody"), settings, NOW)
 
 
-def test_the_words_of_an_issue_do_not_become_commands_by_a_default_of_the_caller() -> None:
+def test_the_text_of_an_issue_does_not_become_a_command_by_a_default_of_the_caller() -> None:
     asked = replace(REQUEST, agent=None, default_agent="shell", issue=Issue(key="PER-44", title="rm -rf ~"))
 
     assert accepted(asked, Settings(default_agent="codex"), NOW).agent == "codex"
@@ -150,7 +150,7 @@ def test_the_words_of_an_issue_do_not_become_commands_by_a_default_of_the_caller
     ],
 )
 def test_what_would_hold_an_agent_back_is_refused_for_a_command(wish: dict[str, Any], problem: str) -> None:
-    told = f"{problem} cannot be had: nothing holds a shell command to it"
+    told = f"{problem} is not supported for shell tasks"
 
     with pytest.raises(PreferenceConflict, match=told):
         accepted(replace(REQUEST, **wish), Settings(), NOW)

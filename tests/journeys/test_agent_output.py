@@ -93,7 +93,7 @@ def test_how_an_agent_ends_decides_what_becomes_of_its_work(shop: Shop) -> None:
 
 def not_understood(task: dict[str, Any]) -> int:
     told = [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
-    return sum(int(text.rpartition(": ")[2]) for text in told if "could not be understood" in text)
+    return sum(int(text.rpartition(": ")[2]) for text in told if "could not be parsed" in text)
 
 
 def raw(world: World, task_id: str) -> bytes:

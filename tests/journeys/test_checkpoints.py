@@ -63,7 +63,7 @@ def test_an_end_of_every_kind_leaves_the_state_of_the_directory(project: Project
     failed = project.submit("echo oops >&2; exit 3")
     assert project.left(failed) == (*here, ["new.txt"], ["oops"], "the command ended with exit code 3")
     late = project.submit("echo begun; rm new.txt; exec sleep 600", "--timeout", "1s")
-    assert project.left(late) == (*here, [], ["begun"], "it was stopped because its time of 1 second was over")
+    assert project.left(late) == (*here, [], ["begun"], "it was stopped because it reached its time limit of 1 second")
     cancelled = project.submit("echo waiting; touch up; exec sleep 600")
     wait_until((project.path / "up").exists)
     wait_until(lambda: "waiting" in project.world.ok("logs", cancelled))
@@ -117,7 +117,7 @@ def test_a_command_that_continues_another_finds_what_that_one_has_left(project: 
 
     told = "\n".join(project.checkpoint(project.submit(follower, "--continue-from", build))["outputTail"])
 
-    assert f"continues that of another task, {build}, which has completed" in told
+    assert f"continues another task, {build}, which has completed" in told
     assert "\nbuilt in 2 s\n" in told
     assert "\nout.js\n" in told
     assert f"branch main, commit {project.commit}." in told
@@ -141,6 +141,9 @@ def test_a_worktree_that_continues_another_starts_from_its_branch_while_that_is_
     fresh = project.world.wait_for(third)
     assert (fresh["status"], fresh["result"]["base"]) == ("completed", "main")
     warned = [event["data"]["text"] for event in fresh["timeline"] if event["kind"] == "warning"]
-    gone = f"the branch {pushed['branch']} of {first} is gone, merged perhaps: the work starts from main"
+    gone = (
+        f"the branch {pushed['branch']} of {first} no longer exists, perhaps because it was merged; "
+        "the work starts from main"
+    )
     assert warned == [gone]
     assert project.world.wait_for(named)["status"] == "completed"

@@ -13,7 +13,7 @@ from delegate.keeper.machine import available_memory
 
 HOLD = "touch {0}.begun; while [ ! -e {1} ]; do sleep 0.05; done"
 LACKS = re.compile(
-    r"no more runners take work just now: the machine lacks memory since [\d-]+ [\d:]+ UTC: .* one more "
+    r"no other runner is accepting work: the machine has been short of memory since [\d-]+ [\d:]+ UTC: .* one more "
 )
 
 

@@ -160,7 +160,7 @@ def test_encoded_secrets_are_told_of_in_the_timeline(world: World) -> None:
     ended = world.wait_for(task_id)
 
     warnings = [event["data"]["text"] for event in ended["timeline"] if event["kind"] == "warning"]
-    told = "secrets were taken out of the output: DB_PASSWORD (url-encoded), GITHUB_TOKEN (base64)"
+    told = "secrets were removed from the output: DB_PASSWORD (url-encoded), GITHUB_TOKEN (base64)"
     assert warnings == [told]
 
 
@@ -208,7 +208,7 @@ def test_a_secret_in_the_agents_commits_is_not_pushed_with_the_work(world: World
     out = "".join(run_git("-C", str(origin), "cat-file", "-p", name) for name in objects)
     assert "work.txt" in out
     assert leaks(world, out.encode()) == []
-    assert "has a secret of this machine in it (GITHUB_TOKEN)" in json.dumps(ended["timeline"])
+    assert "contains a secret of this machine (GITHUB_TOKEN)" in json.dumps(ended["timeline"])
 
 
 @pytest.mark.parametrize("work", ["printf '\\0%s' $GITHUB_TOKEN >x.bin", "touch $GITHUB_TOKEN"])
@@ -230,6 +230,6 @@ def test_a_secret_in_the_work_itself_is_not_pushed(world: World) -> None:
     ended = world.wait_for(world.submit("echo $GITHUB_TOKEN > settings.txt", "--worktree"))
 
     assert (ended["status"], ended["reason"]) == ("failed", "policy_denied")
-    assert "settings.txt has a secret of this machine in it (GITHUB_TOKEN)" in ended["message"]
+    assert "settings.txt contains a secret of this machine (GITHUB_TOKEN)" in ended["message"]
     assert branches_of(origin) == ["main"]
     assert leaks(world, stored(world)) == []

@@ -45,8 +45,8 @@ async def test_an_unknown_dependency_is_refused_at_once_and_nothing_is_made(shop
         told = await agent.refused("DelegateTask", prompt="true", dependsOn=["task-0000000000"])
 
     assert done.returncode == 2
-    assert "there is no task task-0000000000" in done.stderr
-    assert "there is no task task-0000000000" in told
+    assert "--depends-on: no task task-0000000000" in done.stderr
+    assert "dependsOn: no task task-0000000000" in told
     assert len(shop.tasks()) == before
 
 

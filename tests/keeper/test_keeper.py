@@ -141,7 +141,7 @@ def test_down_ends_beside_a_process_that_it_may_not_kill_and_names_it(world: Wor
     left = {"pid": other, "command": "sleep", "why": "it belongs to another user"}
     told = [line.split(" ", 1)[1] for line in (world.home / "logs" / "keeper.log").read_text().splitlines()]
     assert json.loads(down.stdout)["left"] == [left]
-    assert down.stderr.startswith(f"delegate: process {other} (sleep) was left: it belongs to another user\n")
+    assert down.stderr.startswith(f"delegate: process {other} (sleep) still exists: it belongs to another user\n")
     assert [line for line in told if f"pid={other}" in line] == [
         f"warning delegate.keeper.orphans orphan left pid={other} command=sleep why=it belongs to another user"
     ]
@@ -149,15 +149,15 @@ def test_down_ends_beside_a_process_that_it_may_not_kill_and_names_it(world: Wor
 
 BESIDE_A_STUCK_PROCESS = """
 import json, subprocess, time
-from delegate.cli import orphans
+from delegate.keeper import orphans
 
 watch = orphans.Orphans()
 subprocess.run(["sh", "-c", "exec >&- 2>&-; sleep 600 &"], check=True)
 kill, orphans.supervisor.send_signal = orphans.supervisor.send_signal, lambda *_: True  # it hears of it, and stays
-orphans.KILL_TIME = 0.0
-looks = [(watch.end(set()), [one.why for one in watch.left]) for _ in range(2)]
+orphans.KILL_TIMEOUT = 0.0
+looks = [(watch.end(set()), [one.why for one in watch.survivors]) for _ in range(2)]
 orphans.supervisor.send_signal = kill
-while watch.left:
+while watch.survivors:
     watch.end(set())
 print(json.dumps(looks))
 """
@@ -168,7 +168,7 @@ def test_a_process_that_was_killed_and_stays_does_not_hold_the_keeper() -> None:
         [sys.executable, "-c", BESIDE_A_STUCK_PROCESS], capture_output=True, text=True, check=True, timeout=30
     )
 
-    assert json.loads(done.stdout) == [[False, ["it was killed and does not end"]]] * 2
+    assert json.loads(done.stdout) == [[False, ["it was killed but has not ended"]]] * 2
     assert done.stderr.splitlines() == ["orphan killed", "orphan left"]
 
 
@@ -285,7 +285,7 @@ def test_interrupting_down_twice_stops_now(world: World) -> None:
     stopping.send_signal(signal.SIGINT)
     out, _ = stopping.communicate(timeout=30)
 
-    assert said == "delegate: still draining; Ctrl-C again stops the running tasks now\n"
+    assert said == "delegate: still waiting for running tasks; press Ctrl-C again to stop them now\n"
     assert (out.startswith(f"stopped\n{task_id} {LOST}"), stopping.returncode) == (True, 0)
 
 
@@ -366,7 +366,7 @@ def test_serve_is_a_relay_alone_that_clients_find(world: World) -> None:
 
     assert (task["status"], bool(task["why"]), printed) == ("queued", True, "")
     assert refused.returncode == 5
-    assert refused.stderr.startswith(f"delegate: Delegate already runs for {world.home} (process {serving.pid})")
+    assert refused.stderr.startswith(f"delegate: Delegate is already running for {world.home} (process {serving.pid})")
     assert not (world.home / "relay.json").exists()
 
 
@@ -426,7 +426,7 @@ def test_a_backup_into_a_directory_that_is_not_there_is_refused(world: World) ->
     done = world.run("backup", str(missing / "copy.db"))
 
     assert (done.returncode, missing.exists()) == (2, False)
-    assert f"there is no directory {missing}; make it first" in done.stderr
+    assert f"directory {missing} does not exist; create it first" in done.stderr
 
 
 def test_a_database_is_restored_only_while_nothing_runs(world: World) -> None:

@@ -135,7 +135,7 @@ def test_news_that_nobody_understands_are_logged_and_change_nothing(
     crowd.says(1, 1.0, weather="fine")
     crowd.says_line(1, 2.0, b'{"busy": \xff')
 
-    assert [record.message for record in caplog.records] == ["runner not understood"] * 2
+    assert [record.message for record in caplog.records] == ["runner report not understood"] * 2
     assert crowd.slots() == {1}
 
 
@@ -169,4 +169,4 @@ def test_the_words_of_a_lack_follow_its_figures_and_keep_the_moment_when_it_bega
 
     assert orders[0] == orders[1] != orders[2]
     assert orders[0].partition("UTC")[0] == orders[2].partition("UTC")[0]
-    assert "the machine lacks memory since 2026-01-01" in orders[2]
+    assert "the machine has been short of memory since 2026-01-01" in orders[2]

@@ -55,14 +55,14 @@ def test_a_label_of_ours_that_says_nothing_we_know_is_a_problem(label: str) -> N
 def test_a_slip_in_a_key_is_answered_with_the_nearest() -> None:
     (wish,) = parse_labels(["delegate:efort=high"])
 
-    assert wish.problems == ("the label delegate:efort=high has no key that we know; did you mean effort?",)
+    assert wish.problems == ("the label delegate:efort=high has an unknown key; did you mean effort?",)
 
 
 def test_a_label_with_control_characters_is_shown_without_effect() -> None:
     with pytest.raises(PreferenceConflict) as caught:
         resolve(parse_labels(["delegate:\x1b]0;x\x07=\nCo-authored-by: x"]))
 
-    assert caught.value.problems == ("\\x1b]0;x\\x07=\\nCo-authored-by: x cannot be the name of a model",)
+    assert caught.value.problems == ("\\x1b]0;x\\x07=\\nCo-authored-by: x is not a valid model name",)
 
 
 def test_tags_are_found_in_running_text() -> None:
@@ -101,9 +101,7 @@ def test_a_tag_in_code_a_quotation_or_a_hidden_comment_is_noted_but_not_followed
     (wish,) = parse_tags(f"words\n{text}\n", Source.COMMENT)
 
     assert wish.values == {}
-    assert wish.notes == (
-        "delegate:codex in the comment stands in code, a quotation or a hidden comment: not followed",
-    )
+    assert wish.notes == ("delegate:codex in the comment is in code, a quotation or a hidden comment: ignored",)
 
 
 def test_a_tag_after_code_is_followed() -> None:
@@ -116,7 +114,7 @@ def test_an_unknown_word_in_running_text_is_a_problem_that_says_how_to_write_it(
     (wish,) = parse_tags("see delegate:8080", Source.DESCRIPTION)
 
     assert wish.problems == (
-        "delegate:8080 in the description names no agent, effort or model that we know; "
+        "delegate:8080 in the description is not a known agent, effort or model; "
         "if 8080 is a model, write delegate:model=8080",
     )
 

@@ -21,7 +21,7 @@ def test_a_newer_claude_is_told_by_its_own_switch(model: str | None, effort: str
 @pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-sonnet-4-6", "us.anthropic.claude-opus-4-6-v1:0"])
 def test_what_claude_code_would_quietly_lower_is_a_problem(model: str) -> None:
     assert thinking_of("claude", model, "max") == Thinking(effort="max")
-    assert "it knows low, medium, high, max" in str(effort_problem("claude", model, "xhigh"))
+    assert "use one of low, medium, high, max" in str(effort_problem("claude", model, "xhigh"))
 
 
 @pytest.mark.parametrize(

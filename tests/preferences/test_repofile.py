@@ -95,23 +95,23 @@ def test_the_wishes_of_the_file_are_named_as_preferences() -> None:
 def test_an_unknown_key_is_answered_with_the_nearest(name: str, near: str) -> None:
     problem = refused(f"draft = true\n{name} = 1\n")
 
-    assert problem.message == f".delegate.toml, line 2: there is no key {name}; did you mean {near}?"
+    assert problem.message == f".delegate.toml, line 2: unknown key {name}; did you mean {near}?"
     assert (problem.code, problem.exit_code) == ("bad_repository_file", 3)
 
 
 def test_an_unknown_key_that_is_like_none_is_answered_with_all() -> None:
-    assert refused("zzz = 1").message.endswith(f"known are {', '.join(KEYS)}")
+    assert refused("zzz = 1").message.endswith(f"known keys: {', '.join(KEYS)}")
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("agent = 1", "agent must be text in quotes, not 1"),
+        ("agent = 1", "agent must be a string in quotes, not 1"),
         ('agent = ""', "agent must be one line of text"),
         ('base = "a\\nb"', "base must be one line of text"),
-        ('checks = "make test"', 'checks must be a list of texts, as in ["…"], not "make test"'),
-        ("checks = [1]", "checks must hold texts only, but entry 1 is 1"),
-        ('checks = ["a", " "]', "checks entry 2 must have 1 to 4,000 characters, without NUL"),
+        ('checks = "make test"', 'checks must be a list of strings, as in ["…"], not "make test"'),
+        ("checks = [1]", "checks must contain only strings, but entry 1 is 1"),
+        ('checks = ["a", " "]', "checks entry 2 must have 1 to 4,000 characters and no NUL"),
         ("draft = 1", "draft must be true or false, not 1"),
         ('draft = "yes"', 'draft must be true or false, not "yes"'),
         ("check_turns = true", "check_turns must be a whole number from 0 to 10, not true"),
@@ -120,15 +120,15 @@ def test_an_unknown_key_that_is_like_none_is_answered_with_all() -> None:
         ("budget_usd = 0", "budget_usd must be a positive number of US dollars, not 0"),
         ("budget_usd = nan", "budget_usd must be a positive number of US dollars, not nan"),
         ("budget_usd = -1", "budget_usd must be a positive number of US dollars, not -1"),
-        ("check_timeout = 90", 'check_timeout must be a duration with its unit, as in "90s", "30m" or "2h", not 90'),
+        ("check_timeout = 90", 'check_timeout must be a duration with a unit, as in "90s", "30m" or "2h", not 90'),
         (
             'check_timeout = "90"',
-            'check_timeout must be a duration with its unit, as in "90s", "30m" or "2h", not "90"',
+            'check_timeout must be a duration with a unit, as in "90s", "30m" or "2h", not "90"',
         ),
         ('check_timeout = "1e9 h"', 'check_timeout must be a duration, as in "90s", "30m" or "2h", not "1e9 h"'),
         ('setup_timeout = "25h"', "setup_timeout must be from 1s to 24h"),
-        ("[checks]", 'checks must be a list of texts, as in ["…"], not a table'),
-        ("prompt = 2026-01-01", "prompt must be text in quotes, not 2026-01-01"),
+        ("[checks]", 'checks must be a list of strings, as in ["…"], not a table'),
+        ("prompt = 2026-01-01", "prompt must be a string in quotes, not 2026-01-01"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_line(line: str, why: str) -> None:
@@ -156,7 +156,7 @@ def test_the_line_is_left_out_where_it_cannot_be_told() -> None:
 def test_what_is_not_toml_is_told_with_its_place(text: str) -> None:
     problem = refused(text)
 
-    assert "is not TOML" in problem.message
+    assert "is not valid TOML" in problem.message
     assert "at line" not in problem.message
 
 
@@ -165,7 +165,7 @@ def test_what_is_not_toml_is_told_with_its_place(text: str) -> None:
     [
         (b"\xff\xfea\x00", "is not UTF-8 at byte 0"),
         (b"#" * (SIZE_MAX + 1), "is larger than 65,536 bytes"),
-        (b"check_turns = " + b"9" * 5_000, "holds a value that is too large or too deep"),
+        (b"check_turns = " + b"9" * 5_000, "contains a value that is too large or nested too deeply"),
         (b"checks = " + b"[" * 20_000, "too deep"),
         (b"checks = [" + b'"x",' * (ENTRIES_MAX + 1) + b"]", "at most 100 entries"),
         (b'prompt = "' + b"x" * 20_001 + b'"', "at most 20,000 characters"),

@@ -68,7 +68,7 @@ def test_what_somebody_asked_and_lost_is_told() -> None:
     decided = resolve([labelled(model="claude-sonnet-4-5"), asked(model="opus")])
 
     assert decided.model == "opus"
-    assert decided.notes == ("model sonnet-4-5 of a label gives way to model opus of the request",)
+    assert decided.notes == ("model sonnet-4-5 from a label is overridden by model opus from the request",)
 
 
 def test_a_default_that_is_overruled_is_nothing_to_tell() -> None:
@@ -121,7 +121,7 @@ def test_an_agent_that_was_asked_sets_a_standing_model_of_another_family_aside_a
     decided = resolve([wish(Source.REPOSITORY_FILE, model="claude-opus-4-6"), asked(agent="codex")])
 
     assert (decided.agent, decided.model) == ("codex", None)
-    assert decided.notes == ("model opus-4-6 of .delegate.toml is not used with codex",)
+    assert decided.notes == ("model opus-4-6 from .delegate.toml is not used with codex",)
 
 
 def test_the_next_standing_model_that_fits_is_taken() -> None:
@@ -157,10 +157,8 @@ def test_a_standing_acp_agent_gives_way_to_a_model_that_names_its_agent() -> Non
 
 
 def test_a_shell_command_has_neither_model_nor_effort() -> None:
-    assert problems(asked(agent="shell", model="opus")) == ("model opus cannot be used: a shell command has no model",)
-    assert problems(asked(agent="shell", effort="high")) == (
-        "effort high cannot be had: a shell command does not think",
-    )
+    assert problems(asked(agent="shell", model="opus")) == ("model opus is not supported for shell tasks",)
+    assert problems(asked(agent="shell", effort="high")) == ("effort high is not supported for shell tasks",)
     assert resolve([wish(Source.RELAY, model="opus", effort="high"), asked(agent="shell")]).model is None
 
 
@@ -168,14 +166,14 @@ def test_a_shell_command_has_neither_model_nor_effort() -> None:
 def test_only_a_request_or_settings_can_choose_the_shell(source: Source) -> None:
     (told,) = problems(wish(source, agent="shell"))
 
-    assert told.endswith("the agent shell can be chosen by a request only, or for requests by settings")
+    assert told.endswith("the agent shell can only be chosen by a request or by settings")
 
 
 @pytest.mark.parametrize("name", ["gemini", "", "acp:", "acp:sh;id", "claude codex", "\x1b[31mcodex"])
 def test_an_unknown_agent_is_a_problem_and_no_other_runs_instead(name: str) -> None:
     (told,) = problems(asked(agent=name))
 
-    assert told.startswith("there is no agent ")
+    assert told.startswith("unknown agent ")
     assert told.isprintable()
 
 
@@ -188,7 +186,7 @@ def test_an_agent_is_known_by_the_name_of_its_program_too() -> None:
 
 def test_two_executor_labels_are_a_problem() -> None:
     assert problems(labelled(agent="claude"), labelled(agent="codex")) == (
-        "two executor labels: claude and codex; leave one of them",
+        "two executor labels: claude and codex; keep one of them",
     )
 
 
@@ -202,19 +200,19 @@ def test_an_answer_settles_what_the_labels_left_open() -> None:
 
     assert decided.agent == "codex"
     assert decided.notes == (
-        "there is no agent nobody; known are claude, codex, shell and acp:<command>; the comment decides instead",
-        "agent claude of a label gives way to agent codex of the comment",
+        "unknown agent nobody; known agents: claude, codex, shell and acp:<command>; the comment overrides it",
+        "agent claude from a label is overridden by agent codex from the comment",
     )
 
 
 def test_all_problems_are_told_at_once() -> None:
     told = problems(labelled(agent="x"), labelled(effort="huge"), labelled(base="a;id"), labelled(mode="sideways"))
 
-    assert [sentence.split()[2:4] for sentence in told] == [
-        ["no", "agent"],
-        ["no", "effort"],
-        ["must", "be"],
-        ["no", "mode"],
+    assert [sentence.split()[:2] for sentence in told] == [
+        ["unknown", "agent"],
+        ["unknown", "effort"],
+        ["base", "a;id"],
+        ["unknown", "mode"],
     ]
 
 
@@ -266,10 +264,10 @@ def test_the_error_carries_every_sentence() -> None:
 
 def test_an_effort_that_the_agent_does_not_know_is_a_problem() -> None:
     assert problems(asked(agent="codex", effort="max")) == (
-        "effort max is not known to Codex; it knows minimal, low, medium, high, xhigh",
+        "effort max is not supported by Codex; use one of minimal, low, medium, high, xhigh",
     )
     assert problems(asked(effort="minimal")) == (
-        "effort minimal is not known to Claude; it knows low, medium, high, xhigh, max",
+        "effort minimal is not supported by Claude; use one of low, medium, high, xhigh, max",
     )
 
 
@@ -277,7 +275,7 @@ def test_a_standing_effort_that_does_not_fit_is_set_aside_and_told() -> None:
     decided = resolve([wish(Source.RELAY, effort="max"), asked(agent="codex")])
 
     assert decided.effort is None
-    assert decided.notes[0].startswith("effort max of the relay's settings is not used: ")
+    assert decided.notes[0].startswith("effort max from the relay's settings is not used: ")
 
 
 # The repository's file.
@@ -332,13 +330,13 @@ def test_what_is_wrong_in_the_file_is_a_problem_that_names_it() -> None:
         apply_repository_file(resolve([]).choices, RepoFile(agent="codex", model="opus", effort="huge"))
 
     assert caught.value.problems == (
-        ".delegate.toml: there is no effort huge; known are minimal, low, medium, high, xhigh, max",
+        ".delegate.toml: unknown effort huge; known efforts: minimal, low, medium, high, xhigh, max",
         ".delegate.toml: model opus is not a Codex model",
     )
 
 
 def test_an_effort_that_was_asked_is_not_dropped_for_an_agent_that_the_file_brings() -> None:
-    with pytest.raises(PreferenceConflict, match="effort max is not known to Codex"):
+    with pytest.raises(PreferenceConflict, match="effort max is not supported by Codex"):
         apply_repository_file(resolve([asked(effort="max")]).choices, RepoFile(agent="codex"))
 
 

@@ -49,6 +49,6 @@ def test_a_lost_attempt_leads_where_the_table_says(
     assert (after.message is None) == (reason is None)
 
 
-def test_the_words_of_a_cancel_survive_the_loss_of_its_runner() -> None:
+def test_the_reason_of_a_cancel_survives_the_loss_of_its_runner() -> None:
     assert task_after_loss(replace(RUNNING, cancel_requested_at=NOW, cancel_reason="enough"), NOW).message == "enough"
     assert task_after_loss(replace(RUNNING, cancel_requested_at=NOW), NOW).message == "cancelled"

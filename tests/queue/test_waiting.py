@@ -53,7 +53,7 @@ def waits_for(*states: TaskState) -> dict[str, object]:
         Dependency(id=TaskId(f"task-{number}"), state=state, reason=None, depth=0)
         for number, state in enumerate(states, start=1)
     ]
-    return {"waited_for": {TASK.id: dependencies}}
+    return {"dependencies": {TASK.id: dependencies}}
 
 
 BLOCKED: dict[str, object] = {"state": TaskState.BLOCKED}
@@ -65,43 +65,43 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("next in line for a free runner", {}, {"runners": [ANNA, EVE], "busy": frozenset({EVE.id})}),
     ("next in line for a free runner", {"agent": AgentName.SHELL}, {"budget_left": 0.0}),
     ("next in line for a free runner", {}, {"budget_left": 0.01}),
-    ("parked until 2026-03-04 12:05:00 UTC: its limit is used up", {"not_before": SOON}, {"runners": []}),
-    ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": []}),
-    ("no runner is connected yet; if none comes, `delegate up` starts some", {}, {"runners": [unseen(ANNA)]}),
+    ("parked until 2026-03-04 12:05:00 UTC: its usage limit is reached", {"not_before": SOON}, {"runners": []}),
+    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"runners": []}),
+    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"runners": [unseen(ANNA)]}),
     (
-        "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here",
+        "no runner is connected, and none is started here because DELEGATE_MAX_RUNNERS is 0",
         {},
         {"runners": [], "max_runners": 0},
     ),
     ("next in line for a free runner", {}, {"max_runners": 0}),
     ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
-    ("no runner of the machine that has its directory is connected", {}, {"runners": [OTTO]}),
+    ("no runner is connected on the machine that has its directory", {}, {"runners": [OTTO]}),
     ("the runners have just started and are still looking for claude", {}, {"runners": [NEW]}),
-    ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY]}),
-    ("no connected runner has claude; install it where a runner runs", {}, {"runners": [SHELL_ONLY, OTTO]}),
+    ("no connected runner has claude; install it on a runner's machine", {}, {"runners": [SHELL_ONLY]}),
+    ("no connected runner has claude; install it on a runner's machine", {}, {"runners": [SHELL_ONLY, OTTO]}),
     (
-        "every runner has claude parked until 2026-03-04 12:05:00 UTC: its limit is used up",
+        "every runner has claude parked until 2026-03-04 12:05:00 UTC: its usage limit is reached",
         {},
         {"runners": [parked(ANNA, SOON + timedelta(hours=1)), parked(EVE, SOON)]},
     ),
     ("its runner is busy", {}, {"busy": frozenset({ANNA.id})}),
     ("all runners are busy", {}, {"runners": [ANNA, EVE], "busy": frozenset({ANNA.id, EVE.id})}),
     ("its runner is busy", {}, {"runners": [ANNA, parked(EVE, SOON)], "busy": frozenset({ANNA.id})}),
-    ("no runner takes work just now: no memory", {}, {"runners": [held(ANNA)]}),
+    ("no runner is accepting work: no memory", {}, {"runners": [held(ANNA)]}),
     ("next in line for a free runner", {}, {"runners": [held(ANNA), EVE]}),
-    ("no more runners take work just now: no memory", {}, {"runners": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
+    ("no other runner is accepting work: no memory", {}, {"runners": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
     (
-        "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC",
+        "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or reserved for running tasks; it resets at 00:00 UTC",
         {},
         {"budget_left": 0.0},
     ),
     ("is being cancelled", {"state": TaskState.RUNNING, "cancel_requested_at": NOW}, {}),
     (
-        "its runner is silent; it goes on when the runner is back or another one takes over",
+        "its runner is silent; the task continues when the runner is back or another one takes over",
         {"state": TaskState.RUNNING},
         {"silent": frozenset({TASK.id})},
     ),
-    ("waits for an answer: `delegate answer task-1` gives it", {"state": TaskState.WAITING}, {}),
+    ("waits for an answer; use `delegate answer task-1`", {"state": TaskState.WAITING}, {}),
     ("waits for task-2 (running)", BLOCKED, waits_for(TaskState.COMPLETED, TaskState.RUNNING)),
     ("waits for task-1 (queued) and 2 more", BLOCKED, waits_for(*[TaskState.BLOCKED] * 3, TaskState.FAILED)),
 ]

@@ -68,7 +68,7 @@ async def test_without_room_on_the_disk_nothing_is_started_and_the_log_says_so_o
 
         assert pauses == [RETRY_AFTER_FAILURE] * 3
         assert (short, await states(relay)) == ({"active"}, {"completed"})
-    told = [record.levelname for record in caplog.records if "on the disk" in record.msg]
+    told = [record.levelname for record in caplog.records if "disk space is" in record.msg]
     assert told == ["WARNING", "INFO"]
 
 
@@ -119,8 +119,8 @@ async def test_a_schedule_that_nobody_can_read_keeps_no_other_from_its_time(
             await clock.tick(moment)
 
         assert [await state_of(relay, one) for one in due] == ["completed", "completed"]
-    failures = [vars(record)["chore"] for record in caplog.records if record.msg == "schedules not put in order"]
-    assert failures == ["expire", "expire", "reckon_back"]
+    failures = [vars(record)["chore"] for record in caplog.records if record.msg == "schedule maintenance failed"]
+    assert failures == ["expire", "expire", "recompute_next_runs"]
     assert all(record.exc_info for record in caplog.records if record.levelname == "ERROR")
 
 

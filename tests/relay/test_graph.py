@@ -77,7 +77,7 @@ async def test_cancelling_tells_the_tasks_behind_it(runner: Runner) -> None:
             text = "".join([chunk async for chunk in stream.aiter_text()])
 
     assert "event: end" in text
-    assert f"{first['taskId']}, which it waited for, was cancelled (cancelled)" in text
+    assert f"its dependency {first['taskId']} was cancelled (cancelled)" in text
 
 
 async def test_refused_dependencies_name_their_field(runner: Runner) -> None:

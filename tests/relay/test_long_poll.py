@@ -195,7 +195,7 @@ async def test_cancel_before_the_renewal_is_told_at_once_too(runner: Runner) -> 
     await runner.owner.post(f"/api/tasks/{attempt.task_id}/cancel", json={})
 
     with anyio.fail_after(WAIT):
-        assert (await attempt.renew(wait=LONG))["cancel"] == "cancelled by its user"
+        assert (await attempt.renew(wait=LONG))["cancel"] == "cancelled by the user"
 
 
 async def test_a_message_reaches_a_waiting_renewal_and_is_told_until_it_was_seen(runner: Runner) -> None:

@@ -129,7 +129,7 @@ def test_a_check_is_told_in_one_line() -> None:
     assert result_of(done(output="17 passed in 1.2s")).line == "17/17 · 1.2 s"
     assert result_of(done(output="fine")).line == "passed · 1.2 s"
     assert result_of(done(exit_code=3)).line == "exit code 3 · 1.2 s"
-    assert result_of(done(exit_code=None, seconds=600)).line == "stopped: it took too long · 600.0 s"
+    assert result_of(done(exit_code=None, seconds=600)).line == "timed out · 600.0 s"
 
 
 def test_a_red_check_never_looks_green() -> None:
@@ -160,7 +160,7 @@ def test_a_red_command_beside_green_tests_is_one_that_did_not_pass() -> None:
     mixed = checks(done("ruff check", exit_code=1), done("pytest", "17 passed in 1.2s"))
 
     assert (mixed.passed, mixed.total) == (17, 18)
-    assert mixed.failure_summary == "1 of 2 checks did not pass: `ruff check` (exit code 1)"
+    assert mixed.failure_summary == "1 of 2 checks failed: `ruff check` (exit code 1)"
 
 
 def test_a_repository_without_checks_is_green() -> None:

@@ -30,10 +30,10 @@ class Room:
     problem: str | None = None
     is_full: bool = False
 
-    def lacks_room(self) -> str | None:
+    def shortage_to_start(self) -> str | None:
         return self.problem
 
-    def is_nearly_full(self) -> str | None:
+    def shortage_to_continue(self) -> str | None:
         return "full" if self.is_full else None
 
 
@@ -113,9 +113,7 @@ async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itsel
         equipment.shutdown.drain()
 
     assert before.status == "queued"
-    assert (
-        before.why == "no runner takes work just now: only 3 bytes are free on the disk of /x, and 4 bytes are needed"
-    )
+    assert before.why == "no runner is accepting work: only 3 bytes are free on the disk of /x, and 4 bytes are needed"
     assert ended.task.status == "completed"
 
 

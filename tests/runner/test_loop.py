@@ -86,12 +86,21 @@ async def test_an_idle_runner_leaves_at_once_and_strands_no_task(stage: Stage) -
 
 async def test_a_runner_waits_for_a_relay_that_is_not_there_until_it_is_asked_to_go(stage: Stage) -> None:
     equipment = replace(stage.equipment(), link=furnished_link(stage, "http://127.0.0.1:9"))
+    ended = anyio.Event()
+
+    async def work() -> None:
+        await RunnerLoop(equipment).work()
+        ended.set()
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(RunnerLoop(equipment).work)
+            group.start_soon(work)
             await anyio.wait_all_tasks_blocked()
+            is_waiting = not ended.is_set()
             equipment.shutdown.drain()
+
+    assert is_waiting
+    assert ended.is_set()
 
 
 def furnished_link(stage: Stage, url: str) -> RelayLink:

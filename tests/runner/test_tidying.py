@@ -192,7 +192,7 @@ async def test_what_cannot_be_undone_for_days_is_left_and_named(late: Late, capl
         when = await tidy_up(late.equipment, when)
 
     pauses = [later - earlier for earlier, later in pairwise(tries)]
-    last = [record for record in caplog.records if record.message == "effect left for good"]
+    last = [record for record in caplog.records if record.message == "effect not undone: giving up"]
     assert (pauses[0], pauses[-1]) == (UNDO_PAUSE, UNDO_PAUSE_MAX)
     assert pauses == sorted(pauses)
     assert UNDO_TIME <= tries[-1] - NOW < UNDO_TIME + UNDO_PAUSE_MAX

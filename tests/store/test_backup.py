@@ -41,7 +41,7 @@ async def submit(settings: Settings, count: int) -> None:
 
 
 @pytest.mark.promise("P15")
-def test_a_backup_of_a_database_at_work_is_a_moment_of_it(settings: Settings, tmp_path: Path) -> None:
+def test_a_backup_of_a_database_in_use_is_a_consistent_snapshot(settings: Settings, tmp_path: Path) -> None:
     made: list[Path] = []
 
     async def while_working() -> None:
@@ -95,7 +95,7 @@ def test_a_backup_never_overwrites_a_file(settings: Settings, tmp_path: Path) ->
     target = tmp_path / "diary.txt"
     target.write_text("dear diary")
 
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         backup(settings, target)
 
     assert target.read_text() == "dear diary"

@@ -141,7 +141,7 @@ def test_a_truncated_file_is_refused(home: Home, kept: int) -> None:
         (b"SQLite format 3\0" + b"\xff" * 8176, "not a database|malformed|disk image"),
     ],
 )
-def test_a_file_that_is_no_database_is_refused(home: Home, content: bytes, words: str) -> None:
+def test_a_file_that_is_not_a_database_is_refused(home: Home, content: bytes, words: str) -> None:
     home.database.write_bytes(content)
 
     assert re.search(words, refusal(home).message)
@@ -167,7 +167,7 @@ def test_a_newer_schema_is_refused(home: Home) -> None:
 
 
 def crashed_copy(home: Home, target: Path) -> Home:
-    """The files as a relay leaves them that was killed at work: what it did last is only in the journal."""
+    """The files of a killed relay, whose last writes are only in the journal."""
 
     async def crash() -> None:
         async with open_database(path=home.database) as database:
@@ -251,7 +251,7 @@ def readable_home() -> Iterator[Home]:
 def test_a_file_that_may_not_be_written_is_refused(readable_home: Home) -> None:
     readable_home.database.chmod(0o444)
     me = os.geteuid()
-    os.seteuid(65534 if me == 0 else me)  # root may write everything, so somebody else must try
+    os.seteuid(65534 if me == 0 else me)  # root may write everything, so another user must try
     try:
         refused = refusal(readable_home)
     finally:

@@ -1,4 +1,4 @@
-"""The one writer of SQLite, the many of PostgreSQL, and what becomes of their failures."""
+"""The single writer of SQLite, the many of PostgreSQL, and their failures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_write_whose_caller_has_gone_is_made_all_the_same(database: Data
     assert await database.read(names) in (["abandoned", "after"], ["after"])
 
 
-async def test_a_defect_in_one_job_reaches_its_own_caller_and_nobody_else(database: Database) -> None:
+async def test_a_defect_in_one_job_reaches_only_its_own_caller(database: Database) -> None:
     failures = []
 
     def broken(connection: Connection) -> None:
@@ -101,7 +101,7 @@ async def test_a_full_disk_is_said_and_costs_nothing_that_was_accepted(tmp_path:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_on_a_full_disk_nobody_of_a_batch_is_told_a_lie(tmp_path: Path) -> None:
+async def test_on_a_full_disk_every_job_of_a_batch_reports_the_failure(tmp_path: Path) -> None:
     home = Home(tmp_path)
     prepare(home, url="", now=datetime.now(UTC))
     async with open_database(path=home.database) as database:
@@ -193,7 +193,7 @@ async def test_a_connection_lost_in_the_middle_means_try_again_later(prepared_po
     assert caught.value.retry_after == 1
 
 
-async def test_a_refusal_that_rests_on_a_neighbours_lost_write_is_not_told(tmp_path: Path) -> None:
+async def test_a_refusal_based_on_another_jobs_lost_write_is_not_reported(tmp_path: Path) -> None:
     """One batch: the second job refuses because of what the first has written, then the disk is full."""
     home = Home(tmp_path)
     prepare(home, url="", now=datetime.now(UTC))

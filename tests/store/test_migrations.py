@@ -1,4 +1,4 @@
-"""A database of every version before becomes one of today, with all its rows."""
+"""A database of every earlier version is upgraded with all its rows."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_postgresql_database_of_a_newer_version_is_refused(postgres_url: str) 
     prepare(Home(Path("/nonexistent")), url=postgres_url, now=NOW)
     run(postgres_url, "UPDATE alembic_version SET version_num = '9999'")
 
-    with pytest.raises(NewerDatabase, match=f"schema 9999, this one knows {revisions()[-1]}"):
+    with pytest.raises(NewerDatabase, match=f"schema 9999; this version supports {revisions()[-1]}"):
         prepare(Home(Path("/nonexistent")), url=postgres_url, now=NOW)
 
 

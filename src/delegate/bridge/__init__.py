@@ -1,8 +1,8 @@
-"""`delegate mcp start`: what an MCP client writes to us goes to the relay's /mcp, what the relay answers comes back.
+"""`delegate mcp start`: forwards MCP messages from standard input to the relay's /mcp, and the responses back.
 
-A client starts one of these per session and waits for it, so it is small and quick: the standard library only, and few
-modules of it (no dataclasses, no typing, no pathlib: each costs more than all of this). Everything slow, reading
-settings and starting a relay, is done by another process that ends (`delegate.cli.reach`).
+A client starts one bridge per session and waits for it, so it is small and quick: the standard library only, and few
+modules of it (no dataclasses, no typing, no pathlib: each costs more than all of this). A short-lived process
+(`delegate.cli.reach`) does what is slow: reading the settings and starting a relay.
 
-One thread and one `poll`. The bridge keeps nothing that matters: tasks, schedules and logs are the relay's.
+It has one thread and one `poll`, and no state worth keeping: tasks, schedules and logs belong to the relay.
 """

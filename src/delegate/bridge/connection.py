@@ -1,4 +1,4 @@
-"""One connection to the relay that never waits: `poll` says when it can go on, `work` goes on."""
+"""A non-blocking connection to the relay: call `advance` when `poll` reports it ready."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Connection:
 
     @property
     def has_sent(self) -> bool:
-        """Whether the other side may have the whole request."""
+        """Whether the relay may have received the whole request."""
         return self._is_open and not self._unsent
 
     @property
     def mask(self) -> int:
-        """What to wait for."""
+        """The events to wait for."""
         if not self._is_open:
             return select.POLLOUT
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
@@ -54,7 +54,7 @@ class Connection:
             self._flush()
 
     def advance(self) -> bytes | None:
-        """What has come by now; None when the other side has closed."""
+        """Return what has arrived; None if the relay has closed the connection."""
         if not self._is_open and not self._finish_connect():
             return b""
         self._flush()

@@ -1,4 +1,4 @@
-"""Which kind of connection a relay wants."""
+"""Opens a plain or a TLS connection, as the endpoint requires."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 def connect(endpoint: Endpoint) -> Connection:
     if not endpoint.is_secure:
         return Connection(endpoint)
-    from delegate.bridge.secure import SecureConnection  # noqa: PLC0415  ssl takes more room than all the rest
+    from delegate.bridge.secure import SecureConnection  # noqa: PLC0415  ssl takes more memory than all the rest
 
     return SecureConnection(endpoint)

@@ -1,4 +1,4 @@
-"""Takes errands to the relay in their order, and again when the relay was not there or broke off."""
+"""Sends requests to the relay in order, and again if the relay was not running or the connection broke."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from delegate.bridge.connection import Connection
     from delegate.bridge.stdio import Output
 
-CONCURRENT_CALLS_MAX = 32  # calls; more wait here
-QUEUE_MAX = 256  # messages that wait here; after that the client waits
-QUEUE_BYTES = 8 * 1024 * 1024  # of the messages that wait, and once more of the calls on their way
-RELAY_TIMEOUT = 75.0  # seconds a call waits for a relay; longer than its start may take
-RESENDS_MAX = 5  # a call that broke off so often is the reason
-IDLE_TIMEOUT = 120.0  # seconds; the relay sends a sign of life every 15, and a call that says nothing ends within 60
+CONCURRENT_CALLS_MAX = 32  # calls; more wait in the queue
+QUEUE_MAX = 256  # messages in the queue; above that the bridge stops reading from the client
+QUEUE_BYTES = 8 * 1024 * 1024  # of the queued messages, and the same again for the calls that were sent
+RELAY_TIMEOUT = 75.0  # seconds a call waits for a relay; longer than a relay takes to start
+RESENDS_MAX = 5  # a call that failed this often is probably the cause
+IDLE_TIMEOUT = 120.0  # seconds; streams get a ping every 15, and a call without a stream ends within 60
 RETRY_DELAY_MIN, RETRY_DELAY_MAX = 0.05, 1.0  # seconds between two tries
-SESSION_DELETE_TIMEOUT = 0.4  # seconds for the relay to hear that the session is over
+SESSION_DELETE_TIMEOUT = 0.4  # seconds to delete the session at exit
 
 
 class Dispatcher:
@@ -57,13 +57,13 @@ class Dispatcher:
         self._exchanges: dict[int, RelayExchange] = {}
         self._idle: dict[int, Connection] = {}
         self._retry_delay, self._retry_at = RETRY_DELAY_MIN, 0.0
-        self._outage: tuple[float, str] | None = None  # since when, and what
+        self._outage: tuple[float, str] | None = None  # since when, and why
         self._was_output_full = False  # because the client does not read
 
-    # what the client wants
+    # messages from the client
 
     def enqueue(self, message: rpc.ClientMessage) -> None:
-        """A message of the client, to be delivered after those before it."""
+        """Queue a message of the client."""
         request = self._build_request(message)
         if request is not None:
             request.enqueued_at = time.monotonic()
@@ -75,14 +75,14 @@ class Dispatcher:
         if message.kind != rpc.CALL:
             return Notification(message)
         if message.id in self._queue.calls:
-            text = f"the id {rpc.dump(message.id).decode()[:80]} is that of a request that is not answered yet"
+            text = f"the id {rpc.dump(message.id).decode()[:80]} belongs to a request that has no response yet"
             raise rpc.Refusal(rpc.INVALID_REQUEST, text)
         call = Initialize(message) if message.method == rpc.INITIALIZE else ClientCall(message)
         self._queue.calls[message.id] = call
         return call
 
     def _cancel(self, message: rpc.ClientMessage) -> PendingRequest | None:
-        """What still waits here never leaves; a request that belongs to no session is cancelled by hanging up."""
+        """Drop a queued call; cancel a call without a session by closing its connection, others by a notification."""
         call = None if message.cancels is None else self._queue.calls.get(message.cancels)
         if call is None or isinstance(call, Initialize):
             return None
@@ -93,7 +93,7 @@ class Dispatcher:
         return None
 
     def _drop(self, call: ClientCall) -> None:
-        """Nobody waits for its answer any more."""
+        """Forget a call whose response is no longer wanted."""
         self._queue.forget(call)
         if call in self._queue.waiting:
             self._queue.waiting.remove(call)
@@ -109,10 +109,10 @@ class Dispatcher:
     def is_idle(self) -> bool:
         return not self._queue.waiting and not self._queue.calls and self._barrier is None
 
-    # what the loop asks
+    # called by the event loop
 
     def poll_masks(self) -> dict[int, int]:
-        """The descriptors to wait for, and what for."""
+        """Return the descriptors to wait for, with their events."""
         found = {exchange.connection.descriptor: exchange.connection.mask for exchange in self._exchanges.values()}
         found.update(dict.fromkeys(self._idle, select.POLLIN))
         if self._locator.pipe >= 0:
@@ -121,7 +121,7 @@ class Dispatcher:
 
     @property
     def due(self) -> float:
-        """When to come again if nothing happens before."""
+        """When to call `advance` if nothing happens before."""
         deadlines = [exchange.received_at + IDLE_TIMEOUT for exchange in self._exchanges.values()]
         if self._queue.priority or (self._queue.waiting and self._outage is not None):
             deadlines.append(self._retry_at)
@@ -131,12 +131,12 @@ class Dispatcher:
         if descriptor == self._locator.pipe:
             self._read_locator()
         elif descriptor in self._idle:
-            self._idle.pop(descriptor).close()  # it has nothing to say: it was closed
+            self._idle.pop(descriptor).close()  # an idle connection becomes readable only when the relay closes it
         elif descriptor in self._exchanges:
             self._advance_exchange(self._exchanges[descriptor])
 
     def advance(self, now: float, *, may_start: bool) -> None:
-        """Send what may be sent. All connections are made here: `poll` must not tell of one what it saw of another."""
+        """Send what may be sent. Opens connections only here, so that no `poll` result refers to a reused number."""
         self._check_timeouts(now)
         while self._barrier is None and now >= self._retry_at and (request := self._next()) is not None:
             if not self._send(request, now, may_start=may_start):
@@ -154,7 +154,7 @@ class Dispatcher:
                 exchange.received_at = now
         self._was_output_full = self._queue.output.is_full
         for exchange in [found for found in self._exchanges.values() if now - found.received_at > IDLE_TIMEOUT]:
-            self._handle_broken_exchange(exchange, "it was silent for too long")
+            self._handle_broken_exchange(exchange, "it sent nothing for too long")
         try:
             self._locator.check(now)
         except Unreachable as problem:
@@ -164,7 +164,7 @@ class Dispatcher:
         began, why = self._outage
         for request in [found for found in self._queue.waiting if now - max(began, found.enqueued_at) > RELAY_TIMEOUT]:
             self._queue.waiting.remove(request)
-            request.fail(self._queue, relay_unreachable(f"the relay does not answer: {why}"))
+            request.fail(self._queue, relay_unreachable(f"the relay does not respond: {why}"))
 
     # sending
 
@@ -183,7 +183,7 @@ class Dispatcher:
         return len(sizes) >= CONCURRENT_CALLS_MAX or sum(sizes) >= QUEUE_BYTES
 
     def _send(self, request: PendingRequest, now: float, *, may_start: bool) -> bool:
-        """Whether it left; if not, everything waits until there is a way."""
+        """Return whether the request was sent; if not, the queue waits for the relay."""
         start = may_start and any(isinstance(found, ClientCall) for found in self._queue.waiting)
         try:
             connection = self._idle.popitem()[1] if self._idle else None
@@ -195,7 +195,7 @@ class Dispatcher:
             self._record_outage(now, describe_error(error))
             return False
         if connection is None:
-            self._record_outage(now, "it is not up yet")
+            self._record_outage(now, "it is not running yet")
             return False
         self._queue.pop(request)
         self._barrier = request if request.is_barrier else None
@@ -212,16 +212,16 @@ class Dispatcher:
             self._handle_broken_exchange(exchange, describe_error(error))
 
     def _listen(self) -> None:
-        """Hear what the relay says by itself, in the session that there is now."""
+        """Open the event stream of the current session."""
         self._queue.has_new_session = False
         for exchange in [found for found in self._exchanges.values() if isinstance(found.request, EventStreamRequest)]:
             self._close(exchange)
         self._listener.reset()
 
     def _record_outage(self, now: float, why: str) -> None:
-        self._queue.log("relay not reached", why=why)
+        self._queue.log("relay not reachable", why=why)
         self._outage = (self._outage[0] if self._outage else now, why)
-        if now >= self._retry_at:  # many that break off together are one trouble
+        if now >= self._retry_at:  # requests that fail together count as one outage
             self._retry_at = now + self._retry_delay
             self._retry_delay = min(self._retry_delay * 2, RETRY_DELAY_MAX)
 
@@ -239,7 +239,7 @@ class Dispatcher:
         except Unreachable as problem:
             self._give_up(problem)
 
-    # answers
+    # responses
 
     def _advance_exchange(self, exchange: RelayExchange) -> None:
         try:
@@ -272,16 +272,16 @@ class Dispatcher:
             self._handle_lost_session(request)
         elif response.status in RETRYABLE_STATUSES:
             self._queue.requeue(request)
-            self._record_outage(time.monotonic(), f"it answered {response.status}")
+            self._record_outage(time.monotonic(), f"it responded with status {response.status}")
         elif response.status == SERVER_ERROR and request.resent < RESENDS_MAX:
-            self._resend(request, "it answered 500")
+            self._resend(request, "it responded with status 500")
         else:
             self._finish_request(request, exchange)
 
     def _finish_request(self, request: PendingRequest, exchange: RelayExchange) -> None:
         owed = isinstance(request, ClientCall) and not request.is_answered and not request.is_cancelled
         if owed and exchange.response.is_stream and exchange.response.status < 300:
-            self._resend(request, "its answer broke off")
+            self._resend(request, "its response was incomplete")
         else:
             request.on_complete(self._queue, exchange.response, exchange.body)
         if isinstance(request, CancelNotification):
@@ -290,18 +290,18 @@ class Dispatcher:
             self._queue.forget(request)
 
     def _handle_lost_session(self, request: PendingRequest) -> None:
-        """The relay knows the session no more; whoever sees it first renews it."""
+        """Queue the request again; the session is renewed before it is sent."""
         self._queue.session.lose(request.sent_session_id)
         request.resent += 1
         if request.resent > RESENDS_MAX:
-            request.fail(self._queue, relay_unreachable("the relay forgets every session"))
+            request.fail(self._queue, relay_unreachable("the relay loses every session"))
             return
         self._queue.requeue(request)
 
     def _resend(self, request: PendingRequest, why: str) -> None:
         request.resent += 1
         if request.resent > RESENDS_MAX:
-            text = f"the relay broke off {request.resent} times while it answered: {why}"
+            text = f"the relay failed to handle this request {request.resent} times: {why}"
             request.fail(self._queue, relay_unreachable(text))
             return
         self._queue.requeue(request)
@@ -319,7 +319,7 @@ class Dispatcher:
         if isinstance(request, EventStreamRequest):
             self._listener.handle_close(exchange)
         elif is_stale:
-            self._queue.requeue(request)  # the relay closes connections that nobody used for a while
+            self._queue.requeue(request)  # the relay closes idle connections
         elif had_sent:
             self._resend(request, why)
         else:
@@ -339,10 +339,10 @@ class Dispatcher:
         self._exchanges.pop(exchange.connection.descriptor, None)
         exchange.connection.close()
 
-    # the end
+    # exit
 
     def delete_session(self) -> None:
-        """Tell the relay that the session is over, if it listens at once."""
+        """Delete the session, unless the relay is slow to respond."""
         if self._queue.session.id is None:
             return
         now = time.monotonic()
@@ -361,18 +361,18 @@ class Dispatcher:
                 if waiting.poll(left * 1000):
                     exchange.advance(self._queue, time.monotonic())
         except (OSError, NotHttp, Unreachable) as error:
-            self._queue.log("no farewell", why=describe_error(error))
+            self._queue.log("session not deleted", why=describe_error(error))
 
 
 def client_headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where the client is, and the agent it wants for tasks that name none."""
+    """Return the headers with the client's directory and default agent."""
     agent = os.fsencode(environ.get("DELEGATE_DEFAULT_AGENT", ""))
     headers = {"delegate-directory": client_directory(), "delegate-default-agent": percent_encode(agent)}
     return {name: value for name, value in headers.items() if value}
 
 
 def client_directory() -> str:
-    """As the relay is told it; empty when the directory is gone."""
+    """Return the percent-encoded current directory; empty if it no longer exists."""
     try:
         return percent_encode(os.fsencode(os.getcwd()))
     except OSError:
@@ -380,4 +380,4 @@ def client_directory() -> str:
 
 
 def relay_unreachable(text: str) -> Unreachable:
-    return Unreachable("relay_unreachable", text, "`delegate info` shows what it does")
+    return Unreachable("relay_unreachable", text, "run `delegate info` to see its state")

@@ -1,7 +1,7 @@
-"""Where the relay is: looked up in the home when it is up, asked of another process when it must be started.
+"""Finds the relay: in the files of the home if it is running, otherwise through a child process that starts it.
 
-`delegate.config` owns the files of the home and the settings. This module only reads them, with a quarter of the
-modules; a test compares the two.
+`delegate.config` owns the files of the home and the settings. This module only reads them, and imports a quarter of
+the modules; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 REACH_MODULE = "delegate.cli.reach"
-REACH_TIMEOUT = 90.0  # seconds for it to start a relay; it gives up by itself before
+REACH_TIMEOUT = 90.0  # seconds for the child to start a relay; its own limit is shorter
 READ_MAX = 64 * 1024
-OTHERS_MASK = 0o077  # nobody else may read the token
+OTHERS_MASK = 0o077  # other users must not be able to read the token
 ADVICE = "run `delegate status` to see what is wrong"
 
 
 class Unreachable(Exception):
-    """No relay, and no hope that waiting helps."""
+    """There is no relay, and waiting will not help."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Unreachable(Exception):
 
 
 class Endpoint:
-    """A relay that is up, as far as anybody knows, and what opens it."""
+    """The address and token of a relay that is probably running."""
 
     __slots__ = ("address", "authority", "host", "is_local", "is_secure", "machine", "path", "port", "token")
 
@@ -51,7 +51,7 @@ class Endpoint:
 
 
 def local_endpoint(port: int, token: str, machine: str) -> dict[str, Any]:
-    """As the asked process tells it."""
+    """Return a local relay's endpoint in the form that the child process prints."""
     host = "127.0.0.1"
     where = {"address": host, "host": host, "authority": f"{host}:{port}", "port": port, "path": ""}
     return {**where, "secure": False, "local": True, "token": token, "machine": machine}
@@ -62,7 +62,7 @@ def home_of(environ: Mapping[str, str]) -> str:
 
 
 def may_be_remote(environ: Mapping[str, str]) -> bool:
-    """Whether the settings may name a relay; who knows them all must say."""
+    """Whether the settings may name a remote relay; only the child process knows for certain."""
     if environ.get("DELEGATE_RELAY_URL"):
         return True
     try:
@@ -72,7 +72,7 @@ def may_be_remote(environ: Mapping[str, str]) -> bool:
 
 
 def find_local_endpoint(environ: Mapping[str, str]) -> Endpoint | None:
-    """The relay of this home if it is up and everything about it is as it should be."""
+    """Return the relay of this home if it is running and its files are valid and private."""
     home = home_of(environ)
     try:
         if not _is_held(os.path.join(home, "keeper.lock")):
@@ -94,7 +94,7 @@ def _read_file(home: str, name: str) -> bytes:
 
 
 def _is_held(lock: str) -> bool:
-    """The address of a dead keeper may be somebody else's by now, and the token must not go there."""
+    """Whether a keeper is alive. Another program may use a dead keeper's port, and must not get the token."""
     descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -106,7 +106,7 @@ def _is_held(lock: str) -> bool:
 
 
 class RelayLocator:
-    """The way to the relay: known, being asked for, or unknown."""
+    """Finds the relay, and starts the child process when that is needed."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -115,10 +115,10 @@ class RelayLocator:
         self._child = 0
         self._started_at = 0.0
         self._child_output = b""
-        self.pipe = -1  # what the asked process says; -1 when none is asked
+        self.pipe = -1  # the child's output; -1 while there is no child
 
     def find(self, now: float, *, start: bool) -> Endpoint | None:
-        """An endpoint to connect to; None: not yet, or not without starting a relay."""
+        """Return an endpoint to connect to; None: not yet, or not without starting a relay."""
         endpoint = self.current()
         if endpoint is None and self.pipe < 0 and (start or not self._is_local):
             self._start_child(now)
@@ -128,11 +128,11 @@ class RelayLocator:
         return find_local_endpoint(self._environ) if self._is_local else self._remote
 
     def forget(self) -> None:
-        """The endpoint did not answer: what was said about it may be old."""
+        """Discard the remote endpoint, which did not respond and may be outdated."""
         self._remote = None
 
     def read_child(self) -> bool:
-        """Read what the asked process says; True when it has said it all. Raises Unreachable with its words."""
+        """Read the child's output; True when it is complete. Raises Unreachable if the child reports an error."""
         piece = os.read(self.pipe, READ_MAX)
         self._child_output += piece
         if piece and len(self._child_output) < READ_MAX:
@@ -145,7 +145,7 @@ class RelayLocator:
         if self.pipe >= 0 and now - self._started_at > REACH_TIMEOUT:
             os.kill(self._child, signal.SIGKILL)
             self._reap_child()
-            raise Unreachable("relay_unreachable", f"no relay after {REACH_TIMEOUT:.0f} s", ADVICE)
+            raise Unreachable("relay_unreachable", f"the relay did not start within {REACH_TIMEOUT:.0f} s", ADVICE)
 
     def _start_child(self, now: float) -> None:
         self.pipe, writing = os.pipe()
@@ -157,7 +157,7 @@ class RelayLocator:
                 [sys.executable, "-P", "-m", REACH_MODULE],
                 self._environ,
                 file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, writing, 1)],
-                setpgroup=0,  # a client that ends us and our group must not end a start that others wait for
+                setpgroup=0,  # a client that kills the bridge's process group must not kill a start others wait for
                 setsigmask=(),
             )
         finally:

@@ -1,4 +1,4 @@
-"""An errand on its way: one request on one connection, and its answer as it comes back."""
+"""One request on one connection, and its response as it arrives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from delegate.bridge.requests import RequestQueue, Session
 
 NOT_FOUND, SERVER_ERROR = 404, 500
-RETRYABLE_STATUSES = {429, 502, 503, 504}  # statuses that pass
-RESPONSE_MAX = 64 * 1024 * 1024  # bytes of one message; it is handed to the client as one line
+RETRYABLE_STATUSES = {429, 502, 503, 504}  # temporary failures
+RESPONSE_MAX = 64 * 1024 * 1024  # bytes of one message; the client gets it as one line
 
 
 def request_bytes(
     request: PendingRequest, endpoint: Endpoint, session: Session, client_headers: dict[str, str]
 ) -> bytes:
-    """`own` are the headers by which every request tells where its client is and what it is set to."""
+    """Encode a request. `client_headers` carry the client's directory and default agent."""
     headers = {"Host": endpoint.authority, "Authorization": f"Bearer {endpoint.token}", **request.headers(session)}
     headers |= {"delegate-machine": percent_encode(endpoint.machine.encode()), **client_headers}
     if request.method == "POST":
@@ -39,7 +39,7 @@ class RelayExchange:
     def __init__(self, connection: Connection, request: PendingRequest, *, is_reused: bool, now: float) -> None:
         self.connection = connection
         self.request: PendingRequest | None = request
-        self.is_reused = is_reused  # on a connection that was used before: it may be closed without any meaning
+        self.is_reused = is_reused  # a reused connection may have been closed for being idle
         self.received_at = now
         self.response = Response()
         self._body = bytearray()
@@ -51,7 +51,7 @@ class RelayExchange:
         return self._events.last_id
 
     def advance(self, queue: RequestQueue, now: float) -> None:
-        """Move on as far as it goes; raises OSError or NotHttp when that was the end of it."""
+        """Send and receive as much as possible; raises OSError or NotHttp if the exchange has failed."""
         data = self.connection.advance()
         if data is None:
             self.response.end()
@@ -70,7 +70,7 @@ class RelayExchange:
         if not self.response.is_stream or self.response.status >= 300:
             self._body += piece
             if len(self._body) > RESPONSE_MAX:
-                raise NotHttp(f"its answer is larger than {RESPONSE_MAX:,} bytes")
+                raise NotHttp(f"its response is larger than {RESPONSE_MAX:,} bytes")
             return
         for event in self._events.feed(piece):
             value = rpc.parse_message(event.data)

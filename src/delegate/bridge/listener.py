@@ -1,4 +1,4 @@
-"""Keeps one request open for what the relay says by itself, and opens it again whenever it ends."""
+"""Keeps an event stream open for messages that the relay sends on its own, and reopens it when it ends."""
 
 from __future__ import annotations
 
@@ -16,32 +16,27 @@ if TYPE_CHECKING:
     from delegate.bridge.exchange import RelayExchange
     from delegate.bridge.requests import RequestQueue
 
-RETRY_DELAY_MIN, RETRY_DELAY_MAX = 0.5, 15.0  # seconds between two tries; nobody waits for it
+RETRY_DELAY_MIN, RETRY_DELAY_MAX = 0.5, 15.0  # seconds between two tries; no call waits for the stream
 NO_STATUS, OK = 0, 200
-RETRIED_STATUSES = {
-    NO_STATUS,
-    OK,
-    NOT_FOUND,
-    SERVER_ERROR,
-    *RETRYABLE_STATUSES,
-}  # others say that there is nothing to hear
+# After any other status the relay has no event stream.
+RETRIED_STATUSES = {NO_STATUS, OK, NOT_FOUND, SERVER_ERROR, *RETRYABLE_STATUSES}
 NEVER = float("inf")
 
 
 class EventListener:
-    """It never starts a relay: who stopped the last one meant it."""
+    """Reopens the event stream. Never starts a relay: a user who stopped it did so on purpose."""
 
     def __init__(self, queue: RequestQueue, locator: RelayLocator) -> None:
         self._queue, self._locator = queue, locator
         self._retry_delay = RETRY_DELAY_MIN
         self._last_event = ""
-        self.due = NEVER  # when to open it; never while it is open, or while there is no session
+        self.due = NEVER  # when to open the stream; NEVER while it is open, or while there is no session
 
     def reset(self) -> None:
         self._retry_delay, self._last_event, self.due = RETRY_DELAY_MIN, "", 0.0
 
     def connect(self, now: float) -> Connection | None:
-        """A connection to listen on; None while there is no relay, or no session."""
+        """Return a connection for the stream; None while there is no relay or no session."""
         self._retry_delay = min(self._retry_delay * 2, RETRY_DELAY_MAX)
         self.due = now + self._retry_delay
         if self._queue.session.is_lost:
@@ -51,7 +46,7 @@ class EventListener:
             endpoint = self._locator.find(now, start=False)
             return connect(endpoint) if endpoint else None
         except OSError as error:
-            self._queue.log("not listening", why=describe_error(error))
+            self._queue.log("event stream not opened", why=describe_error(error))
             return None
 
     def open_request(self) -> EventStreamRequest:
@@ -59,7 +54,7 @@ class EventListener:
         return EventStreamRequest(self._last_event)
 
     def handle_close(self, exchange: RelayExchange) -> None:
-        """The relay, or the way to it, has closed the request."""
+        """Schedule the next try after the stream has ended."""
         status = exchange.response.status
         if status in {OK, NOT_FOUND}:
             self._retry_delay = RETRY_DELAY_MIN

@@ -1,6 +1,6 @@
-"""What the bridge takes to the relay: a call, a notification, a new session, an ear for the relay, a farewell.
+"""The requests that the bridge sends: calls, notifications, handshakes, the event stream, the end of a session.
 
-An errand says what is sent, and what its answer means. When and over which connection is the bridge's business.
+A request defines what is sent and how its response is handled. The dispatcher decides when, and on which connection.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ SESSION_HEADER = "mcp-session-id"
 
 
 class Session:
-    """What the handshake settled, and the client's part of it, to be said again to a relay that has forgotten it."""
+    """The MCP session, and the client's handshake messages, to repeat them to a relay that has lost the session."""
 
     __slots__ = ("id", "initialize_message", "initialized_message", "is_lost", "version")
 
     def __init__(self) -> None:
-        self.is_lost = False  # whether the relay has forgotten it
+        self.is_lost = False  # whether the relay has lost it
         self.id: str | None = None
         self.version: str | None = None
         self.initialize_message: rpc.ClientMessage | None = None
         self.initialized_message: rpc.ClientMessage | None = None
 
     def lose(self, used: str | None) -> None:
-        """The relay does not know the one that was used."""
+        """Mark the session as lost if it is the one that the relay did not know."""
         if used is not None and used == self.id:
             self.is_lost, self.id = True, None
 
@@ -45,26 +45,26 @@ class Session:
 
 
 class RequestQueue:
-    """What is to be carried, and what the client is still owed."""
+    """Requests to be sent, and calls that have no response yet."""
 
     def __init__(self, output: Output, log: Callable[..., None]) -> None:
         self.session = Session()
         self.output, self.log = output, log
         self.waiting: deque[PendingRequest] = deque()
-        self.priority: deque[PendingRequest] = deque()  # a new session, before everything that needs it
+        self.priority: deque[PendingRequest] = deque()  # a new handshake, before everything that needs its session
         self.calls: dict[str | int, ClientCall] = {}
-        self.has_new_session = False  # since somebody looked
+        self.has_new_session = False  # since the dispatcher last checked
 
     def enqueue_first(self, request: PendingRequest) -> None:
         request.is_first = True
         self.priority.append(request)
 
     def pop(self, request: PendingRequest) -> None:
-        """It leaves; it is the next one."""
+        """Remove the request, which is the next one."""
         (self.priority if request.is_first else self.waiting).popleft()
 
     def requeue(self, request: PendingRequest) -> None:
-        """It could not be delivered, and is the next one again."""
+        """Put back a request that could not be delivered, as the next one."""
         if isinstance(request, ClientCall) and request.is_cancelled:
             self.forget(request)
         else:
@@ -75,14 +75,14 @@ class RequestQueue:
             del self.calls[call.message.id]
 
     def renew_session(self) -> None:
-        """Have the handshake said again to a relay that has forgotten the session."""
+        """Repeat the handshake with a relay that has lost the session."""
         if not self.priority and self.session.initialize_message is not None:
-            self.log("session renewed")
+            self.log("renewing session")
             self.enqueue_first(Reinitialize(self.session.initialize_message))
 
     def fail_all(self, problem: Unreachable) -> None:
-        """There is no relay, and no use in waiting: everybody who waits is told."""
-        self.log("given up", why=problem.message)
+        """Fail all queued requests: there is no relay, and waiting will not help."""
+        self.log("giving up", why=problem.message)
         failed = [*self.waiting]
         self.waiting.clear()
         self.priority.clear()
@@ -93,11 +93,11 @@ class RequestQueue:
 class PendingRequest:
     method = "POST"
     body = b""
-    is_barrier = False  # whether nothing that came later may go before it has arrived
-    is_first = False  # whether it goes before everything that waits
+    is_barrier = False  # whether later requests wait until the relay has received it
+    is_first = False  # whether it is sent before everything in `waiting`
     sent_session_id: str | None = None  # the session it was sent in
     resent = 0
-    enqueued_at = 0.0  # when it came
+    enqueued_at = 0.0  # when the client sent it
 
     @property
     def needs_session(self) -> bool:
@@ -107,22 +107,22 @@ class PendingRequest:
         return {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **session.headers}
 
     def on_head(self, queue: RequestQueue, response: Response) -> None:
-        """The head of the answer is here."""
+        """Handle the head of the response."""
 
     def on_message(self, queue: RequestQueue, value: dict[str, Any], text: bytes) -> None:
-        """One message of the answer; what a stream brings besides is for the client."""
+        """Handle one message of the response; by default, pass it to the client."""
         del value
         queue.output.enqueue(text)
 
     def on_complete(self, queue: RequestQueue, response: Response, body: bytes) -> None:
-        """The answer is complete, and no reason to send it again."""
+        """Handle a complete response; the request is not sent again."""
 
     def fail(self, queue: RequestQueue, problem: Unreachable) -> None:
-        """It will not be sent again."""
+        """Handle the final failure of the request."""
 
 
 class Notification(PendingRequest):
-    """A notification, or the client's answer to a question of the relay."""
+    """A notification, or the client's response to a request of the relay."""
 
     is_barrier = True
 
@@ -146,7 +146,7 @@ class Notification(PendingRequest):
 
 
 class CancelNotification(Notification):
-    """After it the relay owes no answer any more, and the client wants none."""
+    """Cancels a call; no response to the call is expected after it."""
 
     def __init__(self, message: rpc.ClientMessage, call: ClientCall) -> None:
         super().__init__(message)
@@ -154,7 +154,7 @@ class CancelNotification(Notification):
 
 
 class ClientCall(PendingRequest):
-    """A request of the client. Exactly one answer goes back, unless the client has cancelled it."""
+    """A request of the client. It gets exactly one response, unless the client cancels it."""
 
     def __init__(self, message: rpc.ClientMessage) -> None:
         self.message = message
@@ -179,7 +179,7 @@ class ClientCall(PendingRequest):
             queue.output.enqueue(text)
 
     def _is_new_progress(self, value: dict[str, Any]) -> bool:
-        """Progress told again because the call was sent again is none: it must grow."""
+        """Whether this progress is new; a call that was resent repeats earlier progress."""
         params = value.get("params")
         reached = params.get("progress") if value.get("method") == rpc.PROGRESS and isinstance(params, dict) else None
         if not isinstance(reached, int | float):
@@ -188,7 +188,7 @@ class ClientCall(PendingRequest):
         return is_new
 
     def _deliver_response(self, queue: RequestQueue, value: dict[str, Any], text: bytes) -> None:
-        if value.get("id") is None:  # refused before anybody had read the id
+        if value.get("id") is None:  # refused before the id was read
             text = rpc.dump({**value, "id": self.message.id})
         self.is_answered = True
         queue.forget(self)
@@ -235,7 +235,7 @@ class Initialize(ClientCall):
 
 
 class Reinitialize(Initialize):
-    """The same handshake with a relay that has forgotten it; the client hears nothing of it."""
+    """Repeats the handshake with a relay that has lost the session, unseen by the client."""
 
     def _deliver_response(self, queue: RequestQueue, value: dict[str, Any], text: bytes) -> None:
         opened = queue.session.initialized_message
@@ -257,7 +257,7 @@ class Reinitialize(Initialize):
 
 
 class EventStreamRequest(PendingRequest):
-    """One open request for what the relay has to say by itself."""
+    """The event stream for messages that the relay sends on its own."""
 
     method = "GET"
 
@@ -277,7 +277,7 @@ class SessionDelete(PendingRequest):
 
 
 def message_headers(message: rpc.ClientMessage) -> dict[str, str]:
-    """What a message that belongs to no session repeats of itself in its head."""
+    """Return the headers that a message without a session repeats from its body."""
     if message.version is None:
         return {}
     found = {"MCP-Protocol-Version": message.version, "Mcp-Method": message.method, "Mcp-Name": message.name}
@@ -285,26 +285,26 @@ def message_headers(message: rpc.ClientMessage) -> dict[str, str]:
 
 
 def encode_header(value: str) -> str:
-    """As it may stand in a head, by the rule of the protocol: anything unusual in base64."""
+    """Encode a header value as the MCP protocol requires: anything unusual in base64."""
     is_usual = value.isascii() and value.isprintable() and value == value.strip()
     if is_usual and not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
-    import binascii  # noqa: PLC0415  names are usual
+    import binascii  # noqa: PLC0415  rarely needed
 
     return f"=?base64?{binascii.b2a_base64(value.encode(errors='replace'), newline=False).decode()}?="
 
 
 def header_value(value: object) -> str | None:
-    """A word of the relay that may go back to it in a head."""
+    """Return the relay's value if it is safe to send back in a header."""
     return value if isinstance(value, str) and value.isascii() and value.isprintable() else None
 
 
 def explain_failure(status: int, body: bytes) -> tuple[str, str]:
-    """Message and code for an answer that is no JSON-RPC: a problem as the relay tells it, or a stranger's."""
+    """Return message and code for a response that is not JSON-RPC: a problem of the relay, or something else."""
     try:
         found = rpc.DECODER.decode(body.decode())
         message, code, hint = str(found["detail"]), str(found["type"]), found.get("hint")
     except (ValueError, KeyError, TypeError, RecursionError):
-        advice = "it may be older than this program: `delegate down` and `delegate up` renew it"
-        return f"the relay answered {status}, not as one that speaks MCP; {advice}", "relay_unreachable"
+        advice = "it may be an older version: run `delegate down`, then `delegate up`"
+        return f"the relay responded with status {status}, but not with an MCP message; {advice}", "relay_unreachable"
     return f"{message}: {hint}" if hint else message, code

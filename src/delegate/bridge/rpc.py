@@ -1,4 +1,4 @@
-"""One JSON-RPC message: what the client wrote, understood as far as the bridge must, and what it is told."""
+"""Parses and checks the client's JSON-RPC messages, and builds error responses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
-UNREACHABLE = -32000  # the relay cannot be asked; clients know this one as a closed connection
+UNREACHABLE = -32000  # clients know this code as a closed connection
 CALL, NOTIFICATION, RESPONSE = "call", "note", "reply"
 INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
 PROGRESS = "notifications/progress"
-# A message that names its protocol in itself belongs to no session: the protocols since 2026.
+# A message that contains its protocol version does not belong to a session (protocols since 2026).
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 REQUEST_KEY = "delegate/requestKey"
 NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -25,7 +25,7 @@ ID_AT_THE_END = re.compile(rb"[,{]\s*" + ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0
 
 
 class Refusal(Exception):
-    """A line that goes nowhere, and the answer to it."""
+    """A line that is not forwarded, and the error response to it."""
 
     def __init__(self, code: int, message: str, id: str | int | None = None) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Refusal(Exception):
 
 
 class ClientMessage:
-    """A message of the client that the relay is to have."""
+    """A message from the client to the relay."""
 
     __slots__ = ("body", "cancels", "id", "kind", "method", "name", "version")
 
@@ -57,18 +57,18 @@ class ClientMessage:
 
 
 def _reject_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 def parse_line(line: bytes, new_key: Callable[[], str]) -> ClientMessage:
-    """What a line of the client says; a call of a tool gets a key, so that sending it again does nothing twice."""
+    """Parse a line of the client. A tool call gets a key, so that resending it has no second effect."""
     try:
         value = DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise Refusal(PARSE_ERROR, f"this line is not JSON ({error}); send one JSON-RPC message a line") from None
+        raise Refusal(PARSE_ERROR, f"this line is not JSON ({error}); send one JSON-RPC message per line") from None
     kind = _classify(value)
     keyed = kind == CALL and value["method"] == "tools/call" and _add_key(value, new_key)
     return ClientMessage(kind, value, dump(value) if keyed else line)
@@ -76,23 +76,23 @@ def parse_line(line: bytes, new_key: Callable[[], str]) -> ClientMessage:
 
 def _classify(value: Any) -> str:
     if isinstance(value, list):
-        raise Refusal(INVALID_REQUEST, "batches are not taken; send one JSON-RPC message a line")
+        raise Refusal(INVALID_REQUEST, "batches are not supported; send one JSON-RPC message per line")
     if not isinstance(value, dict):
-        raise Refusal(INVALID_REQUEST, "a message is a JSON object")
+        raise Refusal(INVALID_REQUEST, "a message must be a JSON object")
     known = value.get("id") if is_id(value.get("id")) else None
     if value.get("jsonrpc") != "2.0":
         raise Refusal(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', known)
     if "id" in value and known is None:
-        raise Refusal(INVALID_REQUEST, "an id is a string or a whole number")
+        raise Refusal(INVALID_REQUEST, "the id must be a string or an integer")
     if "method" not in value:
         if known is None or not ("result" in value or "error" in value):
-            raise Refusal(INVALID_REQUEST, "this is no request, no notification and no response", known)
+            raise Refusal(INVALID_REQUEST, "this is not a request, a notification or a response", known)
         return RESPONSE
     method = value["method"]
     if not isinstance(method, str) or not method:
-        raise Refusal(INVALID_REQUEST, "a method is a name", known)
+        raise Refusal(INVALID_REQUEST, "the method must be a non-empty string", known)
     if known is None and not method.startswith("notifications/"):
-        raise Refusal(INVALID_REQUEST, f"{method[:80]} is a request, and a request needs an id")
+        raise Refusal(INVALID_REQUEST, f"{method[:80]} is a request and needs an id")
     return NOTIFICATION if known is None else CALL
 
 
@@ -114,19 +114,19 @@ def _add_key(value: dict[str, Any], new_key: Callable[[], str]) -> bool:
 def dump(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half of a pair, which only an escape can say
+    except UnicodeEncodeError:  # a lone surrogate, which needs an escape
         return json.dumps(value, separators=(",", ":")).encode()
 
 
 def find_id(start: bytes, end: bytes) -> str | int | None:
-    """The id of a message of which only the first and the last bytes were kept; it stands at one of the two ends."""
+    """Find the id of an oversized message in its first or last bytes."""
     found = ID_AT_THE_START.match(start) or ID_AT_THE_END.search(end)
     known: str | int | None = json.loads(found[1].decode("utf-8", "replace")) if found else None
     return known
 
 
 def parse_message(text: bytes) -> dict[str, Any] | None:
-    """A message of the relay; None when it is none."""
+    """Parse a message of the relay; None if it is not JSON-RPC."""
     try:
         value = DECODER.decode(text.decode())
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The bridge itself: one `poll` over the client, the relay and the clock."""
+"""The bridge's event loop: one `poll` over the client, the relay and the timeouts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-CLOSE_TIMEOUT = 0.4  # seconds for calls to be answered after the client has closed its side
+CLOSE_TIMEOUT = 0.4  # seconds for open calls after the client has closed standard input
 HANGUP_MASK = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def run(*, verbose: bool) -> int:
-    """Be the bridge until the client has gone."""
+    """Run the bridge until the client disconnects."""
     for descriptor in (STDIN, STDOUT, STDERR):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # no connection may take the place of a closed standard stream
+            os.open(os.devnull, os.O_RDWR)  # no connection may get the number of a closed standard stream
     level = os.environ.get("DELEGATE_LOG_LEVEL") or os.environ.get("LOG_LEVEL") or ""
     Bridge(os.environ, verbose=verbose or level.lower() == "debug").run()
-    gc.freeze()  # looking for garbage once more would only delay the end
+    gc.freeze()  # a last garbage collection would only delay the exit
     return 0
 
 
@@ -41,9 +41,9 @@ class Bridge:
         self._dispatcher = Dispatcher(environ, self._output, self._log)
         self._poll = select.poll()
         self._masks: dict[int, int] = {}
-        self._wake = -1  # where signals are told
+        self._wake = -1  # becomes readable on a signal
         self._key, self._keys = os.urandom(8).hex(), 0
-        self._is_open = True  # whether the client may still say something
+        self._is_open = True  # whether the client may still send something
         self._end_at = float("inf")
         self._is_over = False
 
@@ -61,7 +61,7 @@ class Bridge:
         self._dispatcher.delete_session()
 
     def _watch(self) -> None:
-        """Tell `poll` what to wait for; a client that does not read makes the relay wait too."""
+        """Register what to wait for. While the client does not read, the bridge does not read from the relay either."""
         is_full = self._output.is_full
         wanted = {} if is_full else self._dispatcher.poll_masks()
         wanted |= {self._wake: select.POLLIN, STDOUT: self._output.mask}
@@ -75,7 +75,7 @@ class Bridge:
         self._masks = wanted
 
     def _timeout(self, now: float) -> float | None:
-        """Milliseconds until something is due."""
+        """Return the milliseconds until something is due."""
         soonest = min(self._end_at, self._dispatcher.due)
         return None if soonest == float("inf") else max(0.0, soonest - now) * 1000 + 1
 
@@ -110,14 +110,14 @@ class Bridge:
         self._dispatcher.enqueue(rpc.parse_line(line, self._new_key))
 
     def _new_key(self) -> str:
-        """Another one for every call of every bridge there ever was."""
+        """Return a key that is unique across calls and bridges."""
         self._keys += 1
         return f"mcp-{self._key}-{self._keys}"
 
     def _write(self, mask: int) -> None:
         try:
             if mask & HANGUP_MASK:
-                raise BrokenPipeError("nobody reads")
+                raise BrokenPipeError("the client has closed standard output")
             self._output.write()
         except OSError:
             self._is_over = True
@@ -133,7 +133,7 @@ class Bridge:
 
 
 def _install_signals() -> int:
-    """A descriptor on which signals are told, so that they end a `poll`."""
+    """Return a descriptor that becomes readable on a signal, so that a signal ends `poll`."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""A connection to a relay elsewhere: the same, under TLS."""
+"""A TLS connection to a remote relay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SecureConnection(Connection):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._host = endpoint.host
-        self._wants = 0  # what TLS itself waits for
+        self._wants = 0  # the events that TLS waits for
         super().__init__(endpoint)
 
     @property
@@ -38,7 +38,9 @@ class SecureConnection(Connection):
             return False
         except ssl.SSLCertVerificationError as error:
             message = f"the certificate of {self._host} is not trusted ({error.verify_message})"
-            raise Unreachable("relay_unreachable", message, "SSL_CERT_FILE may name its authority") from error
+            raise Unreachable(
+                "relay_unreachable", message, "set SSL_CERT_FILE to the certificate of its authority"
+            ) from error
         self._wants = 0
         self._is_open = True
         return True
@@ -52,7 +54,7 @@ class SecureConnection(Connection):
             self._wants = 0
 
     def _receive(self) -> bytes | None:
-        """All that TLS has undone: what stays inside it wakes no `poll`."""
+        """Read all decrypted data: `poll` does not report what stays in the TLS buffer."""
         pieces = []
         try:
             while piece := self.socket.recv(READ_SIZE):

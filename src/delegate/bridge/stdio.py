@@ -1,4 +1,4 @@
-"""The client's side: lines from standard input, and lines to standard output that never wait for its reader."""
+"""Reads lines from the client on standard input, and writes lines to standard output without blocking."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 
 from delegate.bridge import rpc
 
-LINE_MAX = 4 * 1024 * 1024  # bytes; more than the relay takes
-LONG_LINE_KEPT = 512  # bytes of each end of a line that is too long: its id stands there
+LINE_MAX = 4 * 1024 * 1024  # bytes; more than the relay accepts
+LONG_LINE_KEPT = 512  # bytes kept of each end of an oversized line, to find its id
 READ_SIZE = 64 * 1024
 OUTPUT_BUFFER_MAX = 1024 * 1024  # bytes that may wait for a client that does not read
 
 
 class OversizedLine:
-    """A line of which only the two ends were kept."""
+    """A line that was too long; only its two ends were kept, to find its id."""
 
     __slots__ = ("id",)
 
@@ -24,17 +24,17 @@ class OversizedLine:
 
 
 class Input:
-    """Cuts standard input into lines; of a line without end no more than LINE_MAX is ever held."""
+    """Splits standard input into lines; never holds more than LINE_MAX of one."""
 
     __slots__ = ("_end", "_held", "_start")
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._start = b""  # of the line that has become too long; empty while none has
+        self._start = b""  # of an oversized line; empty if there is none
         self._end = b""
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
-        """The lines that are whole now."""
+        """Return the lines that are complete now."""
         *whole, rest = data.split(b"\n")
         found: list[bytes | OversizedLine] = []
         for piece in whole:
@@ -44,7 +44,7 @@ class Input:
         return [line for line in found if not isinstance(line, bytes) or line.strip()]
 
     def flush(self) -> list[bytes | OversizedLine]:
-        """What stands after the last line end, when no more will come."""
+        """Return the rest after the last line end, at the end of input."""
         return self.feed(b"\n")
 
     def _add(self, piece: bytes) -> None:
@@ -67,7 +67,7 @@ class Input:
 
 
 class Output:
-    """Lines on their way to the client. A full pipe is waited for in `poll` only, so that signals are still heard."""
+    """Lines to be written to the client. Only `poll` waits for a full pipe, so that signals are still handled."""
 
     __slots__ = ("_lines", "descriptor", "waiting")
 
@@ -77,7 +77,7 @@ class Output:
         self._lines: deque[bytes] = deque()
 
     def enqueue(self, line: bytes) -> None:
-        """One message; a line end inside it would be two lines, and JSON has them only between its words."""
+        """Add one message as one line. A line end in it can only be JSON whitespace, so it becomes a space."""
         if b"\n" in line or b"\r" in line:
             line = line.replace(b"\n", b" ").replace(b"\r", b" ")
         self._lines.append(line + b"\n")
@@ -85,7 +85,7 @@ class Output:
 
     @property
     def mask(self) -> int:
-        """Without anything to write, `poll` still tells when the reader has gone."""
+        """The events to wait for; with none, `poll` still reports that the reader has gone."""
         return select.POLLOUT if self._lines else 0
 
     @property
@@ -93,13 +93,13 @@ class Output:
         return self.waiting > OUTPUT_BUFFER_MAX
 
     def write(self) -> None:
-        """As much as the pipe surely takes without waiting, once `poll` said that it takes something."""
+        """Write as much as the pipe accepts without blocking after `poll` has reported it writable."""
         piece = self._lines.popleft()
         while len(piece) < select.PIPE_BUF and self._lines:
             piece += self._lines.popleft()
         try:
             written = os.write(self.descriptor, piece[: select.PIPE_BUF])
-        except BlockingIOError:  # the client has made it non-blocking, and full
+        except BlockingIOError:  # the client has made the pipe non-blocking, and it is full
             written = 0
         self.waiting -= written
         if written < len(piece):

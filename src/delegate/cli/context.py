@@ -1,4 +1,4 @@
-"""What every command shares: the settings, the way to the relay, and where words go."""
+"""The context that all commands share: settings, relay client and output."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from delegate.client.responses import TaskData
 
-COMPLETION_VARIABLE = "_DELEGATE_COMPLETE"  # the variable by which a shell asks what can follow
-Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click calls it with what the options say
+COMPLETION_VARIABLE = "_DELEGATE_COMPLETE"  # set by a shell that asks for completions
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click passes the values of the options
 
 
 @dataclass(kw_only=True)
@@ -48,10 +48,10 @@ class CommandContext:
 
     def require_local(self, command: str) -> None:
         if not self.settings.is_local:
-            raise Refused(why=f"`{command}` is for the relay of this machine, but DELEGATE_RELAY_URL names another")
+            raise Refused(why=f"`{command}` works only with the local relay, but DELEGATE_RELAY_URL names another")
 
     def client(self) -> Client:
-        """A way to the relay that starts the local one when none runs."""
+        """A client that starts the local relay if none runs."""
         return Client(self.settings, start=self._start_relay, notice=self.say_once)
 
     def client_of_running_relay(self) -> Client:
@@ -76,19 +76,19 @@ class CommandContext:
         self.print_json_lines([value])
 
     def print_json_lines(self, values: Iterable[object]) -> None:
-        """On a terminal nothing in them may drive it; for a program they stay as they are, which is the same JSON."""
+        """On a terminal, control characters are escaped, which yields the same JSON."""
         lines = map(json_line, values)
         self.print(map(terminal.escape_json, lines) if terminal.is_terminal(sys.stdout) else lines)
 
     def print_task(self, task: TaskData) -> None:
-        """What a command that made a task, or did something to it, is asked for: its id."""
+        """Print the id of a task that was created or changed."""
         if self.as_json:
             self.print_json(task)
         else:
             self.print([task["taskId"]])
 
     def print_details(self, lines: Iterable[str]) -> None:
-        """What people want to see beside a result, and programs do not; on standard error."""
+        """Details for people, not for programs; on standard error."""
         if sys.stdout is not None:
             sys.stdout.flush()
         if sys.stderr is not None:
@@ -96,7 +96,7 @@ class CommandContext:
             sys.stderr.flush()
 
     def say(self, message: str, hint: str = "") -> None:
-        """Everything that is no result, on standard error."""
+        """Print a message that is not a result, on standard error."""
         if sys.stderr is None:
             return
         sys.stderr.write(f"delegate: {escape(message)}\n" + (f"hint: {escape(hint)}\n" if hint else ""))
@@ -117,7 +117,7 @@ class CommandContext:
 
 
 class HintedUsage(click.UsageError):
-    """A usage error that knows better than to point at the help."""
+    """A usage error with its own hint instead of a reference to the help."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -138,13 +138,17 @@ def shared_options(function: Function) -> Function:
         "-v", "--verbose", is_flag=True, expose_value=False, callback=_set_flag("verbose"), help="Show tracebacks."
     )
     as_json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_set_flag("as_json"), help="One JSON object a line."
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_flag("as_json"),
+        help="Print one JSON object per line.",
     )
     return as_json(verbose(function))
 
 
 def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """For an option whose value the shell itself completes: a "file" or a "dir"."""
+    """Let the shell itself complete an option's value: a "file" or a "dir"."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only when a shell completes a line
@@ -155,5 +159,5 @@ def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str],
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help; click must leave its lines alone."""
+    """The examples at the end of a command's help; click must not rewrap them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

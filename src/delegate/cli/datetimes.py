@@ -1,4 +1,4 @@
-"""Moments as people type them and read them: in a time zone, or so long from now."""
+"""Parses times as people type them: in a time zone, or relative to now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATETIME_HELP = "write it as 2030-02-19T08:00, 2030-02-19T08:00:00Z or +2h"
 
 
 def parse_datetime(field: str, text: str, zone: str, now: datetime) -> str:
-    """ISO 8601 with its offset, from ISO 8601 with or without one, or from a time that is counted from now."""
+    """Convert ISO 8601 with or without an offset, or a time relative to now, to ISO 8601 with an offset."""
     if counted := FROM_NOW.fullmatch(text.strip()):
         try:
             return (now + timedelta(**{UNITS[counted[2]]: int(counted[1])})).isoformat()
@@ -23,7 +23,7 @@ def parse_datetime(field: str, text: str, zone: str, now: datetime) -> str:
     try:
         instant = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidSchedule(field=field, why=f"{text!r} is no moment; {DATETIME_HELP}") from None
+        raise InvalidSchedule(field=field, why=f"{text!r} is not a time; {DATETIME_HELP}") from None
     if len(text.strip()) <= len("2026-02-19"):
         raise InvalidSchedule(field=field, why=f"{text!r} has no time of day; {DATETIME_HELP}")
     if instant.tzinfo:
@@ -33,7 +33,7 @@ def parse_datetime(field: str, text: str, zone: str, now: datetime) -> str:
 
 
 def is_skipped_time(text: str, zone: str) -> bool:
-    """Whether it is a time of day that the clocks of the zone do not show on that day."""
+    """Whether the clocks of the zone skip this time, as when daylight saving time starts."""
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:

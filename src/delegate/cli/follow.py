@@ -1,4 +1,4 @@
-"""What a task does, shown while it does it."""
+"""Shows what a task does while it runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from delegate.client.client import Client, StreamItem
 if TYPE_CHECKING:
     from delegate.client.responses import EventData, OutputData, TaskData
 
-ASK_WHY_AFTER = 2.0  # seconds without news after which a task that waits is asked for its reason
+ASK_WHY_AFTER = 2.0  # seconds without an event after which a waiting task's reason is fetched
 EXIT_TIMEOUT, EXIT_CANCELLED, EXIT_INTERRUPTED = 124, 130, 130
 RESET = "\x1b[0m"
-# With a shell task the output is the command's own; only what the command cannot know is said beside it.
+# A shell task's output is the command's own; beside it, only events that the command cannot know are shown.
 NOTABLE = {
     "warning",
     "skipped",
@@ -39,7 +39,7 @@ WAITS_AGAIN = {"released", "parked", "lost"}
 
 
 def follow(context: CommandContext, client: Client, task: TaskData) -> TaskData:
-    """Show everything a task does until its end, and return it as it ended."""
+    """Show everything a task does until it ends, and return the ended task."""
     show = create_follower(context, task)
     shown_reason, is_waiting = "", True
     with show:
@@ -53,19 +53,19 @@ def follow(context: CommandContext, client: Client, task: TaskData) -> TaskData:
                 is_waiting = waits_after(item, is_waiting)
                 show.item(item)
                 if item.kind == "event" and item.data["kind"] == "question":
-                    # What is shown may be long past: only the task knows whether it still waits.
+                    # The event may be old: only the task shows whether it still waits.
                     say_question(context, client.task(task["taskId"])["task"])
     raise AssertionError("a stream ends with its task's end")
 
 
 def waits_after(item: StreamItem, before: bool) -> bool:
-    """Whether a task waits for a runner after this item of its stream: only then there is a reason to ask for."""
+    """Whether a task waits for a runner after this item of its stream; only then does it have a reason."""
     kind = item.data["kind"] if item.kind == "event" else ""
     return kind in WAITS_AGAIN or (before and kind != "claimed")
 
 
 def show_events(context: CommandContext, events: Sequence[EventData], tail: int | None) -> None:
-    """What an agent did so far, from its events."""
+    """Show what an agent has done so far, from its events."""
     shown = [event for event in events if is_shown(event)]
     for event in shown[-tail:] if tail else shown:
         if context.as_json:
@@ -75,7 +75,7 @@ def show_events(context: CommandContext, events: Sequence[EventData], tail: int 
 
 
 def show_lines(context: CommandContext, output: OutputData) -> None:
-    """Output as the relay has split it into lines."""
+    """Show output that the relay has split into lines."""
     if context.as_json:
         context.print_json_lines(output["lines"])
         return
@@ -93,7 +93,7 @@ def _say_reason(context: CommandContext, client: Client, task: TaskData, shown_r
 
 
 def say_question(context: CommandContext, task: TaskData) -> None:
-    """How to answer, as long as nobody has."""
+    """Show how to answer, while a question is open."""
     if open_questions(task) and not context.as_json:
         context.say(f"{task['taskId']} waits for an answer", f"delegate answer {task['taskId']} TEXT")
 
@@ -109,22 +109,22 @@ def exit_code(task: TaskData) -> int:
         return EXIT_TIMEOUT
     if code is None or code == 0:
         return 1
-    return code if code > 0 else 128 - code  # a signal, as shells tell it
+    return code if code > 0 else 128 - code  # a signal, as shells report it
 
 
 def say_end(context: CommandContext, task: TaskData) -> None:
-    """What a follower has not seen: a bad end, or a good one that left nothing to look at."""
+    """Report what a follower has not seen: a failure, or a success without changes."""
     result = task["result"]
     if task["status"] != "completed":
         context.say(f"{task['taskId']} {task['status']}: {task_note(task)}", task["advice"] or "")
     elif task["reason"] == "no_changes":
         context.say(f"{task['taskId']} completed: nothing was changed")
     if result is not None and result["isKept"]:
-        context.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` brings it back")
+        context.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` restores it")
 
 
 class ByteWriter:
-    """The exact bytes for pipes and files; for terminals, without what would drive them."""
+    """Writes the exact bytes to pipes and files; on terminals, removes control sequences."""
 
     def __init__(self) -> None:
         self._streams: dict[str, TextIO | None] = {"stdout": sys.stdout, "stderr": sys.stderr}
@@ -156,7 +156,7 @@ class ByteWriter:
 
 
 class TaskFollower:
-    """Shows one kind of task; as a context, leaves the terminal as it was."""
+    """Shows one kind of task; as a context manager, leaves the terminal as it was."""
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
@@ -184,7 +184,7 @@ class TaskFollower:
             self._context.say(format_event(event))
 
     def _note_gap(self, piece: dict[str, Any]) -> None:
-        """Of much output the relay keeps the beginning and the end."""
+        """Report omitted output: the relay keeps only the beginning and the end."""
         data = len(piece["output"]) * 3 // 4 - piece["output"][-2:].count("=")
         missing = piece["offset"] - self._offsets.get(piece["attemptId"], 0)
         self._offsets[piece["attemptId"]] = piece["offset"] + data
@@ -193,7 +193,7 @@ class TaskFollower:
 
 
 class AgentFollower(TaskFollower):
-    """An agent's own output is its protocol; what it does is in its events, and its complaints on standard error."""
+    """Shows an agent's events and standard error; its standard output is its protocol."""
 
     def output(self, piece: dict[str, Any]) -> None:
         if piece["stream"] == "stderr":
@@ -204,7 +204,7 @@ class AgentFollower(TaskFollower):
 
 
 class JsonFollower(TaskFollower):
-    """A character may begin in one piece of a stream and end in the next."""
+    """Prints JSON; decodes characters that are split between two pieces of a stream."""
 
     def __init__(self, context: CommandContext) -> None:
         super().__init__(context)
@@ -258,7 +258,7 @@ def show_event(context: CommandContext, event: EventData) -> None:
 
 
 def message_text(text: str) -> str:
-    """What an agent says keeps its lines, but not its escapes."""
+    """An agent's message with its line breaks, but without control characters."""
     return "\n".join(terminal.one_line(line) if line.strip() else "" for line in text.strip().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, and turns what goes wrong into one line and an exit code."""
+"""The entry point: runs the command, and turns an error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _commands_after(ctx: click.Context, param: click.Parameter, incomplete: str)
 @shared_options
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Show what there is, or how one command is used."""
+    """List the commands, or show the help of one."""
     click_context = ctx.find_root()
     for word in words:
         if not isinstance(click_context.command, click.Group):
@@ -124,7 +124,7 @@ def _show_help(click_context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says how it went."""
+    """Run one command, and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     context = CommandContext(environ=os.environ)
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         full = DiskFull(why=f"standard output cannot be written ({error.strerror})")
         context.print_error(full, as_json=context.as_json)
         code = full.exit_code
-    gc.freeze()  # the last look for garbage at exit takes a tenth of the time of `delegate status`
+    gc.freeze()  # garbage collection at exit takes a tenth of the time of `delegate status`
     return code
 
 
@@ -170,7 +170,7 @@ def _run(context: CommandContext, given: list[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:  # the top of the program: shown with -v
         if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS:
-            raise  # not ours: whoever reads what is printed has gone, or has no room for it
+            raise  # not a defect: the reader of the output has gone, or the disk is full
         if context.verbose:
             _show_traceback()
         context.print_error(_defect(error), as_json=as_json)
@@ -178,7 +178,7 @@ def _run(context: CommandContext, given: list[str]) -> int:
 
 
 def _show_usage(context: CommandContext, error: click.UsageError, *, as_json: bool) -> int:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group of commands alone: this is its help
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command: the message is its help
         click.echo(error.message)
         return 0
     context.print_error(_usage(error), as_json=as_json)
@@ -204,8 +204,8 @@ def _usage(error: click.UsageError) -> Reported:
 def _defect(error: Exception) -> Reported:
     return Reported(
         code="defect",
-        message=f"this is a defect of Delegate: {type(error).__name__}: {error}",
-        hint="run it again with -v to see where, and please report it",
+        message=f"this is a bug in Delegate: {type(error).__name__}: {error}",
+        hint="run it again with -v to see a traceback, and please report it",
         exit_code=EXIT_DEFECT,
     )
 
@@ -217,7 +217,7 @@ def _show_traceback() -> None:
 
 
 def _prepare_streams() -> None:
-    """No file opened later may take the place of a closed standard stream; no character may fail to print."""
+    """Open closed standard streams, so that no later file takes their place; make every character printable."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -229,6 +229,6 @@ def _prepare_streams() -> None:
 
 
 def _discard_output() -> None:
-    """The reader has gone; what Python still holds must not fail again at exit."""
+    """Discard what Python still buffers: the reader has gone, and a flush at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

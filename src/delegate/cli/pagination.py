@@ -1,4 +1,4 @@
-"""Lists that the relay gives page by page, newest first."""
+"""Fetches lists that the relay returns page by page, newest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = TypeVar("Row")
 
 
 def fetch_newest(page: Callable[[int, str | None], tuple[list[Row], str | None]], limit: int) -> tuple[list[Row], bool]:
-    """As many as are wanted, and whether there are more; `page` takes a number and a cursor, and gives the next one."""
+    """Up to `limit` rows, and whether there are more; `page` takes a limit and a cursor, and returns the next one."""
     found: list[Row] = []
     cursor: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""Where the relay is, on one line of JSON, for the bridge: it reads no settings and starts nothing itself."""
+"""Prints the relay's endpoint as JSON for the bridge, which neither reads settings nor starts a relay itself."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ CONNECT_TIMEOUT = 15.0  # seconds
 
 
 def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The relay of these settings; the local one is started if it does not run."""
+    """The endpoint of the configured relay; starts the local one if it does not run."""
     machine = home_files.machine_id(Home(settings.home))
     if not settings.is_local:
         return {**_remote(settings), "local": False, "machine": machine}
     start(settings, runners=None, environ=environ)
     address = home_files.live_address(Home(settings.home))
     if address is None:
-        raise RelayUnreachable(url=settings.home, why="it ended right after its start", advice="try again")
+        raise RelayUnreachable(url=settings.home, why="it ended right after it started", advice="try again")
     return local_endpoint(address.port, home_files.token_for(settings, host=None), machine)
 
 
 def _remote(settings: Settings) -> dict[str, Any]:
-    """With the address that answered: a name may have several, and looking one up may take long."""
+    """Includes the address that responded: a name may have several, and a lookup may be slow."""
     target, path, token = remote_target(settings)
     try:
         with socket.create_connection((target.host, target.port), CONNECT_TIMEOUT) as trial:

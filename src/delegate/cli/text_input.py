@@ -1,4 +1,4 @@
-"""What people type or pipe in to be read by others: prompts, contexts, answers, reasons."""
+"""Reads text that people type or pipe in: prompts, contexts, answers, reasons."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from delegate.errors import InvalidField
 
 PROMPT_MAX = 250_000  # as model.PROMPT_MAX, which is slow to load; a test compares them
 BYTES_PER_CHARACTER = 4
-EMPTY_HINTS = {"answer": "say what the agent is to know"}  # of a field that is empty
+EMPTY_HINTS = {"answer": "write what the agent needs to know"}  # by field
 
 
 def read_prompt(arguments: tuple[str, ...], prompt_file: str | None) -> str:
     if arguments and prompt_file:
-        raise InvalidField(field="prompt", why="give it as words or as --prompt-file, not both")
+        raise InvalidField(field="prompt", why="give it as arguments or with --prompt-file, not both")
     if prompt_file:
         return check_text("prompt", _read_text_file(Path(prompt_file)))
     return read_text("prompt", arguments)
@@ -28,10 +28,10 @@ def read_text(field: str, arguments: tuple[str, ...]) -> str:
 
 
 def read_value(field: str) -> str:
-    """All of standard input as the value of a setting, without the end of its last line."""
+    """All of standard input as the value of a setting, without the final line break."""
     text = _decode(field, _read_stdin(field)).removesuffix("\r")
     if not text:
-        raise InvalidField(field=field, why="is empty: standard input had nothing in it")
+        raise InvalidField(field=field, why="is empty: standard input has no data")
     return text
 
 
@@ -53,7 +53,7 @@ def _decode(field: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig").rstrip("\n")
     except UnicodeDecodeError as error:
-        # A cut in the middle of a character only happens to text that is too long anyway.
+        # Only text that is too long anyway is cut in the middle of a character.
         if len(data) > PROMPT_MAX * BYTES_PER_CHARACTER:
             return " " * (PROMPT_MAX + 1)
         raise InvalidField(field=field, why="is not UTF-8 text") from error
@@ -63,7 +63,7 @@ def check_text(field: str, text: str) -> str:
     if len(text) > PROMPT_MAX:
         raise InvalidField(field=field, why=f"has more than {PROMPT_MAX:,} characters; put the rest into a file")
     if not text.strip():
-        raise InvalidField(field=field, why=f"is empty; {EMPTY_HINTS.get(field, 'say what is to be done')}")
+        raise InvalidField(field=field, why=f"is empty; {EMPTY_HINTS.get(field, 'describe what the agent should do')}")
     check_encoding(field, text)
     return text
 

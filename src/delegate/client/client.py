@@ -1,4 +1,4 @@
-"""Speak to a relay: find it, ask it, follow it. Standard library only, so that a command starts quickly."""
+"""The client of a relay: finds it, calls its API and follows streams. Standard library only, for a quick start."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     )
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-RETRY_TIMEOUT = 15.0  # seconds a call goes on trying while the relay restarts
-NOTICE_AFTER = 1.5  # seconds of trying after which the user is told
-RESPONSE_TIMEOUT = 30.0  # seconds of silence that end one try
-RESPONSE_MAX = 256 * 1024 * 1024  # an answer is read into memory; raw output is not
-STREAM_IDLE_TIMEOUT = 60.0  # a stream sends a sign of life every 15 seconds; after this it is dead
+RETRY_TIMEOUT = 15.0  # seconds for which a call is retried while the relay restarts
+NOTICE_AFTER = 1.5  # seconds of retrying after which the user gets a notice
+RESPONSE_TIMEOUT = 30.0  # seconds of silence after which one try fails
+RESPONSE_MAX = 256 * 1024 * 1024  # a response is read into memory; raw output is not
+STREAM_IDLE_TIMEOUT = 60.0  # seconds; a stream sends a keep-alive every 15 seconds
 BACKOFF_MIN, BACKOFF_MAX = 0.05, 1.0
 ReturnValue = TypeVar("ReturnValue")
 
@@ -64,14 +64,14 @@ class StreamItem:
 
     id: str
     kind: str
-    data: Any  # EventData, the piece of output, or TaskData: as the kind says
+    data: Any  # EventData, a chunk of output, or TaskData, depending on the kind
 
 
 def parse_json(data: bytes | str) -> Any:
     try:
         return json.loads(data)
     except ValueError:
-        raise NotHttp("its answer is not JSON") from None
+        raise NotHttp("its response is not JSON") from None
 
 
 def parse_stream_item(event: ServerSentEvent) -> StreamItem:
@@ -79,7 +79,7 @@ def parse_stream_item(event: ServerSentEvent) -> StreamItem:
 
 
 class Busy(Exception):
-    """The relay answers, but cannot do it just now."""
+    """The relay responds, but is temporarily unavailable."""
 
     def __init__(self, problem: DelegateError) -> None:
         super().__init__(problem.message)
@@ -87,7 +87,7 @@ class Busy(Exception):
 
 
 def require_running_relay(settings: Settings) -> None:
-    """What a client does about a missing relay that it must not start."""
+    """Raise RelayUnreachable unless a relay is running; for a client that must not start one."""
     if home_files.wait_for_address(Home(settings.home), home_files.ADDRESS_REPAIR_TIMEOUT) is not None:
         return
     raise RelayUnreachable(
@@ -96,11 +96,11 @@ def require_running_relay(settings: Settings) -> None:
 
 
 def ignore_notice(_: str) -> None:
-    """Tells nobody."""
+    """Discard the notice."""
 
 
 class Client:
-    """Calls to one relay. Each call may be sent twice, so every POST that makes something carries a request key."""
+    """Calls to one relay. A call may be sent twice, so every POST that creates something carries a request key."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Client:
         return response
 
     def submit_together(self, requests: Sequence[Mapping[str, object]]) -> list[TaskData]:
-        """All of them or none; they may depend on each other by their names."""
+        """Submit all tasks or none; they may depend on each other by name."""
         entries = [{**request, "requestKey": new_request_key()} for request in requests]
         response: BatchData = self._call("POST", "/api/tasks/batch", {"tasks": entries})
         return response["tasks"]
@@ -171,7 +171,7 @@ class Client:
         return response
 
     def raw_output(self, task_id: str) -> Iterator[bytes]:
-        """The exact bytes of the last attempt, piece by piece."""
+        """Yield the exact bytes of the last attempt."""
         with self._open(_task_path(task_id, "/output/raw?stream=all")) as response:
             try:
                 while piece := response.read():
@@ -218,9 +218,9 @@ class Client:
         return response
 
     def stream(self, task_id: str, *, idle_after: float = STREAM_IDLE_TIMEOUT) -> Iterator[StreamItem | None]:
-        """Everything a task does from its beginning to its end, across relay restarts.
+        """Yield everything a task does from start to end, across relay restarts.
 
-        Yields None whenever nothing came for `idle_after` seconds.
+        Yields None whenever nothing arrived for `idle_after` seconds.
         """
         last_id, failing_since = "", 0.0
         while True:
@@ -268,12 +268,12 @@ class Client:
         return self._call_with_retries(lambda: self._send("GET", path, headers=headers))
 
     def _call_with_retries(self, once: Callable[[], ReturnValue]) -> ReturnValue:
-        """Try until a relay answers: it may just be restarting."""
+        """Retry until the relay responds: it may be restarting."""
         began, pause, is_notified = time.monotonic(), BACKOFF_MIN, False
         while True:
             try:
                 return once()
-            except (NotHttp, ValueError) as error:  # ValueError: a certificate that cannot be trusted is one too
+            except (NotHttp, ValueError) as error:  # ValueError: an untrusted certificate raises one
                 raise self._unreachable(error) from error
             except OSError as error:
                 failure = self._unreachable(error)
@@ -284,7 +284,7 @@ class Client:
                 raise failure
             if waited > NOTICE_AFTER and not is_notified:
                 is_notified = True
-                self._notice(f"{failure.message}; trying for {RETRY_TIMEOUT:.0f} s")
+                self._notice(f"{failure.message}; retrying for up to {RETRY_TIMEOUT:.0f} s")
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_MAX)
 
@@ -295,7 +295,7 @@ class Client:
         body: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpExchange:
-        """One try; an answer that is no success is raised as what it says."""
+        """Send once; raise an error response as the error it describes."""
         target, prefix, token = self._locate()
         fields = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
         payload = b""
@@ -308,7 +308,7 @@ class Client:
         return response
 
     def _locate(self) -> tuple[Target, str, str]:
-        """Where the relay is, the path it lives under, and the token for it."""
+        """Return the relay's host, its base path, and the token for it."""
         if not self._settings.is_local:
             return remote_target(self._settings)
         address = home_files.live_address(self._home)
@@ -316,9 +316,11 @@ class Client:
             self._start(self._settings)
             address = home_files.live_address(self._home)
             if address is None:
-                raise ConnectionRefusedError("it ended right after its start")
+                raise ConnectionRefusedError("it exited right after it started")
         if address.version != __version__:
-            self._notice(f"the relay runs version {address.version}, this is {__version__}: restart it when it is idle")
+            self._notice(
+                f"the relay runs version {address.version}, this is {__version__}; restart the relay when idle"
+            )
         self.url = address.url
         return Target(host="127.0.0.1", port=address.port), "", home_files.token_for(self._settings, host=None)
 
@@ -330,19 +332,19 @@ class Client:
             code, message = str(found["type"]), str(found["detail"])
             hint = str(found.get("hint") or "")
         except (ValueError, KeyError, TypeError, AttributeError):
-            return NotHttp(f"it answered {response.status}, not as a relay does")
+            return NotHttp(f"it returned HTTP status {response.status} and is probably not a relay")
         problem = Reported(code=code, message=message, hint=hint, exit_code=exit_code_of(code, response.status))
         return Busy(problem) if response.status == 503 else problem
 
     def _unreachable(self, error: Exception) -> DelegateError:
-        why = "it did not answer in time" if isinstance(error, TimeoutError) else describe_error(error)
-        local = f"look into {self._home.logs / 'relay.log'}"
+        why = "it did not respond in time" if isinstance(error, TimeoutError) else describe_error(error)
+        local = f"see {self._home.logs / 'relay.log'}"
         advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
         return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
 
 
 def remote_target(settings: Settings) -> tuple[Target, str, str]:
-    """Its address was checked when the settings were read."""
+    """Return the host, base path and token of a remote relay. The settings have validated its URL."""
     parts = urlsplit(settings.relay_url)
     host = parts.hostname or ""
     token = home_files.token_for(settings, host)
@@ -358,7 +360,7 @@ def new_request_key() -> str:
 
 
 def exit_code_of(code: str, status: int) -> int:
-    """The exit code of an error that was told over HTTP."""
+    """Return the exit code for an error received over HTTP."""
     kinds = [DelegateError]
     for kind in kinds:
         if kind.code == code:
@@ -369,7 +371,7 @@ def exit_code_of(code: str, status: int) -> int:
 
 def _task_path(task_id: str, rest: str = "") -> str:
     if not PLAIN_ID.fullmatch(task_id):
-        raise NoSuchTask(task_id=task_id)  # an empty one, or one with a slash, would be another address
+        raise NoSuchTask(task_id=task_id)  # an empty id, or one with a slash, would change the path
     return f"/api/tasks/{task_id}{rest}"
 
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange over a socket. `http.client` alone would cost half the time of `delegate status`."""
+"""One HTTP/1.1 exchange over a socket. Importing `http.client` would take half the time of `delegate status`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def request_bytes(target: Target, method: str, path: str, headers: Mapping[str, 
 
 
 class HttpExchange:
-    """A request that was sent, and its answer. A `read` that times out may be tried again: nothing is lost."""
+    """A request that was sent, and its response. A `read` that times out can be repeated without losing data."""
 
     def __init__(self, target: Target, request: bytes, timeout: float) -> None:
         self._socket = _connect(target, timeout)
         self._response = Response()
-        self._early_body = b""  # of the body, together with the head
+        self._early_body = b""  # the part of the body that arrived with the head
         try:
             self._socket.sendall(request)
             while not self._response.status:
@@ -67,7 +67,7 @@ class HttpExchange:
         self._socket.settimeout(seconds)
 
     def read(self) -> bytes:
-        """The next piece of the body; empty at its end."""
+        """Return the next piece of the body; empty at its end."""
         piece, self._early_body = self._early_body, b""
         while not piece and not self._response.is_complete:
             piece = self._receive()
@@ -78,7 +78,7 @@ class HttpExchange:
         while piece := self.read():
             size += len(piece)
             if size > limit:
-                raise NotHttp(f"its answer is larger than {limit:,} bytes")
+                raise NotHttp(f"its response is larger than {limit:,} bytes")
             pieces.append(piece)
         return b"".join(pieces)
 
@@ -95,7 +95,7 @@ def _connect(target: Target, timeout: float) -> socket.socket:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not target.secure:
         return plain
-    import ssl  # noqa: PLC0415  only a relay elsewhere needs it, and it takes longer to load than all of this
+    import ssl  # noqa: PLC0415  only a remote relay needs it, and it is slow to import
 
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
@@ -107,7 +107,7 @@ def _connect(target: Target, timeout: float) -> socket.socket:
 def _connect_plain(target: Target, timeout: float) -> socket.socket:
     if target.host != "127.0.0.1":
         return socket.create_connection((target.host, target.port), timeout)
-    local = socket.socket()  # looking a name up loads the tables of international names first
+    local = socket.socket()  # resolving a name would load the IDNA tables first
     local.settimeout(timeout)
     try:
         local.connect((target.host, target.port))

@@ -1,28 +1,28 @@
-"""An HTTP/1.1 answer and its server-sent events, from bytes that come in any pieces; nothing here reads or waits.
+"""Parses an HTTP/1.1 response and its server-sent events from bytes in pieces of any size, without I/O.
 
-The bridge loads it, and so do the commands: it imports nothing.
+It imports nothing, because both the bridge and the commands must start quickly.
 """
 
 from __future__ import annotations
 
 HEAD_MAX = 64 * 1024
 LINE_MAX = 8 * 1024
-UNREADABLE_CHUNK = "its answer has an unreadable chunk"
+UNREADABLE_CHUNK = "its response has an invalid chunk"
 
 
 class NotHttp(Exception):
-    """What answered does not speak HTTP/1.1 as a relay does."""
+    """The response is not valid HTTP/1.1 from a relay."""
 
 
 def describe_error(error: Exception) -> str:
-    """Why an exchange failed, in words."""
+    """Return why an exchange failed, as text for a message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
 
 
 class Response:
-    """The head and body of one answer. `feed` gives the bytes of the body in what came."""
+    """The head and body of one response. `feed` returns the body bytes in the data it gets."""
 
     __slots__ = (
         "_buffer", "_chunked", "_in_trailer", "_left", "_owes_line_end", "_room", "headers", "is_complete", "status",
@@ -31,9 +31,9 @@ class Response:
     def __init__(self) -> None:
         self._buffer = b""
         self._chunked = self._in_trailer = False
-        self._owes_line_end = False  # a chunk is over, but not the line it ends with
+        self._owes_line_end = False  # a chunk is complete, except for its line end
         self._left: int | None = 0  # bytes until the end of the body or chunk; None: until the connection closes
-        self._room = HEAD_MAX  # bytes that heads may still take: any number of them may come before the real one
+        self._room = HEAD_MAX  # bytes left for heads: any number of 1xx heads may precede the final one
         self.status = 0
         self.headers: dict[str, str] = {}
         self.is_complete = False
@@ -58,7 +58,7 @@ class Response:
         if self.status and self._left is None:
             self.is_complete = True
         if not self.is_complete:
-            raise ConnectionResetError("it closed the connection before its answer was complete")
+            raise ConnectionResetError("it closed the connection before its response was complete")
 
     def _read_head(self) -> bool:
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
@@ -70,7 +70,7 @@ class Response:
                 self._parse_head(status, rest)
                 return True
         if len(self._buffer) > self._room:
-            raise NotHttp("its answer has no end of headers")
+            raise NotHttp("its response has no end of headers")
         return False
 
     def _parse_head(self, status: int, lines: list[str]) -> None:
@@ -83,7 +83,7 @@ class Response:
         elif length is None:
             self._left = None
         else:
-            self._left = _number(length, 10, "its answer has no readable length")
+            self._left = _number(length, 10, "its response has an invalid length")
         self.is_complete = self._left == 0 and not self._chunked
 
     def _read_plain_body(self) -> bytes:
@@ -126,7 +126,7 @@ class Response:
     def _read_trailer(self) -> bool:
         self.is_complete = self._buffer.startswith(b"\r\n") or b"\r\n\r\n" in self._buffer
         if not self.is_complete and len(self._buffer) > HEAD_MAX:
-            raise NotHttp("its answer has no end of trailers")
+            raise NotHttp("its response has no end of trailers")
         return self.is_complete
 
 
@@ -138,7 +138,7 @@ def _status(line: str) -> int:
 
 
 def _number(digits: str, base: int, message: str) -> int:
-    """`int` alone would take a sign, and a chunk of less than nothing never ends."""
+    """Parse digits only: `int` would accept a sign, and a chunk of negative size never ends."""
     if not digits.isascii() or not digits.isalnum():
         raise NotHttp(message)
     try:
@@ -155,7 +155,7 @@ class ServerSentEvent:
 
 
 class EventStreamParser:
-    """Server-sent events: those that have data, and the last id, from which the relay may go on."""
+    """Parses server-sent events that have data, and keeps the last id, from which the relay can continue."""
 
     __slots__ = ("_data", "_id", "_kind", "_message_max", "_rest", "_size", "last_id")
 
@@ -165,7 +165,7 @@ class EventStreamParser:
         self._data: list[bytes] = []
         self._size = 0
         self._kind = self._id = ""
-        self.last_id = ""  # of an event that came whole: one that broke off has to come again
+        self.last_id = ""  # of the last complete event: an interrupted one must be sent again
 
     def feed(self, piece: bytes) -> list[ServerSentEvent]:
         *lines, rest = piece.split(b"\n")

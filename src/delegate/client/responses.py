@@ -1,6 +1,6 @@
-"""What a relay answers, as the plain dictionaries a client reads; the same names as in wire/.
+"""The relay's responses as plain dictionaries, with the same names as in wire/.
 
-Only for the type checker: pydantic would cost more than the whole of `delegate status`.
+Only for the type checker: importing pydantic would take longer than all of `delegate status`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class RelayData(TypedDict):
     dailyBudgetUsd: float | None
     spentTodayUsd: float
     tasks: dict[str, int]
-    settings: NotRequired[dict[str, object]]  # a relay of an older version does not tell them
+    settings: NotRequired[dict[str, object]]  # an older relay does not send them
     runners: list[RunnerData]
 
 

@@ -1,4 +1,4 @@
-"""How much room is left on the disks that Delegate writes to."""
+"""Measures the free space on the disks that Delegate writes to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def free_bytes(path: Path) -> int | None:
-    """What this user may still write on the disk of a path, which need not exist yet; None when nobody can tell."""
+    """Return the bytes that this user can still write at a path, which need not exist yet; None when unknown."""
     for candidate in (path, *path.parents):
         try:
             found = os.statvfs(candidate)
@@ -23,7 +23,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def describe_shortage(paths: Iterable[Path], floor: int) -> str | None:
-    """Which of these places has less room than the floor, as a sentence; None when all have enough."""
+    """Describe the first path with less free space than the floor; None when all have enough."""
     for path in paths:
         free = free_bytes(path)
         if free is not None and free < floor:

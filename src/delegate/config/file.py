@@ -1,6 +1,6 @@
-"""DELEGATE_HOME/config.toml as it stands there. Read only when it exists: most homes have none, and tomllib takes time.
+"""Parses DELEGATE_HOME/config.toml. Loaded only when the file exists: most homes have none, and tomllib takes time.
 
-People write it, and what stands there may be anything: each refusal names the file and the line.
+Users edit the file by hand, so every error names the file and the line.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from delegate.config.values import SettingSpec, parse_commands
 from delegate.errors import BadSettingsFile
 
 SIZE_MAX = 64 * 1024  # bytes; every setting with a page of comment takes less
-HOME_NOT_ALLOWED = "the file lies in the home and cannot name it; that is for DELEGATE_HOME"
-ADVICE = "mend or remove the file; docs/configuration.md shows what may stand in it"
+HOME_NOT_ALLOWED = "the file is inside the home directory and cannot set it; use DELEGATE_HOME"
+ADVICE = "fix or remove the file; docs/configuration.md lists all settings"
 
 
 def parse_values(path: Path, text: str, specs: Mapping[str, SettingSpec]) -> dict[str, Any]:
-    """What this text decides. Raises BadSettingsFile at the first mistake."""
+    """Parse the settings in this text. Raises BadSettingsFile at the first mistake."""
     values: dict[str, Any] = {}
     for key, value in _parse_toml(path, text).items():
         try:
             text_value = value_text(key, value, specs)
-            if text_value:  # as with variables: empty is not set
+            if text_value:  # as with variables, empty means not set
                 values[key] = specs[key].parse(text_value)
         except ValueError as error:
             place = f", line {line_of(key, text)}: {key}"
@@ -37,7 +37,7 @@ def parse_values(path: Path, text: str, specs: Mapping[str, SettingSpec]) -> dic
 
 
 def value_text(key: str, value: object, specs: Mapping[str, SettingSpec]) -> str:
-    """A value of the file as a variable would have it; ValueError when it is none for this setting."""
+    """Convert a TOML value to the text a variable would hold; ValueError when it is invalid for this setting."""
     if key not in specs:
         raise ValueError("there is no such setting")
     if key == "home":
@@ -54,7 +54,7 @@ def value_text(key: str, value: object, specs: Mapping[str, SettingSpec]) -> str
 
 
 def setting_hint(key: str, specs: Mapping[str, SettingSpec]) -> str:
-    """A hint for whoever got it wrong."""
+    """Return a hint for a wrong key or value."""
     if key in specs:
         return f"{key}: {specs[key].help}"
     near = closest_setting(key, specs)
@@ -62,16 +62,16 @@ def setting_hint(key: str, specs: Mapping[str, SettingSpec]) -> str:
 
 
 def closest_setting(key: str, specs: Mapping[str, SettingSpec]) -> str | None:
-    """The setting that was meant, by its own name or by that of a variable."""
+    """Find the setting that was probably meant, by its name or by a variable's name."""
     known = {name.casefold(): key for key, spec in specs.items() for name in (key, *spec.variables)}
     found = get_close_matches(key.casefold(), known, n=1)
     return known[found[0]] if found else None
 
 
 def read_text(path: Path) -> tuple[str, bool]:
-    """The text of a plain file, and whether it is private. A missing file has none."""
+    """Return the text of a regular file and whether it is private; empty text for a missing file."""
     try:
-        # Opening a pipe would wait for somebody who writes to it.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return "", True
@@ -80,7 +80,7 @@ def read_text(path: Path) -> tuple[str, bool]:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise _file_error(path, "is not a file")
+            raise _file_error(path, "is not a regular file")
         data = os.read(descriptor, SIZE_MAX + 1)
     finally:
         os.close(descriptor)
@@ -97,13 +97,13 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:
-        raise _file_error(path, f"is not TOML: {error}") from error
+        raise _file_error(path, f"is not valid TOML: {error}") from error
     except RecursionError as error:
         raise _file_error(path, "is nested too deeply") from error
 
 
 def line_of(key: str, text: str) -> int:
-    """Where a key of the first level stands; TOML's reader does not tell."""
+    """Find the line of a top-level key; tomllib does not report it."""
     written = rf"""\s*\[*\s*["']?{re.escape(key)}["']?\s*[].=]"""
     lines = enumerate(text.splitlines(), start=1)
     return next((number for number, line in lines if re.match(written, line)), 1)

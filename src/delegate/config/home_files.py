@@ -1,4 +1,4 @@
-"""The files under DELEGATE_HOME that several programs share: who made them, who may read them, who holds them."""
+"""Reads, writes and locks the files under DELEGATE_HOME that several processes share."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from delegate.config.settings import Settings
 from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
-LOCK_POLL = 0.02  # seconds between two tries for a lock that somebody holds for a moment
-ADDRESS_REPAIR_TIMEOUT = 8.0  # seconds; a keeper looks at its address every five
+LOCK_POLL = 0.02  # seconds between two tries for a lock that is held briefly
+ADDRESS_REPAIR_TIMEOUT = 8.0  # seconds; a keeper checks its address file every five
 TOKEN_BYTES = 32
 LOOPBACK = values.LOOPBACK
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
@@ -32,7 +32,7 @@ DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the local relay listens, as its keeper wrote it down."""
+    """Where the local relay listens, as written by its keeper."""
 
     url: str
     port: int
@@ -47,7 +47,7 @@ class Address:
 
 
 def new_address(port: int, pid: int) -> Address:
-    """The address of a relay that this process keeps."""
+    """Return the address of a relay whose keeper is this process."""
     return Address(
         url=f"http://127.0.0.1:{port}",
         port=port,
@@ -59,7 +59,7 @@ def new_address(port: int, pid: int) -> Address:
 
 
 def explain_write_error(path: Path, error: OSError) -> DelegateError:
-    """What a failed write under the home means to a person."""
+    """Convert a failed write under the home into an error for the user."""
     why = (error.strerror or str(error)).lower()
     if error.errno in DISK_FULL_ERRORS:
         return DiskFull(why=f"{why} ({path})")
@@ -67,7 +67,7 @@ def explain_write_error(path: Path, error: OSError) -> DelegateError:
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory and all that are missing above it, for this user alone."""
+    """Create the directory and its missing parents, accessible to this user only."""
     try:
         for directory in (*reversed(path.parents), path):
             if not directory.exists():
@@ -78,7 +78,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file as a whole: a reader sees the old text or the new, never half of it."""
+    """Replace the file atomically: a reader sees the old text or the new one."""
     try:
         with _temporary_file(path, text) as scratch:
             scratch.replace(path)
@@ -87,7 +87,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_or_create(path: Path, make: Callable[[], str]) -> str:
-    """The text of a file that is written once in its life, whoever comes first."""
+    """Return the text of a file that is written once; the first process to need it creates it."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def read_or_create(path: Path, make: Callable[[], str]) -> str:
         raise explain_write_error(path, error) from error
     try:
         with _temporary_file(path, make() + "\n") as scratch:
-            # A link appears with its whole content and never replaces another's.
+            # A link appears with its whole content and never replaces an existing file.
             os.link(scratch, path)
     except FileExistsError:
         pass
@@ -107,7 +107,7 @@ def read_or_create(path: Path, make: Callable[[], str]) -> str:
 
 @contextmanager
 def _temporary_file(path: Path, text: str) -> Iterator[Path]:
-    """A flushed file beside the path, gone afterwards under this name."""
+    """Write and flush a temporary file next to the path; remove it at the end."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
@@ -121,7 +121,7 @@ def _temporary_file(path: Path, text: str) -> Iterator[Path]:
 
 
 def machine_id(home: Home) -> str:
-    """The name by which tasks are bound to this machine; stays when the host is renamed."""
+    """Return the name that binds tasks to this machine; it stays the same when the host is renamed."""
     return read_or_create(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
 
 
@@ -131,13 +131,13 @@ def _host_name() -> str:
 
 
 def make_token(home: Home) -> str:
-    """The admin token of the local relay, made when the relay is started for the first time."""
+    """Return the admin token of the local relay; create it on the first start."""
     read_or_create(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
     return read_token(home)
 
 
 def read_token(home: Home) -> str:
-    """The admin token of the local relay; empty when there is none yet."""
+    """Return the admin token of the local relay; empty when there is none yet."""
     try:
         with home.token.open() as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -150,10 +150,10 @@ def read_token(home: Home) -> str:
 
 
 def token_for(settings: Settings, host: str | None) -> str:
-    """The token for the relay on this host; None means the relay of this home, which nothing but its own token opens.
+    """Return the token for the relay on this host; None means the relay of this home, which accepts only its own token.
 
-    DELEGATE_TOKEN, or `token` in config.toml, goes with a relay that is named by its address. The token in the home is
-    sent nowhere else than to this machine.
+    DELEGATE_TOKEN, or `token` in config.toml, is for a relay named by its address. The token in the home is sent only
+    to this machine.
     """
     home_token = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
     if host is None:
@@ -178,16 +178,16 @@ def read_address(home: Home) -> Address | None:
 
 
 def live_address(home: Home) -> Address | None:
-    """Where the relay listens if one is up.
+    """Return where the relay listens, if it is running.
 
-    A file left by a dead keeper names a port that may be somebody else's by now, and the token must not go there:
-    the address counts only while the keeper's lock is held.
+    A file left by a dead keeper names a port that another program may use by now, and the token must not be sent
+    there: the address is valid only while the keeper's lock is held.
     """
     return read_address(home) if is_held(home.keeper_lock) else None
 
 
 def wait_for_address(home: Home, timeout: float) -> Address | None:
-    """The same, but while the keeper lives it is given time to write an address that was lost or damaged."""
+    """Like `live_address`, but give a live keeper time to rewrite a lost or damaged address file."""
     deadline = time.monotonic() + timeout
     while (address := live_address(home)) is None and time.monotonic() < deadline:
         keeper = lock_holder(home.keeper_lock)
@@ -212,9 +212,9 @@ def is_held(lock: Path) -> bool:
 
 
 def acquire_lock(lock: Path, timeout: float) -> int | None:
-    """Take a lock for the life of the returned descriptor; None when somebody else keeps it all that time.
+    """Take a lock for the life of the returned descriptor; None when another process holds it until the timeout.
 
-    Callers need a little patience even for a free lock, because `is_held` takes it for an instant.
+    Even a free lock needs a short timeout, because `is_held` takes it for an instant.
     """
     make_directory(lock.parent)
     try:
@@ -235,7 +235,7 @@ def acquire_lock(lock: Path, timeout: float) -> int | None:
 
 
 def lock_home(home: Home, timeout: float) -> int:
-    """Become the only one who runs a relay on this home, or touches its database, while the descriptor is open."""
+    """Get the exclusive right to run a relay on this home and use its database while the descriptor is open."""
     lock = acquire_lock(home.keeper_lock, timeout)
     if lock is None:
         other = lock_holder(home.keeper_lock)
@@ -249,7 +249,7 @@ def lock_home(home: Home, timeout: float) -> int:
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to the open file; if not, somebody else may have made the home anew."""
+    """Whether the path still leads to the open file; if not, another process may have recreated the home."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -258,10 +258,10 @@ def is_same_file(descriptor: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process that wrote itself into a lock it holds."""
+    """The process that holds a lock and wrote its id into it."""
 
     pid: int
-    started: str  # when it started, so that another process with the same number is not taken for it
+    started: str  # when it started: tells it from a later process with the same pid
 
     @property
     def is_alive(self) -> bool:
@@ -270,7 +270,7 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivingProcess:
-    """A process that a keeper could not end."""
+    """A process that a keeper could not stop."""
 
     pid: int
     command: str
@@ -278,14 +278,14 @@ class SurvivingProcess:
 
 
 def write_lock_holder(descriptor: int, survivors: Sequence[SurvivingProcess] = ()) -> None:
-    """Write this process, and at its end what it leaves, into a lock that it holds."""
+    """Write this process into a lock that it holds; at its end, also the processes it could not stop."""
     os.ftruncate(descriptor, 0)
     signature = {"pid": os.getpid(), "started": process_start(os.getpid()), "left": [asdict(one) for one in survivors]}
     os.pwrite(descriptor, json.dumps(signature).encode(), 0)
 
 
 def surviving_processes(home: Home, keeper: LockHolder) -> list[SurvivingProcess]:
-    """What a keeper that has ended could not end; nothing once the next one has signed."""
+    """Return the processes that an ended keeper could not stop; none once the next keeper holds the lock."""
     try:
         found = json.loads(home.keeper_lock.read_text())
         if (found["pid"], found["started"]) != (keeper.pid, keeper.started):
@@ -299,12 +299,12 @@ def surviving_processes(home: Home, keeper: LockHolder) -> list[SurvivingProcess
 
 
 def is_keeper_active(home: Home, keeper: LockHolder) -> bool:
-    """Whether anything of a keeper is left: its process, or the lock in the hands of its relay."""
+    """Whether the keeper's process is alive or its relay still holds the lock."""
     return is_held(home.keeper_lock) or keeper.is_alive
 
 
 def lock_holder(lock: Path) -> LockHolder | None:
-    """Who holds the lock; None when nobody does."""
+    """Return the process that holds the lock; None when it is free."""
     if not is_held(lock):
         return None
     try:
@@ -315,9 +315,9 @@ def lock_holder(lock: Path) -> LockHolder | None:
 
 
 def process_start(pid: int) -> str | None:
-    """When a process started, in whatever unit the system keeps; None when it does not run."""
+    """Return when a process started, in the system's own unit; None when it is not running."""
     try:
-        # The second field is the program's name in parentheses and may hold anything.
+        # The second field is the program's name in parentheses and may contain anything.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if state in {"Z", "X"} else fields[18]
     except OSError:

@@ -1,4 +1,4 @@
-"""The paths of the files and directories under DELEGATE_HOME."""
+"""Names the files and directories under DELEGATE_HOME."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ DEFAULT_HOME = "~/.delegate"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The places under DELEGATE_HOME."""
-
     root: Path
 
     @property
     def config(self) -> Path:
-        """Settings that people keep, as TOML."""
+        """The user's settings, as TOML."""
         return self.root / "config.toml"
 
     @property
     def config_lock(self) -> Path:
-        """Held while a command reads the settings, changes one and writes them."""
+        """Held while a command reads, changes and writes the settings."""
         return self.root / "config.lock"
 
     @property
@@ -39,12 +37,12 @@ class Home:
 
     @property
     def keeper_lock(self) -> Path:
-        """Held by the keeper and, through it, by the relay: one of them per home."""
+        """Held by the keeper and, through it, by the relay: one keeper per home."""
         return self.root / "keeper.lock"
 
     @property
     def start_lock(self) -> Path:
-        """Held while a client starts the keeper, so that ten clients start one."""
+        """Held while a client starts the keeper, so that concurrent clients start only one."""
         return self.root / "start.lock"
 
     @property
@@ -53,7 +51,7 @@ class Home:
 
     @property
     def ballast(self) -> Path:
-        """A file that makes room for the last words of the relay when the disk is full."""
+        """A file that the relay deletes to make space for its last writes when the disk is full."""
         return self.root / "ballast"
 
     @property
@@ -71,20 +69,20 @@ class Home:
 
     @property
     def agents(self) -> Path:
-        """What the runners of this home have found out about agents' programs: JSON, and a lock beside it."""
+        """What the runners of this home know about agent programs: JSON, with a lock next to it."""
         return self.root / "agents.json"
 
     @property
     def mirrors(self) -> Path:
-        """One bare copy per repository, and its lock: a cache that all runners of this home share."""
+        """One bare clone per repository, with its lock: a cache shared by all runners of this home."""
         return self.root / "mirrors"
 
     @property
     def workspaces(self) -> Path:
-        """One directory per lineage that is being worked on."""
+        """One directory per active lineage."""
         return self.root / "workspaces"
 
     @property
     def salvage(self) -> Path:
-        """Work that was not pushed, one directory per lineage."""
+        """Unpushed work, one directory per lineage."""
         return self.root / "salvage"

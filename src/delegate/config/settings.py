@@ -1,6 +1,6 @@
-"""Every setting, where it comes from, and what it may be. Standard library only: `delegate status` reads it.
+"""Defines every setting and loads it. Standard library only: `delegate status` imports this module.
 
-A flag of a command wins over a variable, a variable over the file, the file over the default.
+A command's flag overrides a variable, a variable overrides the file, and the file overrides the default.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from delegate.config.values import (
 )
 from delegate.errors import BadData, BadSetting, LoosePermissions
 
-CLIENT_SETTINGS = frozenset(
-    {"home", "relay_url", "token"}
-)  # every command reads them anew; the others are for processes
+# Every command reads these again; the others are for long-running processes.
+CLIENT_SETTINGS = frozenset({"home", "relay_url", "token"})
 URL_SETTINGS = frozenset({"relay_url", "database_url"})
 
 
@@ -44,9 +43,9 @@ def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where everything on disk lives")
+    home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where Delegate keeps its files")
     relay_url: str = setting(
-        "", "DELEGATE_RELAY_URL", parse=parse_relay_url, help="a relay elsewhere; empty: the local one"
+        "", "DELEGATE_RELAY_URL", parse=parse_relay_url, help="the URL of a remote relay; empty: the local relay"
     )
     token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
     database_url: str = setting(
@@ -67,7 +66,7 @@ class Settings:
         "DELEGATE_MAX_OUTPUT_BUFFER",
         "MAX_OUTPUT_BUFFER",
         parse=number_parser(int, *OUTPUT_RANGE),
-        help="bytes kept of an attempt's output: the first eighth and the last seven",
+        help="bytes kept of an attempt's output: the first eighth and the end",
     )
     default_agent: str = setting(
         "claude",
@@ -80,7 +79,7 @@ class Settings:
         "DELEGATE_CPU_THRESHOLD",
         "CPU_THRESHOLD",
         parse=number_parser(int, 1, 100),
-        help="percent of the machine's CPU above which the pool starts nothing more",
+        help="percent of the machine's CPU above which the pool starts no more tasks",
     )
     memory_reserve: int = setting(
         1024 * MIB,
@@ -93,26 +92,26 @@ class Settings:
         1024 * MIB,
         "DELEGATE_AGENT_MEMORY",
         parse=number_parser(int, MIB, 1 << 50),
-        help="bytes of memory an agent is expected to need, until the pool has seen what they do need",
+        help="bytes of memory that an agent is assumed to need until the pool has measured it",
     )
     task_memory_max: int | None = setting(
         None,
         "DELEGATE_TASK_MEMORY_MAX",
         parse=number_parser(int, 16 * MIB, 1 << 50),
-        help="bytes of memory a task may take, where the system has cgroup v2; more ends it",
+        help="bytes of memory after which a task is stopped; needs cgroup v2",
     )
     max_runners: int | None = setting(
         None,
         "DELEGATE_MAX_RUNNERS",
         parse=parse_runners,
-        help="at most so many tasks at once in the pool of this machine; auto: as many as it can bear",
+        help="the most tasks that run at once on this machine; auto: as many as it can handle",
     )
     log_level: str = setting("info", "DELEGATE_LOG_LEVEL", "LOG_LEVEL", parse=parse_level, help="how much is logged")
     daily_budget_usd: float | None = setting(
         None,
         "DELEGATE_DAILY_BUDGET_USD",
         parse=number_parser(float, 0, 1e6),
-        help="all paid agents together, per UTC day",
+        help="US dollars per UTC day for all paid agents together",
     )
     heartbeat: timedelta = setting(
         timedelta(seconds=30), "DELEGATE_HEARTBEAT", parse=parse_seconds, help="how often a runner renews its lease"
@@ -127,16 +126,28 @@ class Settings:
         help="silence after which another runner may take the task",
     )
     grace: timedelta = setting(
-        timedelta(seconds=10), "DELEGATE_GRACE", parse=parse_seconds, help="from TERM to KILL when an agent must stop"
+        timedelta(seconds=10),
+        "DELEGATE_GRACE",
+        parse=parse_seconds,
+        help="time between TERM and KILL when an agent is stopped",
     )
     no_start_after: timedelta = setting(
-        timedelta(minutes=2), "DELEGATE_NO_START_AFTER", parse=parse_seconds, help="a started agent must say something"
+        timedelta(minutes=2),
+        "DELEGATE_NO_START_AFTER",
+        parse=parse_seconds,
+        help="time in which a started agent must print something",
     )
     stalled_after: timedelta = setting(
-        timedelta(minutes=15), "DELEGATE_STALLED_AFTER", parse=parse_seconds, help="silence that ends an agent"
+        timedelta(minutes=15),
+        "DELEGATE_STALLED_AFTER",
+        parse=parse_seconds,
+        help="silence after which an agent is stopped",
     )
     linger_after: timedelta = setting(
-        timedelta(seconds=30), "DELEGATE_LINGER_AFTER", parse=parse_seconds, help="from an agent's result to its exit"
+        timedelta(seconds=30),
+        "DELEGATE_LINGER_AFTER",
+        parse=parse_seconds,
+        help="time that an agent has to exit after its result",
     )
     claude_command: str = setting(
         "claude", "DELEGATE_CLAUDE_COMMAND", parse=str, help="the Claude Code program: a name on PATH, or a path"
@@ -148,7 +159,7 @@ class Settings:
         (),
         "DELEGATE_ACP_AGENTS",
         parse=parse_commands,
-        help="commands of further agents that speak the Agent Client Protocol, parted by commas",
+        help="commands of other agents that speak the Agent Client Protocol, separated by commas",
     )
     gh_command: str = setting(
         "gh", "DELEGATE_GH_COMMAND", parse=str, help="the GitHub program: a name on PATH, or a path"
@@ -157,40 +168,43 @@ class Settings:
         timedelta(minutes=5),
         "DELEGATE_SAVE_EVERY",
         parse=parse_seconds,
-        help="between two saves of a worktree while an agent works in it",
+        help="time between two saves of a worktree while an agent works in it",
     )
     retention_days: int = setting(
-        90, "DELEGATE_RETENTION_DAYS", parse=number_parser(int, 1, 36_500), help="ended tasks are kept this long"
+        90, "DELEGATE_RETENTION_DAYS", parse=number_parser(int, 1, 36_500), help="days that ended tasks are kept"
     )
     retention_bytes: int = setting(
         5_000 * MIB,
         "DELEGATE_RETENTION_BYTES",
         parse=number_parser(int, MIB, 1 << 50),
-        help="output kept in all; the oldest ended tasks lose theirs first",
+        help="bytes of output kept in total; the oldest ended tasks lose theirs first",
     )
     salvage_days: int = setting(
-        14, "DELEGATE_SALVAGE_DAYS", parse=number_parser(int, 1, 36_500), help="unpushed work is kept this long"
+        14, "DELEGATE_SALVAGE_DAYS", parse=number_parser(int, 1, 36_500), help="days that unpushed work is kept"
     )
     salvage_bytes: int = setting(
         10 * 1024 * MIB,
         "DELEGATE_SALVAGE_BYTES",
         parse=number_parser(int, MIB, 1 << 50),
-        help="unpushed work kept in all; the oldest goes first, nothing goes on its first day",
+        help="bytes of unpushed work kept in total; the oldest is removed first, nothing on its first day",
     )
     runner_min_free: int = setting(
         2 * 1024 * MIB,
         "DELEGATE_RUNNER_MIN_FREE",
         parse=number_parser(int, 0, 1 << 50),
-        help="bytes that must be free on a runner's disk before it takes a task; with an eighth of it left, it stops",
+        help="bytes a runner's disk must have free to take a task; below an eighth of it, running tasks are stopped",
     )
     relay_min_free: int = setting(
         500 * MIB,
         "DELEGATE_RELAY_MIN_FREE",
         parse=number_parser(int, 0, 1 << 50),
-        help="bytes that must be free on the relay's disk before it takes a task",
+        help="bytes the relay's disk must have free to accept a task",
     )
     backup_every: timedelta = setting(
-        timedelta(hours=6), "DELEGATE_BACKUP_EVERY", parse=parse_seconds, help="between automatic backups of SQLite"
+        timedelta(hours=6),
+        "DELEGATE_BACKUP_EVERY",
+        parse=parse_seconds,
+        help="time between automatic backups of SQLite",
     )
 
     @property
@@ -208,16 +222,16 @@ def setting_spec(name: str) -> SettingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSetting:
-    """One setting as it counts, and who says so."""
+    """The effective value of one setting, and where it comes from."""
 
     name: str
     value: Any  # as in Settings
-    variable: str | None = None  # that decided; None: the file did, or nobody
+    variable: str | None = None  # the variable that set it; None: the file or the default
     is_in_file: bool = False
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """The settings of this process; an empty variable counts as not set."""
+    """Load the settings of this process; an empty variable counts as not set."""
     return settings_from(resolve_settings(environ))
 
 
@@ -226,7 +240,7 @@ def settings_from(found: Sequence[ResolvedSetting]) -> Settings:
 
 
 def load_partially(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]:
-    """What can be read of the settings, and all that cannot, which counts as not set."""
+    """Load the valid settings, and return a problem for each invalid one, which counts as not set."""
     home, written, problems = home_of(environ), dict[str, Any](), list[BadData]()
     try:
         written = _read_file(Home(home).config)
@@ -248,7 +262,7 @@ def load_partially(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]
 
 
 def resolve_settings(environ: Mapping[str, str]) -> list[ResolvedSetting]:
-    """All of them. The file is checked as a whole, also where a variable wins over it."""
+    """Resolve all settings. The whole file is checked, even where a variable overrides it."""
     home = home_of(environ)
     written = _read_file(Home(home).config)
     found = [_resolve_setting(entry, environ, written) for entry in fields(Settings)]
@@ -258,7 +272,7 @@ def resolve_settings(environ: Mapping[str, str]) -> list[ResolvedSetting]:
 
 
 def home_of(environ: Mapping[str, str]) -> Path:
-    """It cannot be a matter of the file, which lies in it."""
+    """Return the home. The file cannot set it, because the file is inside it."""
     named = Path(environ.get("DELEGATE_HOME") or DEFAULT_HOME)
     return Path(os.path.abspath(named.expanduser()))
 
@@ -283,10 +297,9 @@ def _parse_variable(key: str, variable: str, text: str) -> Any:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """What the file decides."""
-    if not os.path.exists(path):  # noqa: PTH110  where the home cannot be entered, others say so
+    if not os.path.exists(path):  # noqa: PTH110  an inaccessible home is reported elsewhere
         return {}
-    from delegate.config.file import parse_values, read_text  # noqa: PLC0415  most homes have none, and TOML takes time
+    from delegate.config.file import parse_values, read_text  # noqa: PLC0415  most homes have none, and TOML is slow
 
     text, is_private = read_text(path)
     values = parse_values(path, text, setting_specs())
@@ -296,14 +309,14 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path, text: str) -> None:
-    """Raises BadSetting when the file could not stand there with this text."""
-    from delegate.config.file import parse_values  # noqa: PLC0415  needed when somebody writes the file
+    """Raise BadSetting when this text would not be a valid settings file."""
+    from delegate.config.file import parse_values  # noqa: PLC0415  needed only to write the file
 
     _check(Settings(**parse_values(path, text, setting_specs())))
 
 
 def is_secret(key: str, value: str) -> bool:
-    """Whether other users must not read it."""
+    """Whether the value must be hidden from other users."""
     return bool(value) and (key == "token" or mask_login(value) != value)
 
 
@@ -316,7 +329,7 @@ def mask_secret(key: str, value: str) -> str:
 
 
 def to_json_value(key: str, value: Any) -> int | float | str | list[str] | None:  # Any: as in Settings
-    """As JSON has it, without what must stay secret."""
+    """Convert a value to JSON, with secrets masked."""
     match value:
         case timedelta():
             seconds = value.total_seconds()
@@ -330,7 +343,7 @@ def to_json_value(key: str, value: Any) -> int | float | str | list[str] | None:
 
 
 def public_settings(settings: Settings) -> dict[str, object]:
-    """Those of a running process."""
+    """Return the settings of a running process, with secrets masked."""
     return {key: to_json_value(key, getattr(settings, key)) for key in setting_specs() if key not in CLIENT_SETTINGS}
 
 
@@ -340,5 +353,5 @@ def _check(settings: Settings) -> None:
             name="DELEGATE_LEASE",
             value=settings.lease.total_seconds(),
             why="must be longer than DELEGATE_HEARTBEAT and no longer than DELEGATE_RECLAIM_AFTER",
-            advice="to shorten, heartbeat first, then lease; to lengthen, reclaim_after first, then lease",
+            advice="to shorten, set heartbeat first, then lease; to lengthen, set reclaim_after first, then lease",
         )

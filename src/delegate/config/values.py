@@ -1,4 +1,4 @@
-"""What the text of a setting may be, wherever it comes from, and how it is read. Pure."""
+"""Parses and validates the text of a setting. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MINUTE_MS = 60_000
 MIB = 1024 * 1024
 TIMEOUT_RANGE_MS = (1_000, 86_400_000)
 OUTPUT_RANGE = (1_024, 1_073_741_824)
-# What may follow `acp:` in the name of an agent: a program and up to nine arguments, none of which needs a shell.
+# What may follow `acp:` in an agent's name: a program and up to nine arguments that need no shell quoting.
 AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
 RUNNERS_MAX = 256
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
-# Up to the last @: a password may have one in it, or a slash.
+# Up to the last @: a password may contain one, or a slash.
 LOGIN = re.compile(r"//(?:\S*|[^/]*)@")
 SECRET_FIELD = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
@@ -27,7 +27,7 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
 
 @dataclass(frozen=True, slots=True)
 class SettingSpec:
-    """How a setting is read: its variables (the first one set wins), its parser, and a line of help."""
+    """How a setting is parsed: its variables (the first one that is set counts), its parser, and its help text."""
 
     variables: tuple[str, ...]
     parse: Callable[[str], Any]  # Any: each setting has its own type, checked by the field it fills
@@ -35,7 +35,7 @@ class SettingSpec:
 
     @property
     def range(self) -> str:
-        """What it may be, in words that follow "must be"."""
+        """The allowed values, as text to follow "must be"."""
         return self.parse.range if isinstance(self.parse, NumberParser) else RANGES[self.parse]
 
     @property
@@ -66,12 +66,12 @@ class NumberParser:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds from `1500`, `90s`, `30m` or `2h`."""
+    """Convert `1500`, `90s`, `30m` or `2h` to milliseconds."""
     cleaned = text.strip().lower()
     number = cleaned.rstrip("hmsin")
     unit = cleaned[len(number) :] or "ms"
     if unit not in UNITS_MS or not number.isascii() or not number.isdigit():
-        raise ValueError("a duration is milliseconds, or a number with s, m or h, as in 90s or 30m")
+        raise ValueError("a duration is milliseconds, or a number with s, m or h, such as 90s or 30m")
     return int(number) * UNITS_MS[unit]
 
 
@@ -90,23 +90,23 @@ def parse_seconds(text: str) -> timedelta:
 
 
 def mask_login(text: str) -> str:
-    """An address may hold a password, a message may not."""
+    """Hide the login and secret parameters of a URL: a message must not show them."""
     return SECRET_FIELD.sub(r"\1…", LOGIN.sub("//…@", text))
 
 
 def parse_relay_url(text: str) -> str:
     if "@" in text or mask_login(text) != text:
-        raise ValueError("must have no login in it: the token of that relay belongs in DELEGATE_TOKEN")
+        raise ValueError("must not contain a login; put the relay's token in DELEGATE_TOKEN")
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts) or not text.isascii():
         raise ValueError("must look like https://relay.example or http://127.0.0.1:4000")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise ValueError("must be https: plain http would show the token to everybody on the way")
+        raise ValueError("must be https: plain http would expose the token on the network")
     return text
 
 
 def _has_port(parts: SplitResult) -> bool:
-    """One that can be, or none."""
+    """Whether the port is valid or absent."""
     try:
         return parts.port != 0
     except ValueError:
@@ -150,9 +150,9 @@ def parse_level(text: str) -> str:
 
 RANGES: dict[Callable[[str], Any], str] = {
     parse_seconds: "a positive number of seconds",
-    parse_relay_url: "an https address without a login, or http on this machine",
-    parse_database_url: "an address that begins with postgresql://",
-    parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, parted by commas",
+    parse_relay_url: "an https URL without a login, or http on this machine",
+    parse_database_url: "a URL that starts with postgresql://",
+    parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, separated by commas",
     parse_agent: "claude, codex, shell or acp:<command>",
     parse_runners: f"auto or a number from 0 to {RUNNERS_MAX}",
     parse_level: "debug, info, warn or error",

@@ -1,1 +1,1 @@
-"""How work arrives."""
+"""Accepts work: tasks, batches, retries, messages and schedules."""

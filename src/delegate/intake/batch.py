@@ -1,4 +1,4 @@
-"""Many tasks at once, which may wait for each other: all of them are born, or none."""
+"""Submits several tasks, which may depend on each other, in one transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from delegate.store.graph import lock_dependencies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchItem:
-    """One task of a batch; others of the batch may depend on it, or continue it, by its name."""
+    """One task of a batch; other tasks of the batch may depend on it or continue it by its name."""
 
     request: Request
     name: str | None = None
@@ -35,7 +35,7 @@ class BatchItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDraft:
-    """A task as it was accepted; names of the batch stand where the ids of its dependencies will."""
+    """A checked task whose dependencies may still be names of the batch instead of task ids."""
 
     entry: BatchItem
     task: Task
@@ -45,15 +45,13 @@ class TaskDraft:
 async def submit_batch(
     database: Database, entries: Sequence[BatchItem], settings: Settings, now: datetime
 ) -> list[SubmittedTask]:
-    """Write all of them in one commit; returned as they were given. A request key is good for its own entry."""
+    """Write all tasks in one commit and return them in the given order. Each request key belongs to one entry."""
     order = insertion_order(entries)
     _check_keys(entries)
     drafts = [_build_draft(index, entry, settings, now) for index, entry in enumerate(entries)]
 
     def write(connection: Connection) -> list[SubmittedTask]:
-        lock_dependencies(
-            connection, _external_dependencies(drafts)
-        )  # all at once: one by one there would be no order of the locks
+        lock_dependencies(connection, _external_dependencies(drafts))  # all at once, to lock them in a fixed order
         made: dict[int, SubmittedTask] = {}
         ids: dict[str, TaskId] = {}
         for index in order:
@@ -70,13 +68,13 @@ async def submit_batch(
 
 
 def insertion_order(entries: Sequence[BatchItem]) -> list[int]:
-    """Pure: their places, each after all that it waits for."""
+    """Pure: return the indexes of the entries, each after its dependencies."""
     indexes: dict[str, int] = {}
     for index, entry in enumerate(entries):
         if entry.name is None:
             continue
         if entry.name in indexes:
-            why = f"is the name of tasks.{indexes[entry.name]}, too; give each a name of its own"
+            why = f"is also the name of tasks.{indexes[entry.name]}; give each task its own name"
             raise InvalidField(field=f"tasks.{index}.name", why=why)
         indexes[entry.name] = index
     graph = {
@@ -97,13 +95,13 @@ def _check_keys(entries: Sequence[BatchItem]) -> None:
         if key is None:
             continue
         if key in indexes:
-            why = f"is the key of tasks.{indexes[key]}, too; give each a key of its own"
+            why = f"is also the key of tasks.{indexes[key]}; give each task its own key"
             raise InvalidField(field=f"tasks.{index}.requestKey", why=why)
         indexes[key] = index
 
 
 def _external_dependencies(drafts: Sequence[TaskDraft]) -> list[TaskId]:
-    """Pure: whatever is waited for that is not of the batch."""
+    """Pure: return the dependencies that are not part of the batch."""
     inside = {draft.entry.name for draft in drafts}
     wanted = dict.fromkeys(name for draft in drafts for name in draft.task.depends_on)
     return [name for name in wanted if name not in inside]

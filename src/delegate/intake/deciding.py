@@ -1,4 +1,4 @@
-"""What comes of a time that is due, and when the next one is. Pure."""
+"""Decides the outcome of a due run and the time of the next one, without I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from delegate.errors import InvalidSchedule, Refused
 from delegate.schedule.cron import time_after, times_after
 from delegate.schedule.model import MISSED_AFTER, MissedRunPolicy, RunOutcome, Schedule, ScheduleState
 
-PASSED_TIMES_MAX = 1_000  # times passed over; who comes back after years should not count every minute of them
+PASSED_TIMES_MAX = 1_000  # bounds the work when a relay starts again after years
 UPCOMING_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDecision:
-    """What comes of one time that is due, and how the schedule stands afterwards."""
+    """The outcome of one due run, and the schedule after it."""
 
     outcome: RunOutcome
     after: Schedule
@@ -25,7 +25,7 @@ class RunDecision:
 
 
 def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> RunDecision:
-    """Pure: what comes of the time that is due, when it is this late and the run before has ended or not."""
+    """Pure: decide whether the due run starts, is missed, or overlaps the previous run."""
     timing, occurrence = schedule.timing, schedule.next_run_at
     assert occurrence is not None
     if timing.expires_at is not None and now >= timing.expires_at:
@@ -34,7 +34,7 @@ def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> RunDecisi
         return _decide_missed(schedule, now)
     missed = count_passed_times(schedule, until=now)
     if is_run_open:
-        message = f"the run before, {schedule.last_task_id}, had not ended"
+        message = f"the previous run, {schedule.last_task_id}, had not ended"
         after = advance_schedule(schedule, since=now, now=now)
         return RunDecision(outcome=RunOutcome.OVERLAPPED, after=after, missed=missed, message=message)
     started = replace(schedule, runs=schedule.runs + 1, last_run_at=now)
@@ -42,43 +42,44 @@ def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> RunDecisi
 
 
 def _decide_expired(schedule: Schedule, now: datetime) -> RunDecision:
-    message = f"the relay came to it after the schedule had expired, at {schedule.timing.expires_at:%Y-%m-%d %H:%M} UTC"
+    message = f"the schedule expired at {schedule.timing.expires_at:%Y-%m-%d %H:%M} UTC, before the run could start"
     missed = count_passed_times(schedule, until=now)
     after = end_schedule(schedule, ScheduleState.EXPIRED, None, now)
     return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=message)
 
 
 def _decide_missed(schedule: Schedule, now: datetime) -> RunDecision:
-    late = f"{schedule.next_run_at:%Y-%m-%d %H:%M} UTC was missed: it could not start before {now:%Y-%m-%d %H:%M}"
-    too_late = now - MISSED_AFTER - timedelta.resolution  # what comes after that may still run
+    run = f"the run at {schedule.next_run_at:%Y-%m-%d %H:%M} UTC"
+    late = f"{run} was missed: it could not start before {now:%Y-%m-%d %H:%M} UTC"
+    too_late = now - MISSED_AFTER - timedelta.resolution  # later times may still run
     missed = count_passed_times(schedule, until=too_late)
     if schedule.timing.missed_run_policy is MissedRunPolicy.FAIL:
-        after = end_schedule(schedule, ScheduleState.FAILED, f"{late}; by its policy a missed run stops it", now)
+        after = end_schedule(schedule, ScheduleState.FAILED, f"{late}; its policy ends it after a missed run", now)
         missed = count_passed_times(schedule, until=now)
     elif schedule.timing.cron is None:
-        after = end_schedule(schedule, ScheduleState.EXPIRED, f"{late}; by its policy a missed run is skipped", now)
+        after = end_schedule(schedule, ScheduleState.EXPIRED, f"{late}; its policy skips missed runs", now)
     else:
         after = advance_schedule(schedule, since=too_late, now=now)
     return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=late)
 
 
 def decide_refused(schedule: Schedule, decision: RunDecision, error: Refused, now: datetime) -> RunDecision:
-    """Pure: no task could be made any more; the next time may do better, if there is one."""
+    """Pure: record that the task was refused; a cron schedule continues with its next time."""
     if schedule.timing.cron is None:
-        after = end_schedule(schedule, ScheduleState.FAILED, f"no task could be made of it: {error.message}", now)
+        after = end_schedule(schedule, ScheduleState.FAILED, f"its task could not be created: {error.message}", now)
     else:
         after = advance_schedule(schedule, since=now, now=now)
     return replace(decision, outcome=RunOutcome.REFUSED, after=after, message=error.message)
 
 
 def decide_invalid(schedule: Schedule, error: InvalidSchedule, now: datetime) -> RunDecision:
-    """Pure: its times cannot be worked out any more, say because its zone is gone: it would be due for ever."""
-    after = end_schedule(schedule, ScheduleState.FAILED, f"its times cannot be worked out: {error.message}", now)
+    """Pure: end a schedule whose times cannot be computed, for example without its time zone: it would stay due."""
+    after = end_schedule(schedule, ScheduleState.FAILED, f"its run times cannot be computed: {error.message}", now)
     return RunDecision(outcome=RunOutcome.REFUSED, after=after, message=error.message)
 
 
 def advance_schedule(schedule: Schedule, *, since: datetime, now: datetime) -> Schedule:
-    """Pure: with its next time after `since`, or ended when there is none."""
+    """Pure: set the next time after `since`, or end the schedule if there is none."""
     timing = schedule.timing
     if timing.cron is None or (timing.max_runs is not None and schedule.runs >= timing.max_runs):
         return end_schedule(schedule, ScheduleState.COMPLETED, None, now)
@@ -86,9 +87,9 @@ def advance_schedule(schedule: Schedule, *, since: datetime, now: datetime) -> S
 
 
 def set_next_run(schedule: Schedule, next_run_at: datetime | None, now: datetime) -> Schedule:
-    """Pure: with this next time, if it comes before the schedule expires."""
+    """Pure: set this next time, or end the schedule if it expires before."""
     if next_run_at is None:
-        return end_schedule(schedule, ScheduleState.COMPLETED, "its time does not come again", now)
+        return end_schedule(schedule, ScheduleState.COMPLETED, "it has no further run times", now)
     if schedule.timing.expires_at is not None and next_run_at >= schedule.timing.expires_at:
         return end_schedule(schedule, ScheduleState.EXPIRED, None, now)
     return replace(schedule, next_run_at=next_run_at, reckoned_at=now)
@@ -99,7 +100,7 @@ def end_schedule(schedule: Schedule, state: ScheduleState, message: str | None, 
 
 
 def count_passed_times(schedule: Schedule, *, until: datetime) -> int:
-    """How many more of its times have gone by with the one that is due; the counting stops somewhere."""
+    """Count the times after the due one that have also passed, up to PASSED_TIMES_MAX."""
     timing, occurrence = schedule.timing, schedule.next_run_at
     if timing.cron is None or occurrence is None:
         return 0
@@ -109,7 +110,7 @@ def count_passed_times(schedule: Schedule, *, until: datetime) -> int:
 
 
 def upcoming_times(schedule: Schedule) -> list[datetime]:
-    """Its next times, as far as they are known."""
+    """Return the next few run times."""
     timing, first = schedule.timing, schedule.next_run_at
     if first is None or schedule.state is not ScheduleState.ACTIVE:
         return []
@@ -118,6 +119,6 @@ def upcoming_times(schedule: Schedule) -> list[datetime]:
     left = UPCOMING_MAX if timing.max_runs is None else min(UPCOMING_MAX, timing.max_runs - schedule.runs)
     try:
         times = [first, *islice(times_after(timing.cron, timing.timezone, first), left - 1)]
-    except InvalidSchedule:  # who looks at it is not the one to be told
+    except InvalidSchedule:  # firing reports it; a page only shows less
         times = [first]
     return [time for time in times if timing.expires_at is None or time < timing.expires_at]

@@ -1,4 +1,4 @@
-"""What a new task waits for: checked, and held until it is written that it waits."""
+"""Checks the dependencies of a new task and locks them until the task is written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from delegate.store.graph import Dependency, count_dependents, lock_dependencies
 
 
 def all_dependencies(depends_on: Sequence[TaskId], continue_from: TaskId | None) -> tuple[TaskId, ...]:
-    """Pure: every task to wait for, each once."""
+    """Pure: merge both fields into one list without duplicates."""
     wanted = tuple(dict.fromkeys([*depends_on, *([continue_from] if continue_from else [])]))
     if len(wanted) > DEPENDENCIES_MAX:
         raise InvalidField(
-            field="dependsOn", why=f"has {len(wanted)} tasks with continueFrom; the limit is {DEPENDENCIES_MAX}"
+            field="dependsOn", why=f"has {len(wanted)} tasks including continueFrom; the limit is {DEPENDENCIES_MAX}"
         )
     return wanted
 
 
 def resolve_dependencies(connection: Connection, new: Task) -> Task:
-    """The task as those it waits for let it be born, queued or blocked, or the reason why it cannot be.
+    """Return the task queued or blocked, as its dependencies require, or raise the reason to refuse it.
 
-    None of them can end before the transaction does: each end releases whoever is written down as waiting then.
+    No dependency can end before the transaction does: an end releases only the dependents written by then.
     """
     if not new.depends_on:
         return new
@@ -45,13 +45,13 @@ def resolve_dependencies(connection: Connection, new: Task) -> Task:
 
 
 def _check_dependent_counts(connection: Connection, new: Task, known: Sequence[Dependency]) -> None:
-    """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
+    """Concurrent submits may exceed the limit by a few tasks, which does no harm."""
     live = [one.id for one in known if one.state not in FINAL_TASK_STATES]
     for task_id, waiting in count_dependents(connection, live).items():
         if waiting >= DEPENDENTS_MAX:
             why = (
                 f"cannot name {task_id}: {waiting:,} tasks depend on it, and the limit is {DEPENDENTS_MAX:,}; "
-                "submit one more task between, or depend on one of those"
+                "add a task in between, or depend on one of those"
             )
             raise InvalidField(field=_field(new, task_id), why=why)
 

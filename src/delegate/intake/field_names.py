@@ -1,4 +1,4 @@
-"""Where in a request of many parts something is wrong."""
+"""Adds the position in a larger request to the field names in errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delegate.errors import PreferenceConflict, Refused
 
 @contextmanager
 def prefix_fields(prefix: str) -> Iterator[None]:
-    """Refusals name the field as it stands in the whole request."""
+    """Raise errors with the field's full path in the request."""
     try:
         yield
     except PreferenceConflict as error:

@@ -1,4 +1,4 @@
-"""What becomes of a schedule when its time has come. Every time that was due is written down once, with its outcome."""
+"""Fires due schedules. Every due time is recorded once, with its outcome."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from delegate.store.schedules import (
 from delegate.store.tasks import get_task
 
 log = logging.getLogger(__name__)
-BATCH_SIZE = 100  # so that one crowd is committed together, and a longer one in turns
+BATCH_SIZE = 100  # schedules that are due together are committed together, up to this many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class FiredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleTransition:
-    """A schedule that was written, and those that moved because it has ended."""
+    """A schedule that changed, and the followers that changed because it ended."""
 
     schedule: Schedule
     followers: Sequence[FollowerSchedule] = ()
@@ -66,16 +66,16 @@ class ScheduleTransition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiringRound:
     fired: tuple[FiredRun, ...]
-    skipped: frozenset[ScheduleId]  # due, but another relay is at them, or they could not be dealt with
-    may_have_more: bool  # there may be more that are due
-    next_at: datetime | None  # the first that is not due yet, if one is known
-    has_failed: bool  # some could not be written: the database is busy, or its disk full
+    skipped: frozenset[ScheduleId]  # due, but locked by another relay, or failed
+    may_have_more: bool  # more schedules may be due
+    next_at: datetime | None  # the first time that is not due yet, if known
+    has_failed: bool  # some could not be written: the database is busy, or the disk is full
 
 
 async def fire_due(
     database: Database, settings: Settings, now: datetime, skipped: frozenset[ScheduleId] = frozenset()
 ) -> FiringRound:
-    """Deal with the first schedules whose time has come, besides those that were passed in the rounds before."""
+    """Fire the first due schedules, except those that earlier rounds skipped."""
     heads = await database.read(partial(next_due, limit=BATCH_SIZE + len(skipped)))
     line = [(schedule_id, time) for schedule_id, time in heads if schedule_id not in skipped][:BATCH_SIZE]
     due = [schedule_id for schedule_id, time in line if time <= now]
@@ -91,7 +91,7 @@ async def fire_due(
         except Unavailable as error:
             failed.append(schedule_id)
             log.warning("schedule not fired", extra={"schedule_id": schedule_id, "why": error.message})
-        except Exception:  # one that has a defect must not keep the others waiting
+        except Exception:  # a faulty schedule must not delay the others
             log.exception("schedule not fired", extra={"schedule_id": schedule_id})
         else:
             fired.extend([] if one is None else [one])
@@ -115,10 +115,10 @@ async def fire_due(
 def fire(
     connection: Connection, schedule_id: ScheduleId, settings: Settings, now: datetime
 ) -> tuple[FiredRun | None, list[FollowerSchedule]]:
-    """What came of the time that is due, None if that has been dealt with, and the schedules that moved with it."""
+    """Fire one schedule; return its run, or None if another relay has fired it, and the followers that changed."""
     schedule = lock_due(connection, schedule_id, now)
     if schedule is None or schedule.next_run_at is None:
-        return None, []  # another relay has dealt with it
+        return None, []  # another relay has fired it
     if has_run(connection, schedule.id, schedule.next_run_at):
         return None, settle(connection, _skip_due_time(schedule, now), was=schedule.state, now=now)
     try:
@@ -135,7 +135,7 @@ def fire(
 
 
 def _skip_due_time(schedule: Schedule, now: datetime) -> Schedule:
-    """With its next time, the one that is due being dealt with already."""
+    """Advance a schedule whose due time already has a run."""
     try:
         return advance_schedule(schedule, since=now, now=now)
     except InvalidSchedule as error:
@@ -164,7 +164,7 @@ def _record_run(
 
 
 def settle_missed(connection: Connection, schedule: Schedule, now: datetime) -> ScheduleTransition | None:
-    """What becomes of one that is too late to run, for whoever made it active; None: it waits, or will start."""
+    """Record a missed run at once, so that the response shows it; None if the schedule waits or will start."""
     if schedule.state is not ScheduleState.ACTIVE or schedule.next_run_at is None or schedule.next_run_at > now:
         return None
     decision = decide(schedule, is_run_open=is_open(connection, schedule.last_task_id), now=now)
@@ -175,12 +175,12 @@ def settle_missed(connection: Connection, schedule: Schedule, now: datetime) -> 
 
 
 def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, now: datetime) -> list[FollowerSchedule]:
-    """Write how a schedule stands. When it has ended and nothing of it runs, nobody needs to wait for it: returns those
-    that did."""
+    """Write the schedule. If it has ended and none of its tasks runs, fail the schedules that wait for it and return
+    them."""
     if not move_schedule(connection, schedule, was=was):
-        raise ScheduleEnded(schedule_id=schedule.id, state=f"not {was} any more", verb=f"made {schedule.state}")
+        raise ScheduleEnded(schedule_id=schedule.id, state=f"no longer {was}", verb=f"set to {schedule.state}")
     if schedule.state in FINAL_SCHEDULE_STATES and not is_open(connection, schedule.last_task_id):
-        return fail_followers(connection, schedule.id, f"that one is {schedule.state}", now)
+        return fail_followers(connection, schedule.id, f"that schedule is {schedule.state}", now)
     return []
 
 
@@ -190,7 +190,7 @@ def is_open(connection: Connection, task_id: TaskId | None) -> bool:
 
 
 def create_run_task(connection: Connection, schedule: Schedule, settings: Settings, now: datetime) -> Task:
-    """The task of a run, checked as if it were asked for just now."""
+    """Create the task of a run, checked like a new submit."""
     request = link_to_previous_run(connection, schedule, request_of_template(schedule.request))
     preferences = resolve_preferences(request, settings)
     task = replace(build_task(request, preferences, settings, now), schedule_id=schedule.id)
@@ -200,7 +200,7 @@ def create_run_task(connection: Connection, schedule: Schedule, settings: Settin
 
 
 def link_to_previous_run(connection: Connection, schedule: Schedule, request: Request) -> Request:
-    """With the task before it: the steps of a pipeline go on from each other, other runs wait for what runs before."""
+    """Add the previous schedule's task: a pipeline step continues it, other runs depend on it."""
     before = None if schedule.timing.after is None else get_schedule(connection, schedule.timing.after)
     if before is None or before.last_task_id is None:
         return request
@@ -212,13 +212,13 @@ def link_to_previous_run(connection: Connection, schedule: Schedule, request: Re
 
 
 def waits_for_runs(schedule: Schedule) -> bool:
-    """Whether its tasks depend on those of the schedule before it."""
+    """Whether its tasks depend on those of the previous schedule."""
     timing = schedule.timing
     return timing.after is not None and (schedule.pipeline is not None or timing.cron is not None)
 
 
 async def expire(database: Database, now: datetime) -> None:
-    """End those that have expired without a time of theirs to notice it: they waited for another, or were paused."""
+    """End schedules that expired without a due time: they waited for another schedule, or were paused."""
 
     def write(connection: Connection) -> list[ScheduleTransition]:
         lapsed = lock_expired(connection, now, limit=BATCH_SIZE)
@@ -230,14 +230,14 @@ async def expire(database: Database, now: datetime) -> None:
 
 
 async def recompute_next_runs(database: Database, now: datetime) -> None:
-    """The clock shows an earlier time than before: what was reckoned in a future that has not come is reckoned anew."""
+    """Recompute the times of schedules after the clock was set back."""
 
     def write(connection: Connection) -> list[ScheduleTransition]:
         ahead = lock_reckoned_after(connection, now, limit=BATCH_SIZE)
         return _settle_each(connection, ahead, lambda one: _recompute_next_run(connection, one, now), now)
 
     while transitions := await database.write("schedule.reckon", write):
-        log.warning("clock went back, schedules reckoned anew", extra={"count": len(transitions)})
+        log.warning("clock set back, next runs recomputed", extra={"count": len(transitions)})
         for one in transitions:
             log_followers(one.followers)
 
@@ -250,7 +250,7 @@ def _settle_each(
 ) -> list[ScheduleTransition]:
     transitions: list[ScheduleTransition] = []
     for one in locked:
-        schedule = get_schedule(connection, one.id)  # again: it may follow one of these, and have ended with it
+        schedule = get_schedule(connection, one.id)  # read again: it may follow one of these and have ended with it
         if schedule is None or schedule.state in FINAL_SCHEDULE_STATES:
             continue
         after = become(schedule)
@@ -268,14 +268,14 @@ def _recompute_next_run(connection: Connection, schedule: Schedule, now: datetim
             return set_next_run(schedule, next_free_time(connection, schedule, now), now)
         except InvalidSchedule as error:
             return decide_invalid(schedule, error, now).after
-    if schedule.timing.after is not None:  # its time was counted from an end that now lies ahead
+    if schedule.timing.after is not None:  # its time was computed from an end that is now in the future
         due = due_after(schedule.timing.at, schedule.timing.delay, ended_at=now)
         return replace(schedule, next_run_at=min(schedule.next_run_at, due), reckoned_at=now)
     return replace(schedule, reckoned_at=now)
 
 
 def next_free_time(connection: Connection, schedule: Schedule, now: datetime) -> datetime | None:
-    """The next time of a cron schedule that has no run yet."""
+    """Return the next time of a cron schedule that has no run yet."""
     assert schedule.timing.cron is not None
     taken = runs_ahead(connection, schedule.id, now)
     times = times_after(schedule.timing.cron, schedule.timing.timezone, now)

@@ -1,4 +1,4 @@
-"""What is asked for over HTTP or by a tool, in the words of intake: one reading for every door, and for the clock."""
+"""Converts requests of HTTP, MCP and stored schedules to the types of intake."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from delegate.schedule.model import MissedRunPolicy, Timing
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest
 from delegate.wire.tasks import SubmitRequest
 
-TEMPLATE_FIELDS = set(SubmitRequest.model_fields) - {"request_key"}  # that names the schedule, not each of its tasks
+TEMPLATE_FIELDS = set(SubmitRequest.model_fields) - {"request_key"}  # the key belongs to the schedule, not to its tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
     timing: Timing
-    template: dict[str, object]  # what its tasks are made from, as it was asked for
+    template: dict[str, object]  # the submit request of its tasks, as given
     request_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPipeline:
-    steps: tuple[NewSchedule, ...]  # each but the first comes after the one before it
+    steps: tuple[NewSchedule, ...]  # each step follows the previous one
     request_key: str | None = None
 
 
@@ -62,8 +62,8 @@ def request_of(body: SubmitRequest) -> Request:
 def request_of_template(template: dict[str, object]) -> Request:
     try:
         return request_of(SubmitRequest.model_validate(template))
-    except ValidationError as error:  # it was good when it was written, perhaps by an older version
-        raise Refused(why=f"its task cannot be read any more: {error.errors()[0]['msg']}") from None
+    except ValidationError as error:  # valid when it was stored, perhaps by an older version
+        raise Refused(why=f"its stored task is no longer valid: {error.errors()[0]['msg']}") from None
 
 
 def template_of(body: SubmitRequest) -> dict[str, object]:
@@ -87,16 +87,16 @@ def parse_schedule(body: ScheduleRequest) -> NewSchedule:
 def _check_kind(body: ScheduleRequest) -> None:
     if body.schedule_type == "cron":
         if body.cron_expression is None:
-            raise InvalidSchedule(field="cronExpression", why="is missing: say when, for example `0 2 * * *`")
+            raise InvalidSchedule(field="cronExpression", why="is missing; give one, for example `0 2 * * *`")
         if body.scheduled_at is not None:
-            raise InvalidSchedule(field="scheduledAt", why="is for one_time; a cron schedule has cronExpression")
+            raise InvalidSchedule(field="scheduledAt", why="applies only to one_time schedules; use cronExpression")
         return
     if body.cron_expression is not None:
-        raise InvalidSchedule(field="cronExpression", why="is for cron; a one_time schedule has scheduledAt")
+        raise InvalidSchedule(field="cronExpression", why="applies only to cron schedules; use scheduledAt")
     if body.scheduled_at is None and body.after_schedule is None:
-        raise InvalidSchedule(field="scheduledAt", why="is missing: say when, for example `2030-01-31T08:00:00Z`")
+        raise InvalidSchedule(field="scheduledAt", why="is missing; give a time, for example `2030-01-31T08:00:00Z`")
     if body.max_runs is not None:
-        raise InvalidSchedule(field="maxRuns", why="is for cron; a one_time schedule runs once")
+        raise InvalidSchedule(field="maxRuns", why="applies only to cron schedules; a one_time schedule runs once")
 
 
 def parse_pipeline(body: PipelineRequest) -> NewPipeline:
@@ -106,11 +106,11 @@ def parse_pipeline(body: PipelineRequest) -> NewPipeline:
 
 def _parse_step(number: int, step: PipelineStep) -> NewSchedule:
     if number > 0 and step.continue_from is not None:
-        raise InvalidField(field=f"steps.{number}.continueFrom", why="is the step before it; leave it out")
+        raise InvalidField(field=f"steps.{number}.continueFrom", why="is always the previous step; leave it out")
     if number == 0 and step.delay:
-        raise InvalidField(field="steps.0.delay", why="has no step before it to count from; leave it out")
+        raise InvalidField(field="steps.0.delay", why="has no previous step to count from; leave it out")
     if step.request_key is not None:
-        raise InvalidField(field=f"steps.{number}.requestKey", why="belongs to the pipeline, not to a step of it")
-    # A step whose time came while the relay was away is done when it is back.
+        raise InvalidField(field=f"steps.{number}.requestKey", why="belongs to the pipeline, not to one of its steps")
+    # A step that became due while the relay was down runs when it is back.
     timing = Timing(delay=timedelta(milliseconds=step.delay), missed_run_policy=MissedRunPolicy.CATCHUP)
     return NewSchedule(timing=timing, template=template_of(step))

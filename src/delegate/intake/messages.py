@@ -1,4 +1,4 @@
-"""Words for an agent at work."""
+"""Sends messages to the agent of a running task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.store.tasks import lock_task
 async def send_message(
     database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime
 ) -> Task:
-    """Write them down for the agent that works on the task. The same request key again is the same message."""
+    """Store a message for the agent of the task. Repeating a request key does not send the message again."""
 
     def write(connection: Connection) -> Task:
         task = lock_task(connection, task_id)
@@ -25,7 +25,10 @@ async def send_message(
             return task
         if task.state is not TaskState.RUNNING or task.agent == AgentName.SHELL:
             raise IllegalMove(
-                task_id=task_id, state=task.state, verb="told anything", advice="only an agent at work can be told"
+                task_id=task_id,
+                state=task.state,
+                verb="sent a message",
+                advice="only a running task with an agent accepts messages",
             )
         insert_message(connection, task_id, text, trigger_key=request_key, now=now)
         return task

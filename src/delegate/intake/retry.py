@@ -1,4 +1,4 @@
-"""An ended task once more: retried as it was, or resumed with something to add."""
+"""Repeats an ended task: a retry as it was, or a resume with additional context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TaskMaker = Callable[[Connection], Task]
 
 
 async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> SubmittedTask:
-    """A new task with the wishes of an ended one. One that did not end well goes on from what it left behind."""
+    """Create a new task from an ended one. The retry of a task that did not complete continues its work."""
 
     def make(connection: Connection) -> Task:
         old = _get_ended_task(connection, task_id, verb="retried")
@@ -38,7 +38,7 @@ async def retry(database: Database, task_id: TaskId, request_key: str | None, no
 async def resume(
     database: Database, task_id: TaskId, context: str | None, *, request_key: str | None, now: datetime
 ) -> SubmittedTask:
-    """A new task that goes on where an ended one stopped, on the machine that has its session and its work."""
+    """Create a task that continues an ended one, on the machine that has its session and its files."""
 
     def make(connection: Connection) -> Task:
         old = _get_ended_task(connection, task_id, verb="resumed")
@@ -76,22 +76,22 @@ def _get_ended_task(connection: Connection, task_id: TaskId, *, verb: str) -> Ta
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state not in FINAL_TASK_STATES:
-        wait = f"`delegate answer {task_id}` it" if task.state is TaskState.WAITING else "wait for its end"
+        wait = f"`delegate answer {task_id}` it" if task.state is TaskState.WAITING else "wait for it to end"
         raise IllegalMove(task_id=task_id, state=task.state, verb=verb, advice=f"{wait}, or `delegate cancel` it first")
     return task
 
 
 def _check_no_open_retry(connection: Connection, old: Task, *, verb: str) -> None:
-    """Two at once would work in one workspace and push to one branch."""
-    lock_task(connection, old.lineage)  # so that of two who ask at once, one finds the other's task
+    """Two open tasks of a lineage would share one workspace and push to one branch."""
+    lock_task(connection, old.lineage)  # so that of two concurrent requests, one sees the other's task
     live = [member for member, state in chain_of(connection, old.lineage) if state not in FINAL_TASK_STATES]
     if live:
-        advice = f"{live[-1]} goes on with it already: wait for its end, or `delegate cancel` it first"
+        advice = f"{live[-1]} already continues it; wait for it to end, or `delegate cancel` it first"
         raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
 
 
 def _resolve_retry_dependencies(connection: Connection, task: Task, old: Task) -> Task:
-    """One that has run had all that it waited for; one that has not waits again, for the retries of what failed."""
+    """A task that has run needs no dependencies; one that has not waits again, for the retries of what failed."""
     if old.fence > 0:
         return without_shared_session(connection, task) if task.session_id else task
     latest = {task_id: _latest_retry(connection, task_id) for task_id in task.depends_on}
@@ -100,11 +100,11 @@ def _resolve_retry_dependencies(connection: Connection, task: Task, old: Task) -
     try:
         return resolve_dependencies(connection, replace(task, depends_on=depends_on, continue_from=continue_from))
     except DependencyFailed as refused:
-        raise DependencyFailed(**{**refused.data, "advice": "first, then this one again"}) from None
+        raise DependencyFailed(**{**refused.data, "advice": "first, then try this task again"}) from None
 
 
 def _latest_retry(connection: Connection, task_id: TaskId) -> TaskId:
-    """The task itself, or the last retry of one that did not end well."""
+    """Return the task itself, or its last retry if it did not complete."""
     task = get_task(connection, task_id)
     if task is None or task.state not in (TaskState.FAILED, TaskState.CANCELLED):
         return task_id
@@ -118,7 +118,7 @@ def _machine_of(connection: Connection, old: Task) -> str:
 
 
 def copy_as_continuation(old: Task, now: datetime) -> Task:
-    """Pure: the next of a chain, which shares a workspace, a branch and an agent's session."""
+    """Pure: copy a task as the next one of its lineage, with the same workspace, branch and agent session."""
     return replace(
         old,
         id=new_task_id(),
@@ -144,6 +144,6 @@ def copy_as_continuation(old: Task, now: datetime) -> Task:
 
 
 def copy_as_new(old: Task, now: datetime) -> Task:
-    """Pure: the same wishes, and nothing else."""
+    """Pure: copy only the request, as the first task of a new lineage."""
     task = copy_as_continuation(old, now)
     return replace(task, lineage=task.id, session_id=None)

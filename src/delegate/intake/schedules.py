@@ -1,4 +1,4 @@
-"""Schedules and pipelines: created, looked at, paused, resumed, cancelled."""
+"""Creates, lists, pauses, resumes and cancels schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class FullSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerDueTime:
-    """When a schedule that comes after another is due: at a time, later (neither), or never."""
+    """When a schedule that follows another is due: at a time, not yet known (neither field), or never."""
 
     at: datetime | None = None
     never_reason: str | None = None
 
 
 async def create(database: Database, definition: NewSchedule, settings: Settings, now: datetime) -> CreatedSchedule:
-    """Write the schedule; the same request key again gives the same schedule."""
+    """Write the schedule; repeating a request key returns the same schedule."""
 
     def write(connection: Connection) -> CreatedSchedule:
         earlier = schedule_of_trigger(connection, definition.request_key) if definition.request_key else None
@@ -85,7 +85,7 @@ async def create(database: Database, definition: NewSchedule, settings: Settings
             if earlier.pipeline is not None:
                 raise KeyUsed(key=definition.request_key)
             return CreatedSchedule(schedule=earlier, is_new=False)
-        new = new_schedule(definition, now)  # who asks again is not told that its moment has passed meanwhile
+        new = new_schedule(definition, now)  # after the key check: a repeated request may name a past time
         resolve_dependencies(connection, _task_of(new, settings, now))
         placed = _resolve_first_run(connection, new, now)
         insert_schedule(connection, placed, trigger_key=definition.request_key)
@@ -99,7 +99,7 @@ async def create(database: Database, definition: NewSchedule, settings: Settings
 async def create_pipeline(
     database: Database, definition: NewPipeline, settings: Settings, now: datetime
 ) -> CreatedPipeline:
-    """One-time schedules, each after the one before it; the first is due at once. All of them or none."""
+    """Create one-time schedules that follow each other, in one transaction; the first is due at once."""
 
     def write(connection: Connection) -> CreatedPipeline:
         earlier = schedule_of_trigger(connection, definition.request_key) if definition.request_key else None
@@ -125,7 +125,7 @@ async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: d
         if schedule.state is ScheduleState.PAUSED:
             return ScheduleTransition(schedule=schedule)
         message = f"paused: {reason}" if reason else None
-        # One that waited for another and has its time already keeps it: it does not wait for the other again.
+        # A follower that already has its time keeps it: it does not wait for the other schedule again.
         time = schedule.next_run_at if is_follower(schedule) else None
         paused = replace(schedule, state=ScheduleState.PAUSED, next_run_at=time, reckoned_at=now, message=message)
         return ScheduleTransition(schedule=paused, followers=settle(connection, paused, was=schedule.state, now=now))
@@ -134,8 +134,8 @@ async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: d
 
 
 async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
-    """From its next time on. What passed while it was paused was not missed. Only a moment of its own can be late; if
-    it is too late to run, that is decided here, for the answer to tell."""
+    """Resume with the next time. Times that passed during the pause are not missed, except the only time of a one-time
+    schedule: if that is too late, the miss is recorded here, so that the response shows it."""
 
     def write(connection: Connection) -> ScheduleTransition:
         schedule = _lock_open_schedule(connection, schedule_id, verb="resumed")
@@ -154,8 +154,8 @@ async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: 
 async def cancel(
     database: Database, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, now: datetime
 ) -> ScheduleCancellation:
-    """No further run. `with_tasks`: also tells the task of its last run, if it has not ended, for the caller to cancel;
-    that works for a schedule that has ended, too."""
+    """End the schedule. With `with_tasks`, also return the open task of its last run for the caller to cancel; this
+    works for an ended schedule, too."""
 
     def write(connection: Connection) -> tuple[ScheduleCancellation, list[FollowerSchedule]]:
         followers: list[FollowerSchedule] = []
@@ -193,11 +193,11 @@ async def read_full_schedule(database: Database, schedule_id: ScheduleId, histor
 
 
 def new_schedule(definition: NewSchedule, now: datetime) -> Schedule:
-    """Pure: the schedule that this wish makes, or the reason why it makes none."""
+    """Pure: build the schedule, or raise the reason to refuse it."""
     timing = definition.timing
     first = first_run_time(timing, now)
     if timing.expires_at is not None and (first or now) >= timing.expires_at:
-        when = f"its first run would be at {first.isoformat()}" if first else "that is over"
+        when = f"the first run would be at {first.isoformat()}" if first else "it is in the past"
         raise InvalidSchedule(field="expiresAt", why=f"leaves no time to run: {when}")
     return Schedule(
         id=new_schedule_id(),
@@ -211,13 +211,13 @@ def new_schedule(definition: NewSchedule, now: datetime) -> Schedule:
 
 
 def first_run_time(timing: Timing, now: datetime) -> datetime | None:
-    """Pure: None for one that waits for another."""
+    """Pure: return the first run time, or None for a schedule that follows another."""
     zone_named(timing.timezone)
     if timing.cron is not None:
         check_cron(timing.cron)
         first = time_after(timing.cron, timing.timezone, now)
         if first is None:
-            raise InvalidSchedule(field="cronExpression", why=f"`{timing.cron}` does not come any more")
+            raise InvalidSchedule(field="cronExpression", why=f"`{timing.cron}` has no future run time")
         return first
     if timing.at is not None and timing.at <= now:
         raise InvalidSchedule(field="scheduledAt", why=_past_time_message(timing.at, now))
@@ -225,11 +225,11 @@ def first_run_time(timing: Timing, now: datetime) -> datetime | None:
 
 
 def _past_time_message(moment: datetime, now: datetime) -> str:
-    return f"{moment.isoformat(timespec='seconds')} is over: it is {now.isoformat(timespec='seconds')} now"
+    return f"{moment.isoformat(timespec='seconds')} is in the past; it is now {now.isoformat(timespec='seconds')}"
 
 
 def build_pipeline(definition: NewPipeline, now: datetime) -> tuple[Schedule, ...]:
-    """Pure: the steps of a pipeline, the first of them due at once."""
+    """Pure: build the steps of a pipeline; the first is due at once."""
     steps: list[Schedule] = []
     for step in definition.steps:
         after = steps[-1].id if steps else None
@@ -239,46 +239,46 @@ def build_pipeline(definition: NewPipeline, now: datetime) -> tuple[Schedule, ..
 
 
 def is_follower(schedule: Schedule) -> bool:
-    """Whether it gets its only time from the end of another."""
+    """Whether its only run starts after the run of another schedule."""
     return schedule.timing.after is not None and schedule.timing.cron is None
 
 
 def follower_due_time(timing: Timing, before: Schedule, run: ScheduleRun | None, now: datetime) -> FollowerDueTime:
-    """Pure: when a one-time schedule is due that comes after another, whose last run this is."""
+    """Pure: decide when a one-time schedule is due that follows `before`, whose last run is `run`."""
     if run is not None and run.outcome is RunOutcome.COMPLETED:
         return FollowerDueTime(at=max(now, due_after(timing.at, timing.delay, ended_at=run.finished_at or now)))
     is_over = before.state in FINAL_SCHEDULE_STATES and (run is None or run.outcome is not RunOutcome.STARTED)
     if not is_over:
         return FollowerDueTime()
-    outcome = "has not run" if run is None else f"ended its last run as {run.outcome}"
+    outcome = "has not run" if run is None else f"the outcome of its last run was {run.outcome}"
     return FollowerDueTime(never_reason=f"{before.id} is {before.state} and {outcome}")
 
 
 def _resolve_first_run(connection: Connection, new: Schedule, now: datetime) -> Schedule:
-    """With its time, if it comes after another one; held, so that no end of that is missed."""
+    """Set the time of a schedule that follows another; locks the other, so that its end is not missed."""
     if new.timing.after is None:
         return new
     before = lock_schedule(connection, new.timing.after)
     if before is None:
-        advice = "`delegate schedule list` shows those there are"
-        raise InvalidSchedule(field="afterSchedule", why=f"there is no schedule {new.timing.after}; {advice}")
+        advice = "`delegate schedule list` lists all schedules"
+        raise InvalidSchedule(field="afterSchedule", why=f"no schedule {new.timing.after}; {advice}")
     if new.timing.cron is not None:
         return new
     due = follower_due_time(new.timing, before, _last_run(connection, before), now)
     if due.never_reason is not None:
-        raise InvalidSchedule(field="afterSchedule", why=f"{due.never_reason}: nothing comes after it")
+        raise InvalidSchedule(field="afterSchedule", why=f"{due.never_reason}, so no schedule can follow it")
     if due.at is None:
         _check_follower_count(connection, before.id)
     return replace(new, next_run_at=due.at)
 
 
 def _check_follower_count(connection: Connection, before: ScheduleId) -> None:
-    """Of several that are written at once, each may be the last one: a few more than the limit do no harm."""
+    """Concurrent requests may exceed the limit by a few schedules, which does no harm."""
     waiting = count_waiting_with(connection, before)
     if waiting >= FOLLOWERS_MAX:
         why = (
-            f"cannot name {before}: {waiting:,} schedules wait for the same end, and the limit is {FOLLOWERS_MAX:,}; "
-            "name one that others do not wait for, or cancel some of those"
+            f"cannot name {before}: {waiting:,} schedules wait for the same run, and the limit is {FOLLOWERS_MAX:,}; "
+            "name another schedule, or cancel some of those"
         )
         raise InvalidField(field="afterSchedule", why=why)
 
@@ -303,12 +303,12 @@ def _last_run(connection: Connection, schedule: Schedule) -> ScheduleRun | None:
 
 
 def _task_of(schedule: Schedule, settings: Settings, now: datetime) -> Task:
-    """The task that it would make now, so that what can never be made is refused at once."""
+    """Build the task of a run, so that an invalid one is refused at once."""
     request = request_of_template(schedule.request)
     task = build_task(request, resolve_preferences(request, settings), settings, now)
     if waits_for_runs(schedule) and len(task.depends_on) >= DEPENDENCIES_MAX:
         count = len(task.depends_on) + 1
-        why = f"has {count} tasks with that of the schedule before it; the limit is {DEPENDENCIES_MAX}"
+        why = f"has {count} tasks including that of the previous schedule; the limit is {DEPENDENCIES_MAX}"
         raise InvalidField(field="dependsOn", why=why)
     return task
 

@@ -1,4 +1,4 @@
-"""How a task is born: checked, written with its first event, then acknowledged."""
+"""Submits a task: checks the request, writes the task with its first event, then acknowledges it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ AGENTS_KNOWN = ", ".join([*AgentName, "acp:<command>"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What somebody asks for; None means: as the settings, or the preferences, say."""
+    """A request for one task; None means that the settings or the preferences decide."""
 
     prompt: str
     agent: str | None = None
-    default_agent: str | None = None  # by the settings of whoever asks
+    default_agent: str | None = None  # from the caller's settings
     working_directory: str | None = None
     machine: str | None = None
     repository: str | None = None
@@ -83,7 +83,7 @@ class SubmittedTask:
 
 
 async def submit(database: Database, request: Request, settings: Settings, now: datetime) -> SubmittedTask:
-    """Write the task; when this returns, it is on disk. The same request key again gives the same task."""
+    """Write the task; when this returns, it is on disk. Repeating a request key returns the same task."""
     submitted = await database.write("submit", _make_writer(request, settings, now))
     log_submitted(submitted)
     return submitted
@@ -92,7 +92,7 @@ async def submit(database: Database, request: Request, settings: Settings, now: 
 async def submit_and_read_snapshot(
     database: Database, request: Request, settings: Settings, rules: QueueRules, now: datetime
 ) -> tuple[SubmittedTask, QueueSnapshot]:
-    """The same, and what stands between the task and its start, without a second way to the database."""
+    """Submit the task and read why it has not started yet, in one transaction."""
     writing = _make_writer(request, settings, now)
 
     def write(connection: Connection) -> tuple[SubmittedTask, QueueSnapshot]:
@@ -105,7 +105,7 @@ async def submit_and_read_snapshot(
 
 
 def _make_writer(request: Request, settings: Settings, now: datetime) -> Callable[[Connection], SubmittedTask]:
-    """What is refused without a look at the database is refused here."""
+    """Check everything that does not need the database, and return the function that writes the task."""
     preferences = resolve_preferences(request, settings)
     task = build_task(request, preferences, settings, now)
 
@@ -121,7 +121,7 @@ def _make_writer(request: Request, settings: Settings, now: datetime) -> Callabl
 
 
 def find_submitted(connection: Connection, request_key: str | None) -> SubmittedTask | None:
-    """What a submit with this key has made. Of a retry it is the key of that: two wishes share none."""
+    """Return the task that a submit with this key created. Raise KeyUsed if the key belongs to a retry."""
     earlier = task_of_trigger(connection, request_key) if request_key else None
     if earlier is None:
         return None
@@ -138,9 +138,9 @@ def insert_new_task(
     notes: tuple[str, ...] = (),
     verb: str | None = None,
 ) -> SubmittedTask:
-    """The row of a new task and its first events.
+    """Insert the row of a new task and its first events.
 
-    `notes` are for people who look at it, `verb` is what was done with the one before, if there is one.
+    `notes` become warnings in the timeline; `verb` is `retry` or `resume` if the task continues another one.
     """
     insert_task(connection, task, trigger_key=trigger_key)
     if task.depends_on:
@@ -162,15 +162,15 @@ def log_submitted(submitted: SubmittedTask) -> None:
 
 
 def resolve_preferences(request: Request, settings: Settings) -> Preferences:
-    """Pure: what is decided without the repository's own file, which only a runner can see."""
+    """Pure: resolve the preferences without the repository's own file, which only a runner can read."""
     for field, agent in (("agent", request.agent), ("defaultAgent", request.default_agent)):
         if agent is not None and not is_agent(agent):
             raise UnknownAgent(field=field, agent=agent, known=AGENTS_KNOWN)
     if request.repository is not None:
-        repository_url(request.repository)  # refuses it under the name of its field
+        repository_url(request.repository)  # raises an error that names the field
     mode = request.mode
     if mode is None and request.repository is not None and request.working_directory is None:
-        mode = Mode.WORKTREE  # where else
+        mode = Mode.WORKTREE  # there is no directory to work in
     requested = (
         (Field.AGENT, request.agent),
         (Field.MODEL, request.model),
@@ -185,7 +185,7 @@ def resolve_preferences(request: Request, settings: Settings) -> Preferences:
 
 
 def _default_agents(request: Request, settings: Settings) -> tuple[tuple[Source, str], ...]:
-    """Pure: the words of an issue, which anybody may have written, never become commands by a default."""
+    """Pure: a default never selects the shell for an issue, because anyone may have written its text."""
     relays = None if settings.default_agent == DEFAULTS[Field.AGENT] else settings.default_agent
     agents = ((Source.RELAY, relays), (Source.CALLER, request.default_agent))
     refused = AgentName.SHELL if request.issue is not None else None
@@ -193,7 +193,7 @@ def _default_agents(request: Request, settings: Settings) -> tuple[tuple[Source,
 
 
 def _check_shell_options(request: Request, preferences: Preferences) -> None:
-    """What holds an agent back would be passed over by a command; whoever asks for it must not believe in it."""
+    """Refuse limits that a shell command would ignore, so that the caller does not rely on them."""
     if preferences.agent != AgentName.SHELL:
         return
     options = {
@@ -202,16 +202,16 @@ def _check_shell_options(request: Request, preferences: Preferences) -> None:
         f"a limit of {request.max_budget_usd} USD": request.max_budget_usd,
     }
     asked = [option for option, value in options.items() if value is not None]
-    problems = [f"{option} cannot be had: nothing holds a shell command to it" for option in asked]
+    problems = [f"{option} is not supported for shell tasks" for option in asked]
     if problems:
         raise PreferenceConflict(problems)
 
 
-@lru_cache(maxsize=256)  # tasks come in crowds, and most of a crowd want the same
+@lru_cache(maxsize=256)  # tasks often arrive in bursts with the same preferences
 def resolve_layers(
     requested: tuple[tuple[Field, str | None], ...], labels: tuple[str, ...], agents: tuple[tuple[Source, str], ...]
 ) -> Preferences:
-    """`agents` are the standing ones, the weakest first."""
+    """`agents` are the default agents, weakest first."""
     asked = PreferenceLayer(
         source=Source.REQUEST, values={field: value for field, value in requested if value is not None}
     )
@@ -220,7 +220,7 @@ def resolve_layers(
 
 
 def build_task(request: Request, preferences: Preferences, settings: Settings, now: datetime) -> Task:
-    """Pure: the task that this request makes, or the reason why it makes none."""
+    """Pure: build the task that this request describes, or raise the reason to refuse it."""
     check_text(request)
     task_id = new_task_id()
     return Task(
@@ -257,11 +257,11 @@ def build_task(request: Request, preferences: Preferences, settings: Settings, n
 
 def check_text(request: Request) -> None:
     if not request.prompt.strip().strip(INVISIBLE).strip():
-        raise InvalidField(field="prompt", why="is empty; say what is to be done")
+        raise InvalidField(field="prompt", why="is empty; describe the work to do")
     if len(request.prompt) > PROMPT_MAX:
         raise InvalidField(field="prompt", why=f"has {len(request.prompt):,} characters; the limit is {PROMPT_MAX:,}")
     if "\x00" in request.prompt:
-        raise InvalidField(field="prompt", why="holds a NUL character, which no program can be given")
+        raise InvalidField(field="prompt", why="contains a NUL character, which cannot be passed to a program")
     titles = {"title": request.title, "issue.title": request.issue.title if request.issue else None}
     for field, title in titles.items():
         if title is not None and (CONTROL.search(title) or not title.strip().strip(INVISIBLE).strip()):
@@ -269,27 +269,27 @@ def check_text(request: Request) -> None:
 
 
 def resolve_machine(request: Request, preferences: Preferences) -> str:
-    """The machine whose runners may have it: that of the directory, or any one for a repository."""
+    """Return the machine whose runners may claim the task: that of its directory, or any machine for a repository."""
     directory, repository = request.working_directory, preferences.repository
     if directory is None and repository is None:
         raise InvalidField(
-            field="workingDirectory", why="is missing: name a directory and its machine, or a repository"
+            field="workingDirectory", why="is missing; give a directory and its machine, or a repository"
         )
     if directory is not None and not directory.startswith("/"):
         raise InvalidField(field="workingDirectory", why="must be an absolute path")
     if directory is not None and repository is not None:
-        raise InvalidField(field="repository", why="cannot be given beside workingDirectory: say one of them")
+        raise InvalidField(field="repository", why="cannot be combined with workingDirectory; use one of them")
     if preferences.mode is Mode.IN_PLACE:
         _check_in_place(preferences)
     if preferences.base is not None and (problem := branch_problem(preferences.base)):
         raise InvalidField(field="base", why=problem)
     is_path = directory is not None or (repository is not None and repository_url(repository).startswith("/"))
     if is_path and request.machine is None:
-        raise InvalidField(field="machine", why="is missing: whose directory is meant?")
+        raise InvalidField(field="machine", why="is missing; name the machine that has the directory")
     return request.machine or ANY_MACHINE
 
 
 def _check_in_place(preferences: Preferences) -> None:
     for field, value in (("repository", preferences.repository), ("base", preferences.base)):
         if value is not None:
-            raise InvalidField(field=field, why="is only of use in a fresh worktree: ask for worktree or pr")
+            raise InvalidField(field=field, why="applies only to a fresh worktree; use worktree or pr")

@@ -1,4 +1,4 @@
-"""The keeper: one small process per home that starts relay and runners, and starts them again when they die."""
+"""The keeper: one small process per home that starts the relay and runners, and restarts them when they die."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from delegate.log import configure
 
 log = logging.getLogger(__name__)
 
-TRIES_BEFORE_READY = 3  # a relay that dies this often without having been ready once will not get better
-LOCK_TIMEOUT = 20.0  # seconds for the relay of a killed keeper to stop and let go of the home
-KEEPER_EXIT_TIMEOUT = 3.0  # seconds for a living keeper that has stopped everything to be gone
-CHECK_INTERVAL = 5.0  # seconds between looks for orphans that no signal announced, and at the size of the logs
+TRIES_BEFORE_READY = 3  # a relay that dies this often before it was ever ready will not recover
+LOCK_TIMEOUT = 20.0  # seconds for the relay of a killed keeper to stop and release the home
+KEEPER_EXIT_TIMEOUT = 3.0  # seconds for a live keeper that has stopped everything to exit
+CHECK_INTERVAL = 5.0  # seconds between checks for orphans that no signal announced, and of the log sizes
 STOP_MARGIN = 15.0  # seconds beyond the agents' grace after which a runner that must stop is killed
 RELAY_STOP_TIMEOUT = 15.0
 PRIVATE_UMASK = 0o077  # the umask of a relay
-BACKLOG = 1024  # callers that may wait while the relay restarts
+BACKLOG = 1024  # connections that may wait while the relay restarts
 Report = Callable[[dict[str, Any]], None]  # Any: one line of JSON
 
 
 def relay_not_ready(paths: Home, why: str) -> RelayUnreachable:
-    return RelayUnreachable(url=paths.root, why=why, advice=f"look into {paths.logs}")
+    return RelayUnreachable(url=paths.root, why=why, advice=f"see the logs in {paths.logs}")
 
 
 def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> int:
-    """Be the keeper of a home until told to stop; the answer is the exit code."""
+    """Run as the keeper of a home until asked to stop; returns the exit code."""
     count = parse_runner_count(runners, settings)
     paths = Home(settings.home)
     other = home_files.lock_holder(paths.keeper_lock)
@@ -60,7 +60,7 @@ def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> in
 
 
 def _listen(paths: Home) -> socket.socket:
-    """The keeper's own socket outlives its relays: while one restarts, callers wait instead of being refused."""
+    """Open the keeper's own socket, which outlives its relays: during a restart, clients wait and are not refused."""
     earlier = home_files.read_address(paths)
     paths.address.unlink(missing_ok=True)
     for port in [earlier.port, 0] if earlier else [0]:
@@ -92,11 +92,11 @@ class Keeper:
         self._early_deaths = 0
         self._relay_output = b""
         self._exit_code = 0
-        self._stop_requests = 0  # how often somebody asked for the end: once drains, twice stops now
+        self._stop_requests = 0  # one request drains, two stop now
         self._kill_at = float("inf")
         self._orphans = Orphans()
         self._next_check_at = 0.0
-        self._address: home_files.Address | None = None  # as clients should find it
+        self._address: home_files.Address | None = None  # as it should be in the file
 
     def run(self) -> int:
         wake = self._install_signals()
@@ -126,12 +126,12 @@ class Keeper:
             self._restore_address()
 
     def _restore_address(self) -> None:
-        """Without it nobody finds a relay that is up."""
+        """Rewrite a damaged or missing address file: without it clients cannot find the relay."""
         if self._address is None or home_files.read_address(self._home) == self._address:
             return
         if home_files.is_same_file(self._lock, self._home.keeper_lock):
-            log.warning("address damaged or gone: writing it anew")
-            with suppress(DelegateError):  # the next look tries again
+            log.warning("address file damaged or missing: writing it again")
+            with suppress(DelegateError):  # the next check tries again
                 home_files.write_private(self._home.address, self._address.as_json())
 
     def _is_finished(self) -> bool:
@@ -142,7 +142,7 @@ class Keeper:
         return [self._relay, *self._scaling.children]
 
     def _install_signals(self) -> int:
-        """Signals wake the loop through a pipe; nothing happens inside a handler but counting."""
+        """Signals wake the loop through a pipe; the handlers only count."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
@@ -202,7 +202,7 @@ class Keeper:
             home_files.write_private(self._home.address, address.as_json())
         except DelegateError as error:
             log.warning("address not written", extra={"why": error.message})
-            if not self._ready_once:  # later there is one already, with the same url
+            if not self._ready_once:  # later the file exists already, with the same URL
                 self._give_up(error.exit_code, error.report())
                 return
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
@@ -226,7 +226,7 @@ class Keeper:
         self._end_orphans()
 
     def _read_last_output(self, child: Child) -> None:
-        """What the relay said just before it ended is still in the pipe."""
+        """Read what the relay wrote just before it ended from the pipe."""
         assert child.process is not None
         if child.process.stdin is not None:
             with suppress(BrokenPipeError):
@@ -282,12 +282,12 @@ class Keeper:
             self._kill_at = time.monotonic() + 1.0
 
     def _end_orphans(self) -> bool:
-        """What a runner and its supervisor that were killed together leave falls to us; True: some may yet end."""
+        """End the processes left by a runner and a supervisor killed together; True while some may still end."""
         return self._orphans.end({child.process.pid for child in self._children() if child.process is not None})
 
 
 def parse_ready_line(output: bytes) -> dict[str, Any]:
-    """The one line a relay says: that it is ready, or why it cannot be."""
+    """Parse the one line a relay writes: that it is ready, or why it cannot run."""
     try:
         found = json.loads(output.partition(b"\n")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""How many more agents this machine can bear, decided from looks at it. No I/O: the keeper looks, tests simulate."""
+"""Decides from samples of the machine's load how many more agents it can handle. No I/O."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from enum import StrEnum
 
 from delegate.config.disk import format_bytes
 
-GUESS_MARGIN = 1.5  # an agent of a kind that nobody has seen may need this many times what the setting says
-OBSERVED_MARGIN = 1.2  # and one of a known kind this many times what most of them needed
+GUESS_MARGIN = 1.5  # an agent of an unknown kind may need this many times the configured memory
+OBSERVED_MARGIN = 1.2  # and one of a known kind this many times what most of that kind needed
 OBSERVED_QUANTILE = (
-    0.9  # what so many of a kind got by with is expected of the next; with fewer than ten it is the largest
+    0.9  # the quantile of a kind's peaks that is expected of the next one; with fewer than ten it is the largest
 )
-OBSERVED_ENOUGH = 3  # agents of a kind after which they are known; with each of them the guess counts less
-OBSERVED_KEPT = 32  # the last ones of a kind count; what was long ago says little about what comes
-RECENT_KINDS_MAX = 4  # the next one is taken to be of a kind of which one of so many was that began last
+OBSERVED_ENOUGH = 3  # agents after which a kind is known; with each of them the guess counts less
+OBSERVED_KEPT = 32  # agents of a kind to remember; older ones say little about the next
+RECENT_KINDS_MAX = 4  # the next agent is expected to be of the same kind as one of the last few
 YOUNG_AGE = (
-    6.0  # seconds in which an agent counts with all that the setting says: after small ones may come a large one
+    6.0  # seconds for which an agent counts with at least the configured memory, however small earlier ones were
 )
-STARTUP_TIME = 3.0  # seconds in which a program loads itself; how fast it grows then says nothing about later
+STARTUP_TIME = 3.0  # seconds in which a program loads; its growth in that time says nothing about later
 GROWTH_WINDOW = 10.0  # seconds over which growth is measured
-GROWTH_INTERVAL_MIN = 2.0  # seconds that two looks must be apart to tell growth from noise
-GROWTH_HORIZON = 60.0  # seconds for which what grows is taken to go on growing
-STABLE_AFTER = 8.0  # seconds of life after which an agent that does not grow has shown what it needs
-STABLE_GROWTH = 0.001  # a second, of what it has
-CPU_GUESS, CPU_MIN, CPU_MAX = 0.2, 0.05, 1.0  # cores of an agent: at first, and what may be learned
-CPU_LEARNING_RATE = 0.3  # the weight of the latest one
-CPU_WINDOW = 3.0  # seconds; the mean use over so long is looked at, and an agent shows in it bit by bit
-CPU_SLACK = 0.03  # of the machine; once it was too busy it must be so much less busy
+GROWTH_INTERVAL_MIN = 2.0  # seconds between two samples, at least, to tell growth from noise
+GROWTH_HORIZON = 60.0  # seconds for which growth is expected to continue
+STABLE_AFTER = 8.0  # seconds after which an agent that does not grow has shown what it needs
+STABLE_GROWTH = 0.001  # share of its memory per second
+CPU_GUESS, CPU_MIN, CPU_MAX = 0.2, 0.05, 1.0  # cores per agent: the first guess, and the limits of what is learned
+CPU_LEARNING_RATE = 0.3  # the weight of the latest agent
+CPU_WINDOW = 3.0  # seconds over which CPU use is averaged; a new agent shows in it gradually
+CPU_SLACK = 0.03  # of the machine; once too busy, it must get this much less busy
 MEMORY_SLACK = 0.1  # of what one more needs; the same for memory
-CPU_UNLIMITED = 1.0  # with this threshold CPU does not count
+CPU_UNLIMITED = 1.0  # with this threshold, CPU use is ignored
 
 
 class Resource(StrEnum):
@@ -52,12 +52,12 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at the machine, or at the part of it that we may use."""
+    """One measurement of the machine, or of the part of it that we may use."""
 
     cores: float
-    cpu: float  # the share of them in use, a mean over CPU_WINDOW
-    released_cores: float = 0.0  # cores of that mean that were used by agents which have ended since
-    available: int  # bytes of memory that can be had
+    cpu: float  # the share of cores in use, averaged over CPU_WINDOW
+    released_cores: float = 0.0  # the part of that average used by agents that have ended since
+    available: int  # bytes of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class AgentSnapshot:
     age: float
     used: int = 0
     growth: float = 0.0  # bytes a second
-    is_stable: bool = False  # what it needs has shown, and belongs to the experience
+    is_stable: bool = False  # what it needs is known and part of the history
 
     @property
     def predicted_memory(self) -> int:
@@ -83,21 +83,21 @@ class AgentSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageHistory:
-    """What agents needed: the last ones of each kind, the latest at the end."""
+    """What agents needed: the last ones of each kind, the latest last."""
 
     peaks: tuple[tuple[str, int], ...] = ()
     cpu: float = CPU_GUESS
-    recent_kinds: tuple[str, ...] = ()  # the kinds of those that began last
+    recent_kinds: tuple[str, ...] = ()  # the kinds of the agents started last
 
     def with_agent(self, kind: str, peak: int, cpu: float | None) -> UsageHistory:
-        """With one more; `cpu`, in cores, is None when its life was too short to tell."""
+        """Add an agent; `cpu`, in cores, is None when it ran too briefly to tell."""
         now = self.cpu if cpu is None else self.cpu + CPU_LEARNING_RATE * (cpu - self.cpu)
         others = [one for one in self.peaks if one[0] != kind]
         same_kind = [*(one for one in self.peaks if one[0] == kind), (kind, peak)][-OBSERVED_KEPT:]
         return replace(self, peaks=(*others, *same_kind), cpu=min(max(now, CPU_MIN), CPU_MAX))
 
     def with_corrected_peak(self, kind: str, before: int, peak: int) -> UsageHistory:
-        """One that was learned with `before` has needed more since."""
+        """Correct an agent that was recorded with `before` and has needed more since."""
         if (kind, before) not in self.peaks:
             return self
         at = self.peaks.index((kind, before))
@@ -115,11 +115,11 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How many more may begin now, and what keeps it from being more."""
+    """How many more agents may start now, and what prevents more."""
 
     count: int
     shortage: Shortage | None = None
-    short_resources: frozenset[Resource] = frozenset()  # what there is not even enough of for one more
+    short_resources: frozenset[Resource] = frozenset()  # too little for even one more
 
 
 def compute_capacity(
@@ -129,14 +129,14 @@ def compute_capacity(
     history: UsageHistory,
     previous: Capacity | None = None,
 ) -> Capacity:
-    """Pure. `before` is the room of the last look: what was short then must have recovered a little."""
+    """Pure. A resource that was short in `previous` must have recovered a little."""
     was_short = previous.short_resources if previous else frozenset()
     by_memory, memory_lack = _memory_capacity(sample, agents, limits, history, was_short=Resource.MEMORY in was_short)
     by_cpu, cpu_lack = _cpu_capacity(sample, agents, limits, history, was_short=Resource.CPU in was_short)
     by_ceiling = math.inf if limits.ceiling is None else limits.ceiling - len(agents)
     by_resources = min(by_memory, by_cpu)
     if not agents:
-        by_resources = max(by_resources, 1)  # or a small or busy machine would be locked out for ever
+        by_resources = max(by_resources, 1)  # otherwise a small or busy machine would never run any
     short = {Resource.MEMORY: by_memory, Resource.CPU: by_cpu}
     return Capacity(
         count=int(max(0, min(by_resources, by_ceiling))),
@@ -169,8 +169,8 @@ def _cpu_capacity(
     count = math.ceil((threshold * sample.cores - used) / history.cpu)
     recovery_text = f"they must fall below {threshold:.0%} before the next one starts, " if was_short else ""
     why = (
-        f"{min(used / sample.cores, 1.0):.0%} of {sample.cores:g} cores are in use, or promised to agents that have "
-        f"just begun, one more is expected to take {history.cpu / sample.cores:.0%}, {recovery_text}"
+        f"{min(used / sample.cores, 1.0):.0%} of {sample.cores:g} cores are in use or reserved for agents that have "
+        f"just started, one more is expected to take {history.cpu / sample.cores:.0%}, {recovery_text}"
         f"and the threshold is {limits.cpu_threshold:.0%}"
     )
     is_metered = limits.cpu_threshold < CPU_UNLIMITED
@@ -178,7 +178,7 @@ def _cpu_capacity(
 
 
 def expected_memory(kind: str, agents: Iterable[AgentSnapshot], limits: PoolLimits, history: UsageHistory) -> int:
-    """Bytes that an agent of this kind comes to need, as far as anybody can tell."""
+    """The bytes that an agent of this kind is expected to need."""
     seen = sorted(peak for name, peak in history.peaks if name == kind)
     guess = GUESS_MARGIN * limits.agent_memory * max(0.0, 1 - len(seen) / OBSERVED_ENOUGH)
     usual = OBSERVED_MARGIN * seen[math.ceil(OBSERVED_QUANTILE * len(seen)) - 1] if seen else 0
@@ -187,7 +187,7 @@ def expected_memory(kind: str, agents: Iterable[AgentSnapshot], limits: PoolLimi
 
 
 def expected_memory_of_next(agents: Sequence[AgentSnapshot], limits: PoolLimits, history: UsageHistory) -> int:
-    """Of the next one, whose kind is not known: as much as the largest kind of late."""
+    """The kind of the next agent is unknown: expect the largest of the recent kinds."""
     expected = [expected_memory(kind, agents, limits, history) for kind in set(history.recent_kinds) or {""}]
     return _cap(max(limits.agent_memory, *expected), limits)
 
@@ -206,16 +206,16 @@ def _cap(size: int, limits: PoolLimits) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RunningAgent:
-    """An agent that runs, and what was seen of it."""
+    """A running agent and its measurements."""
 
     kind: str
     started_at: float
-    samples: deque[tuple[float, int]] = field(default_factory=deque)  # of the last seconds, those of its start apart
+    samples: deque[tuple[float, int]] = field(default_factory=deque)  # of the last seconds, without those of its start
     used: int = 0
     peak: int = 0
     cpu_seconds: float = 0.0
     has_sample: bool = False
-    learned_peak: int | None = None  # the peak that the experience has
+    learned_peak: int | None = None  # the peak in the history
 
     def add_sample(self, usage: Load, now: float) -> None:
         self.has_sample = True
@@ -246,14 +246,14 @@ class RunningAgent:
 
 
 class Pool:
-    """The agents of one machine as they come and go, and what their like is expected to need."""
+    """The agents of one machine, and what agents like them are expected to need."""
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
         self._agents: dict[str, RunningAgent] = {}
         self._history = UsageHistory()
         self._sample: Sample | None = None
-        self._ended: deque[tuple[float, float]] = deque()  # when, and how many cores it had used
+        self._ended: deque[tuple[float, float]] = deque()  # end time, and cores used
         self._previous: Capacity | None = None
 
     @property
@@ -266,7 +266,7 @@ class Pool:
 
     def record_end(self, name: str, now: float) -> None:
         running = self._agents.pop(name, None)
-        if running is not None and running.has_sample:  # one that nobody saw teaches nothing
+        if running is not None and running.has_sample:  # without a sample there is nothing to learn
             self._learn(running, now)
             self._ended.append((now, running.cores(now) or 0.0))
 
@@ -279,7 +279,7 @@ class Pool:
                     self._learn(running, now)
 
     def _learn(self, running: RunningAgent, now: float) -> None:
-        """Each one once, whenever it has shown what it needs; later it can only correct that."""
+        """Record an agent once, when it has shown what it needs; later calls only correct its peak."""
         if running.learned_peak is None:
             self._history = self._history.with_agent(running.kind, running.peak, running.cores(now))
         elif running.peak > running.learned_peak:
@@ -287,7 +287,7 @@ class Pool:
         running.learned_peak = running.peak
 
     def capacity(self, now: float) -> Capacity:
-        """As of the last look; who began since then counts with all that is expected of him."""
+        """As of the last sample; an agent started since then counts with all its expected needs."""
         if self._sample is None:
             return Capacity(count=0)
         agents = [running.snapshot(now) for running in self._agents.values()]

@@ -1,4 +1,4 @@
-"""The processes that the keeper has started: one relay and a number of runners."""
+"""The keeper's child processes: one relay and a number of runners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from delegate.runner.keeper_protocol import RunnerCommand, encode_line
 log = logging.getLogger(__name__)
 
 RESTART_DELAY_MIN, RESTART_DELAY_MAX = 0.1, 5.0  # seconds before a child that died is started again
-HEALTHY_AFTER = 10.0  # seconds of life after which a child's next death counts as its first
+HEALTHY_AFTER = 10.0  # seconds after which a child's next death counts as its first
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class Child:
             self.process.send_signal(number)
 
     def close_input(self) -> None:
-        """The end of its input: it must stop now, and hand back what it holds."""
+        """Tell the child to stop now and hand back what it holds, by closing its input."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -51,24 +51,24 @@ class Child:
 
 @dataclass(kw_only=True, eq=False)
 class RunnerChild(Child):
-    """A runner says over `reports` when it has a task and when it has none; until it has spoken it is starting."""
+    """A runner, which reports over `reports` whether it has a task; it is starting until its first report."""
 
     slot: int
     reports: int | None = None
     unread: bytes = b""
     is_ready: bool = False
-    is_in_trouble: bool = False  # it said so, or died before it was ready
+    is_in_trouble: bool = False  # it reported so, or died before it was ready
     attempt: str | None = None
     idle_since: float = 0.0
-    last_command: bytes | None = None  # the last one it was given
+    last_command: bytes | None = None  # the last one that was sent
 
     @property
     def is_open(self) -> bool:
         return self.last_command == OPEN_COMMAND
 
     def send_command(self, command: bytes) -> None:
-        """Once: a runner keeps to what it was told. One that does not read must not stop the keeper: what finds no
-        place in its pipe is dropped, and said as it stands then with the next tick."""
+        """Send a command unless it was the last one sent. A runner that does not read must not block the keeper: what
+        does not fit into its pipe is dropped, and the next tick sends the command that applies then."""
         if (
             self.process is None
             or self.process.stdin is None
@@ -79,7 +79,7 @@ class RunnerChild(Child):
         pipe = self.process.stdin.fileno()
         os.set_blocking(pipe, False)
         with suppress(BlockingIOError, BrokenPipeError):  # the latter: it has just died
-            os.write(pipe, command)  # so short that it goes as a whole or not at all
+            os.write(pipe, command)  # short enough to be written as a whole or not at all
             self.last_command = command
 
     def handle_exit(self, now: float) -> None:
@@ -96,7 +96,7 @@ def hold_command(why: str) -> bytes:
 
 
 def child_environment(paths: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's own, but everything of this home speaks to its relay with its token, whoever started it."""
+    """The user's environment, except that every process of this home uses its relay and its token."""
     elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
     kept = {name: value for name, value in environ.items() if name not in elsewhere}
     return {**kept, "DELEGATE_HOME": str(paths.root)}
@@ -104,16 +104,16 @@ def child_environment(paths: Home, environ: Mapping[str, str]) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """How a child is started, beyond what all of them share."""
+    """How to start a child, beyond what all children share."""
 
-    arguments: tuple[str, ...] = ()  # for this one time
+    arguments: tuple[str, ...] = ()  # for this start only
     pass_fds: tuple[int, ...] = ()
-    captures_output: bool = False  # what it writes is for us, and not for its log
-    umask: int = -1  # the user's own
+    captures_output: bool = False  # its output goes to the keeper, not to its log
+    umask: int = -1  # inherited
 
 
 def start_child(child: Child, paths: Home, options: StartOptions, now: float) -> None:
-    """One that cannot be started counts as died."""
+    """Start a child; a failed start counts as its death."""
     child.started_at = now
     errors = _log_of(child, paths)
     try:
@@ -123,7 +123,7 @@ def start_child(child: Child, paths: Home, options: StartOptions, now: float) ->
             stdout=subprocess.PIPE if options.captures_output else errors,
             stderr=errors,
             pass_fds=options.pass_fds,
-            start_new_session=True,  # a Ctrl-C in the terminal is the keeper's to handle
+            start_new_session=True,  # only the keeper handles Ctrl-C in the terminal
             umask=options.umask,
             cwd=paths.root,
             env=child_environment(paths, os.environ),
@@ -140,6 +140,6 @@ def start_child(child: Child, paths: Home, options: StartOptions, now: float) ->
 def _log_of(child: Child, paths: Home) -> int:
     try:
         return open_log(paths, child.name)
-    except DelegateError as error:  # a full disk must not keep the relay from coming back
-        log.warning("no log", extra={"child": child.name, "why": error.message})
+    except DelegateError as error:  # a full disk must not prevent the relay's restart
+        log.warning("log not opened", extra={"child": child.name, "why": error.message})
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The log files of the processes that the keeper starts: appended to, and never too long."""
+"""Opens and rotates the log files of the processes that the keeper starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPY_SIZE = 1024 * 1024
 
 
 def open_log(paths: Home, name: str) -> int:
-    """A log file to append to; a large one is put aside first, and one old one is kept."""
+    """Open a log file for appending; a large one is renamed first, and one old file is kept."""
     home_files.make_directory(paths.logs)
     path = paths.logs / f"{name}.log"
     try:
@@ -30,7 +30,7 @@ def open_log(paths: Home, name: str) -> int:
 
 
 def rotate_logs(paths: Home) -> None:
-    """Put aside what has grown too long while it is written to: writers append, so they go on at the new end."""
+    """Rotate logs that have grown too long while open: writers append, so they continue at the new end."""
     for path in paths.logs.glob("*.log"):
         try:
             if path.stat().st_size <= LOG_MAX or path.name.endswith(OLD_LOG):
@@ -46,7 +46,7 @@ def rotate_logs(paths: Home) -> None:
 
 
 def _copy_end(path: Path, copy: Path) -> None:
-    """The last LOG_MAX bytes: a child may write faster than we look."""
+    """Copy the last LOG_MAX bytes: a child may write more than that between two checks."""
     descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, home_files.PRIVATE_FILE)
     with path.open("rb") as source, os.fdopen(descriptor, "wb") as target:
         source.seek(max(0, path.stat().st_size - LOG_MAX))

@@ -1,4 +1,4 @@
-"""One look at the machine after the other: how busy it is, how much memory can be had, and what agents use of it."""
+"""Measures the machine: how busy it is, how much memory is available, and what agents use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from delegate.runner.process.supervisor import IS_LINUX
 
 PROC = Path("/proc")
 IDLE_COLUMNS = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
-GUEST_COLUMNS = 8  # what stands there and further is counted in the columns before
+GUEST_COLUMNS = 8  # this column and those after it are included in earlier ones
 KIB = 1024
 
 
 class CpuTimes(NamedTuple):
-    busy: float  # core-seconds, since some moment
+    busy: float  # core-seconds, since some point in time
     total: float
 
 
 class CpuReading(NamedTuple):
     at: float
     times: CpuTimes
-    of_group: float  # core-seconds used inside the group that limits us, if one does
+    of_group: float  # core-seconds used inside the cgroup that limits us, if any
 
 
 class MachineState:
-    """`forgiven` tells core-seconds that went into starting our own processes: that load does not last."""
+    """`startup_seconds` returns the core-seconds spent on starting our own processes: that load does not last."""
 
     def __init__(
         self, startup_seconds: Callable[[], float], proc: Path = PROC, groups: cgroups.Groups | None = None
@@ -42,7 +42,7 @@ class MachineState:
         self._counts: deque[CpuReading] = deque()
 
     def cores(self) -> float:
-        """How many we may use."""
+        """The number of cores that we may use."""
         own = len(own_cpus()) or os.cpu_count() or 1
         quota = cgroups.cpu_quota(self._groups)
         return min(float(own), quota[0]) if quota else float(own)
@@ -62,7 +62,7 @@ class MachineState:
             self._counts.popleft()
 
     def _cpu_share(self, cores: float) -> float:
-        """The larger of the machine's and our own group's."""
+        """The larger of the machine's and our own cgroup's."""
         first, last = self._counts[0], self._counts[-1]
         machine = (last.times.busy - first.times.busy) / max(last.times.total - first.times.total, 1e-9)
         own = (last.of_group - first.of_group) / max((last.at - first.at) * cores, 1e-9)
@@ -74,12 +74,12 @@ class MachineState:
 
 
 def own_cpus() -> set[int]:
-    """Those we may run on; none where the system cannot tell."""
+    """The CPUs we may run on; empty where the system cannot tell."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def cpu_times(proc: Path = PROC) -> CpuTimes:
-    """Of the CPUs that we may run on: what others do elsewhere neither hinders nor helps us."""
+    """The times of the CPUs that we may run on; the load of other CPUs does not affect us."""
     if not IS_LINUX:
         import psutil  # noqa: PLC0415  only systems without /proc need it
 
@@ -109,7 +109,7 @@ def available_memory(proc: Path = PROC) -> int:
 
 
 def measure_descendants(pid: int) -> Load | None:
-    """What the processes under this one use, and have used; None when nobody can tell."""
+    """What the descendants of this process use and have used; None if it cannot be measured."""
     if not IS_LINUX:
         return _measure_with_psutil(pid)
     try:
@@ -120,7 +120,7 @@ def measure_descendants(pid: int) -> Load | None:
 
 
 def descendants(pid: int) -> Iterable[int]:
-    """Asks only for our own: a table of all processes is dear on a machine that has thousands."""
+    """Read only our own processes: a table of all is expensive on a machine with thousands."""
     pending = [pid]
     while pending:
         parent = pending.pop()
@@ -145,7 +145,7 @@ def _children(pid: int, thread: str) -> list[int]:
 
 
 def _usage(pid: int) -> Load:
-    """Memory that is its own: what it shares with others, as programs are, would be counted many times."""
+    """Private memory only: shared memory, such as program code, would be counted many times."""
     try:
         _, resident, shared, *_ = (PROC / str(pid) / "statm").read_text().split()
     except OSError:  # it has ended
@@ -155,7 +155,7 @@ def _usage(pid: int) -> Load:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """By a process and by those of its children that it has reaped."""
+    """The CPU time of a process and of the children that it has reaped."""
     with suppress(OSError, ValueError, IndexError):
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")

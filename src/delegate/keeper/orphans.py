@@ -1,4 +1,4 @@
-"""What a runner and its supervisor that were killed together leave to the keeper: ended, if it is surely theirs."""
+"""Ends processes left by a runner and its supervisor that were killed together, if they are certainly ours."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from delegate.runner.process.supervisor import Process, Table
 
 log = logging.getLogger(__name__)
 
-SUPERVISOR_TIMEOUT = 5.0  # seconds for a supervisor without a runner to end its agent, which takes it milliseconds
-KILL_TIMEOUT = 5.0  # seconds; kills take milliseconds, and what stays longer hangs in the kernel
-OTHER_USER, STUCK = "it belongs to another user", "it was killed and does not end"
+SUPERVISOR_TIMEOUT = 5.0  # seconds for a supervisor without a runner to end its agent, which usually takes milliseconds
+KILL_TIMEOUT = 5.0  # seconds; a kill takes milliseconds, and a process that lives longer hangs in the kernel
+OTHER_USER, STUCK = "it belongs to another user", "it was killed but has not ended"
 INIT = 1  # its children may come from anywhere in the container
 
 
 class Orphans:
-    """Orphans of the keeper's descendants become its children (Linux). Only where nobody else can have left them is
-    every one known to be ours; next to strangers it must carry our mark, or have been seen under one of our children.
+    """Orphans of the keeper's descendants become its children (Linux). Without strangers, every orphan is ours; with
+    strangers, an orphan is ours only if it carries our mark or was seen below one of our children.
 
-    Strangers are children that were there before the keeper (`sleep 300 & exec delegate up --foreground`), and
-    whatever those leave behind; they are collected when they end, and otherwise left alone.
+    Strangers are children that existed before the keeper (`sleep 300 & exec delegate up --foreground`), and the
+    orphans they leave; the keeper reaps them when they end, and does not touch them otherwise.
     """
 
     def __init__(self) -> None:
@@ -37,17 +37,17 @@ class Orphans:
         self._strangers = _identities(supervisor.descendants(table, self._pid).values())
         self._may_have_strangers = self._pid == INIT or bool(self._strangers)
         self._ours: set[tuple[int, str]] = set()
-        self._supervisors: dict[tuple[int, str], float] = {}  # until when they may work
-        self._killed: dict[tuple[int, str], float] = {}  # until when they may take to end
+        self._supervisors: dict[tuple[int, str], float] = {}  # their deadlines to end by themselves
+        self._killed: dict[tuple[int, str], float] = {}  # their deadlines to end after the kill
         self._survivors: dict[tuple[int, str], SurvivingProcess] = {}
 
     @property
     def survivors(self) -> list[SurvivingProcess]:
-        """What lives and is out of reach, as of the last look."""
+        """The processes that could not be ended, as of the last check."""
         return list(self._survivors.values())
 
     def end(self, own: set[int]) -> bool:
-        """Kill what is ours and not in `own`, the children that the keeper has started; True while any may yet end."""
+        """Kill what is ours and not in `own`, the children the keeper has started; True while some may still end."""
         if not supervisor.IS_LINUX:
             return False
         table = supervisor.read_table()
@@ -71,7 +71,7 @@ class Orphans:
         return is_supervisor(process.pid) or attempt_of(process.pid) not in {None, os.environ.get(ATTEMPT_VARIABLE)}
 
     def _update_ownership(self, table: Table, own: set[int], roots: Iterable[Process], ours: Iterable[Process]) -> None:
-        """Remember by kin who is whose: after the next death its processes have lost their parents."""
+        """Remember the descendants of each process: when it dies, they lose their parent."""
         known = {process.pid for process in ours}
         strangers = [process for process in roots if process.pid not in known]
         self._ours = _identities(ours) | {
@@ -82,7 +82,7 @@ class Orphans:
             for process in strangers
             for identity in _identities(supervisor.descendants(table, process.pid).values())
         }
-        # What no stranger lives beside cannot be a stranger's: the next orphan must come from one of our children.
+        # Without a living stranger, the next orphan must come from one of our children.
         self._may_have_strangers = self._pid == INIT or bool(strangers)
 
     def _end_tree(self, table: Table, root: Process) -> bool:
@@ -97,7 +97,7 @@ class Orphans:
         return any(ending)
 
     def _kill(self, process: Process) -> bool:
-        """True while it may yet end; what does not, or may not be killed, must not hold the keeper for ever."""
+        """True while it may still end; a process that does not, or that we may not kill, must not block the keeper."""
         identity, now = (process.pid, process.start), time.monotonic()
         if not supervisor.send_signal(process, signal.SIGKILL):
             return self._record_survivor(process, OTHER_USER)

@@ -1,4 +1,4 @@
-"""Which runner processes the keeper starts, lets claim, holds back and sends home. Pure."""
+"""Decides which runners the keeper starts, lets claim, holds back and retires. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from delegate.keeper.capacity import Capacity
 
-BASE_MAX = 8  # processes that are always there, however many cores the machine has: each holds some 50 MB
-WARM_MIN = 5  # processes in all while there is work and room for more: starting one takes half a second of CPU
-SURGE = 3  # processes started together when none is left that waits: work seldom comes alone
-REPLACED_MAX = 2  # runners in trouble in whose place others are started; more of them, and others would fare no better
-RETIRE_AFTER = 300.0  # seconds without work after which a process beyond the base is sent home
+BASE_MAX = 8  # processes to keep at most, however many cores the machine has: each uses about 50 MB
+WARM_MIN = 5  # processes to keep during work, if there is capacity: starting one takes half a second of CPU
+SURGE = 3  # processes started together when no runner is idle: tasks often come in groups
+REPLACED_MAX = 2  # runners in trouble that are replaced; with more, replacements would fail as well
+RETIRE_AFTER = 300.0  # seconds without work after which a process beyond the base is retired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    base: int  # processes that are kept, whatever happens
-    warm: int  # processes that are kept while some of them work, if there is room for them
+    base: int  # processes that are always kept
+    warm: int  # processes that are kept while some are busy, if there is capacity
     maximum: int
 
     @classmethod
     def of(cls, *, cores: float, fixed: int | None, ceiling: int) -> FleetShape:
-        """`fixed` is a number that somebody asked for: all of them are kept."""
+        """`fixed` is a number that the user asked for: all of them are kept."""
         if fixed is not None:
             return cls(base=fixed, warm=fixed, maximum=fixed)
         base = min(max(1, int(cores)), BASE_MAX, ceiling)
@@ -34,7 +34,7 @@ class IdleRunner:
     """A runner without a task: it is starting, waits for one, or is held back."""
 
     slot: int
-    is_ready: bool  # it could claim at once
+    is_ready: bool  # it can claim now
     is_open: bool
     is_in_trouble: bool = False
     since: float
@@ -63,8 +63,8 @@ def plan(waiting: Sequence[IdleRunner], busy: int, capacity: Capacity, shape: Fl
 
 
 def _open_order(one: IdleRunner) -> tuple[bool, bool, bool, int]:
-    """Those that are open stay it first: breaking off a claim only to let another one ask helps nobody. But one in
-    trouble must not keep a place for which others wait."""
+    """Open runners come first: moving a claim from one idle runner to another gains nothing. But a runner in trouble
+    comes last, so that it does not keep others from claiming."""
     return one.is_in_trouble, not one.is_ready, not one.is_open, one.slot
 
 
@@ -79,17 +79,17 @@ def _start_count(waiting: Sequence[IdleRunner], busy: int, capacity: Capacity, s
         return shape.base - there
     starting = sum(not one.is_ready for one in waiting)
     if busy and starting == len(waiting):
-        # One is wanted even without room: it is quick when there is some, and until then it says what is lacking.
+        # Start one even without capacity: it is ready when there is some, and until then it reports what is short.
         wanted = max(1, min(capacity.count, max(SURGE, shape.base)))
         return max(0, wanted - starting)
-    # One after the other: nobody waits for these, and what works just now must not feel them.
+    # One at a time: no task waits for these, and they must not slow down running agents.
     return int(busy > 0 and starting == 0 and there < shape.warm and len(waiting) < capacity.count)
 
 
 def _slots_to_retire(waiting: Sequence[IdleRunner], busy: int, shape: FleetShape, now: float) -> frozenset[int]:
     wanted = shape.warm if busy else shape.base
     kept = max(wanted - busy, min(1, shape.maximum - busy))
-    # Not while it starts: it may be settling what an earlier life left.
+    # Not while it starts: it may be settling what its predecessor left.
     rested = [one for one in waiting if (one.is_ready or one.is_in_trouble) and now - one.since >= RETIRE_AFTER]
     surplus = max(0, len(waiting) - kept)
     first = sorted(rested, key=lambda one: (one.is_in_trouble, one.slot), reverse=True)

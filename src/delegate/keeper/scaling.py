@@ -1,4 +1,4 @@
-"""The runners of the keeper: as many as there is work for and the machine can bear."""
+"""Starts and retires the keeper's runners, according to the work and the machine's capacity."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from delegate.runner.keeper_protocol import RunnerStatus, decode_line
 
 log = logging.getLogger(__name__)
 
-SAMPLE_INTERVAL_BUSY, SAMPLE_INTERVAL_IDLE = 1.0, 5.0  # seconds between looks at the machine
+SAMPLE_INTERVAL_BUSY, SAMPLE_INTERVAL_IDLE = 1.0, 5.0  # seconds between samples of the machine
 SAMPLE_INTERVAL_MIN = 0.1
-HOLD_TEXT_INTERVAL = 10.0  # seconds; a runner that is held tells the relay why, so they must not change with every look
+HOLD_TEXT_INTERVAL = (
+    10.0  # seconds; a held runner reports its reason to the relay, so the text must not change with every sample
+)
 READ_SIZE = 65_536
-SETTLING_MAX = 2  # runners started together only to settle what their slots had left
+SETTLING_MAX = 2  # runners started together only to settle unfinished work of their slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerCount:
-    """How many runners somebody asked for, and how many tasks there may be at once; None: the machine decides."""
+    """The number of runners the user asked for, and the most tasks at once; None: the machine decides."""
 
     fixed: int | None
     ceiling: int | None
 
 
 def parse_runner_count(text: str | None, settings: Settings) -> RunnerCount:
-    """`text` is what was said at the start, and beats the setting."""
+    """`text` comes from the command line and overrides the setting."""
     if text is None:
         return RunnerCount(fixed=None, ceiling=settings.max_runners)
     try:
@@ -74,16 +76,16 @@ class RunnerScaler:
         self._held_since = datetime.now(UTC)
         self._hold_text_due_at = 0.0
         self._hold = b""
-        self._unsettled: list[int] = []  # slots; the first is the next
+        self._unsettled: list[int] = []  # slots, the next one first
 
     def begin(self, now: float) -> None:
-        """There is a relay to claim from: start what is always there, and what must settle an earlier life."""
+        """The relay is ready: start the base runners, and those that must settle unfinished work."""
         self._is_on = True
         self._unsettled = slots_with_leftovers(self._home)
         self._take_sample(now)
 
     def stop(self) -> None:
-        """Nobody is started, opened or held any more."""
+        """Start, open and hold no more runners."""
         self._is_on = False
 
     def next_due(self) -> float:
@@ -101,7 +103,7 @@ class RunnerScaler:
         self._apply(plan(waiting, self._pool.busy, capacity, self.shape, now), capacity, now)
 
     def _start_unsettled(self, now: float) -> None:
-        """Beyond what there is room for, but few at a time; who has settled goes home, unless there is need for him."""
+        """Ignores the capacity, but starts few at a time; a runner that has settled is retired unless it is needed."""
         taken = {child.slot for child in self.children}
         self._unsettled = [slot for slot in self._unsettled if slot not in taken]
         starting = sum(not child.is_ready and not child.is_in_trouble for child in self.children)
@@ -128,7 +130,7 @@ class RunnerScaler:
             elif child.slot in made.hold:
                 child.send_command(hold)
             elif child.slot in made.retire:
-                log.info("runner sent home", extra={"child": child.name})
+                log.info("runner retired", extra={"child": child.name})
                 child.wanted = False
                 child.send_signal(signal.SIGTERM)
         for _ in range(made.start):
@@ -136,7 +138,7 @@ class RunnerScaler:
             self._add(free, now, idle_since=now)
 
     def _hold_command(self, made: Plan, capacity: Capacity, now: float) -> bytes:
-        """With the figures of now and then, and the moment when it began."""
+        """The hold command with its reason, whose figures change only now and then."""
         lacking = (capacity.shortage.resource if capacity.shortage else Resource.NUMBER) if made.hold else None
         if lacking != self._held_for:
             self._held_for, self._held_since, self._hold_text_due_at = lacking, datetime.now(UTC), now
@@ -185,7 +187,7 @@ class RunnerScaler:
             case {RunnerStatus.TROUBLE: True}:
                 self._mark_failing(child, now)
             case _:
-                log.warning("runner not understood", extra={"child": child.name, "news": status})
+                log.warning("runner report not understood", extra={"child": child.name, "news": status})
         if now - self._last_sample_at >= SAMPLE_INTERVAL_MIN:
             self._next_sample_at = now
 
@@ -195,12 +197,12 @@ class RunnerScaler:
             self._startup_seconds += cpu_seconds_of(child.process.pid)
 
     def _mark_failing(self, child: RunnerChild, now: float) -> None:
-        if not child.is_in_trouble:  # it says so again whenever it has tried
+        if not child.is_in_trouble:  # it reports this after every failed try
             log.warning("runner in trouble", extra={"child": child.name})
             child.is_in_trouble, child.idle_since = True, now
 
     def handle_exit(self, child: RunnerChild, now: float) -> None:
-        """What it said last does not matter any more."""
+        """Stop reading its reports; what it reported last no longer matters."""
         if child.reports is not None:
             self._selector.unregister(child.reports)
             os.close(child.reports)
@@ -229,15 +231,14 @@ def _idle_runner(child: RunnerChild) -> IdleRunner:
 
 def hold_reason(capacity: Capacity, since: datetime) -> str:
     if capacity.shortage is None:
-        return "as many tasks run at once as may run on this machine"
-    return (
-        f"the machine lacks {capacity.shortage.resource} since {since:%Y-%m-%d %H:%M:%S} UTC: {capacity.shortage.why}"
-    )
+        return "the maximum number of tasks is already running on this machine"
+    short = capacity.shortage
+    return f"the machine has been short of {short.resource} since {since:%Y-%m-%d %H:%M:%S} UTC: {short.why}"
 
 
 def slots_with_leftovers(paths: Home) -> list[int]:
-    """Slots whose runner was at something when it ended; whoever has the slot next brings it to its end. A claim alone
-    is no sign of that, every runner that waits has one; should it have been answered, its lease runs out."""
+    """Slots whose runner ended with unfinished work, which the next runner of the slot settles. A claim alone does not
+    count, since every idle runner has one; if the relay granted it, its lease expires."""
     try:
         slots = [path for path in paths.runners.iterdir() if path.name.isascii() and path.name.isdigit()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Have the local relay up: ten commands at the same instant start one keeper, and all of them wait for it."""
+"""Starts the local relay: commands that run at the same time start one keeper, and all wait for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from delegate.keeper.logs import open_log
 
 ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 KEEPER = "delegate.keeper"
-READY_TIMEOUT = 60.0  # seconds for a relay to get ready, migrations included
+READY_TIMEOUT = 60.0  # seconds for a relay to become ready, including migrations
 
 
 def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]) -> bool:
-    """Have the local relay up, starting a keeper in the background if none runs; True when this call started it."""
+    """Start a keeper in the background unless one runs; True if this call started it."""
     paths = Home(settings.home)
     lock = home_files.acquire_lock(paths.start_lock, READY_TIMEOUT)
     if lock is None:
@@ -70,13 +70,13 @@ def _launch(paths: Home, runners: str | None, environ: Mapping[str, str]) -> dic
             child.terminate()
             child.wait()
         raise
-    child.returncode = 0  # it lives on; nobody here waits for it
+    child.returncode = 0  # it keeps running, and this process does not wait for it
     return report
 
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Signals wait: one between a child's birth and our knowing of it would leave the child behind."""
+    """Delay signals: one that arrives before the child's pid is known would leave the child behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
         yield
@@ -89,7 +89,7 @@ def _unblock_signals() -> None:
 
 
 def _read_report(descriptor: int, paths: Home) -> dict[str, Any]:
-    """The one line a keeper writes when its relay is ready, or when it cannot be."""
+    """Read the one line a keeper writes when its relay is ready or has failed."""
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         if not select.select([pipe], [], [], READY_TIMEOUT)[0]:
             raise keeper.relay_not_ready(paths, f"it was not ready after {READY_TIMEOUT:.0f} s")

@@ -1,4 +1,4 @@
-"""Wishes in an issue's labels and text: `delegate:claude-sonnet-4-5`, `executor/codex`, `delegate:effort=high`."""
+"""Parses preferences in an issue's labels and text, such as `executor/codex` or `delegate:effort=high`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ KEYS = {
     "mode": Field.MODE,
 }
 PREFIXED = re.compile(r"\s*(?:delegate|delego)\s*:(?P<body>.*)", re.I | re.S)
-# Without the prefix only the groups that are ours by agreement: `base/…` may be anybody's label.
+# Without the prefix, only the documented groups count: `base/…` may be another tool's label.
 GROUPED = re.compile(r"\s*(?P<key>executor|model|thinking|repo)\s*/(?P<value>.*)", re.I | re.S)
 KEYED = re.compile(r"(?P<key>[A-Za-z_-]+)\s*(?P<sign>[=/])(?P<value>.*)", re.S)
 TAG = re.compile(r"(?<![\w:/.@-])(?:delegate|delego):(?P<body>[A-Za-z0-9][^\s,;()<>{}\"'`|]*)", re.I)
-# Shown as an example, said by somebody else, or not shown at all: fenced and inline code, quotations, HTML comments.
+# Ignored: fenced and inline code (examples), quotations (another author), HTML comments (invisible).
 IGNORED_MARKUP = re.compile(
     r"^[ \t]*(?P<fence>```+|~~~+).*?(?:^[ \t]*(?P=fence)|\Z)|<!--.*?(?:-->|\Z)|^[ \t]*>.*?$|`[^`\n]+`", re.S | re.M
 )
@@ -35,12 +35,12 @@ PUNCTUATION = ".!?:*_~"
 
 
 def parse_labels(labels: Sequence[str]) -> tuple[PreferenceLayer, ...]:
-    """The wishes of an issue's labels; labels that are not about Delegate are passed over."""
+    """Parse the preferences in an issue's labels; other labels are ignored."""
     return tuple(layer for label in labels if (layer := parse_label(label)) is not None)
 
 
 def parse_label(label: str) -> PreferenceLayer | None:
-    """One label's wish, or its problem; None: it is somebody else's. An unknown name is taken for a model's."""
+    """Parse one label; None when it is not for Delegate. An unknown name counts as a model."""
     if prefixed := PREFIXED.fullmatch(label):
         return _parse_body(prefixed["body"].strip(), Source.LABEL, f"the label {excerpt(label)}", bare_is_model=True)
     if grouped := GROUPED.fullmatch(label):
@@ -51,14 +51,12 @@ def parse_label(label: str) -> PreferenceLayer | None:
 
 
 def parse_tags(text: str, source: Source) -> tuple[PreferenceLayer, ...]:
-    """The wishes in a description or a comment. A tag in code, in a quotation or in a hidden comment is only noted."""
+    """Parse the tags in a description or comment. One in code, a quotation or a hidden comment only makes a note."""
     visible_text = IGNORED_MARKUP.sub(lambda found: " " * len(found[0]), text)
     found = [_parse_body(body, source, _tag_in(body, source), bare_is_model=False) for body in _bodies(visible_text)]
     ignored = [body for part in IGNORED_MARKUP.finditer(text) for body in _bodies(part[0])]
     if ignored:
-        notes = [
-            f"{_tag_in(body, source)} stands in code, a quotation or a hidden comment: not followed" for body in ignored
-        ]
+        notes = [f"{_tag_in(body, source)} is in code, a quotation or a hidden comment: ignored" for body in ignored]
         found.append(PreferenceLayer(source=source, notes=tuple(dict.fromkeys(notes))))
     return tuple(found)
 
@@ -78,28 +76,28 @@ def _parse_body(body: str, source: Source, where: str, *, bare_is_model: bool) -
         return _layer_for_value(KEYS[keyed["key"].lower()], keyed["value"].strip(), source, where)
     if keyed and keyed["sign"] == "=":
         near = get_close_matches(keyed["key"].lower(), KEYS, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
-        return PreferenceLayer(source=source, problems=(f"{where} has no key that we know; {advice}",))
+        advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(KEYS)}"
+        return PreferenceLayer(source=source, problems=(f"{where} has an unknown key; {advice}",))
     return _parse_bare_name(body, source, where, bare_is_model=bare_is_model)
 
 
 def _layer_for_value(field: Field, value: str, source: Source, where: str) -> PreferenceLayer:
     if not value:
-        return PreferenceLayer(source=source, problems=(f"{where} names no {field}",))
+        return PreferenceLayer(source=source, problems=(f"{where} has no value for {field}",))
     return PreferenceLayer(source=source, values={field: value})
 
 
 def _parse_bare_name(body: str, source: Source, where: str, *, bare_is_model: bool) -> PreferenceLayer:
-    """A name alone: an agent, an effort, or else a model."""
+    """Parse a name without a key: an agent, an effort, or else a model."""
     name = body.lower()
     if not body:
-        return PreferenceLayer(source=source, problems=(f"{where} names nothing",))
+        return PreferenceLayer(source=source, problems=(f"{where} has no value",))
     if name in AGENT_SYNONYMS or is_agent(name) or is_agent(body):
         return PreferenceLayer(source=source, values={Field.AGENT: body})
     if name in EFFORTS:
         return PreferenceLayer(source=source, values={Field.EFFORT: body})
     if bare_is_model or family(body) is not None:
         return PreferenceLayer(source=source, values={Field.MODEL: body})
-    # In running text an unknown word is more likely a slip than a model.
+    # In running text an unknown word is more likely a typo than a model.
     advice = f"if {excerpt(body)} is a model, write delegate:model={excerpt(body)}"
-    return PreferenceLayer(source=source, problems=(f"{where} names no agent, effort or model that we know; {advice}",))
+    return PreferenceLayer(source=source, problems=(f"{where} is not a known agent, effort or model; {advice}",))

@@ -1,4 +1,4 @@
-"""How a repository is named in a request: our own grammar, narrower than git's. Pure."""
+"""Validates repository and branch names, with a grammar stricter than git's. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FORMS = "owner/name, https://host/owner/name.git, ssh://git@host/owner/name.git,
 
 
 def repository_url(text: str) -> str:
-    """The address that git is given for what a person wrote; a short `owner/name` is on GitHub."""
+    """Convert a user's repository name to a URL for git; a short `owner/name` is on GitHub."""
     if len(text) > LENGTH_MAX:
         raise InvalidField(field="repository", why=f"is longer than {LENGTH_MAX:,} characters")
     if WITH_LOGIN.match(text):
-        raise InvalidField(field="repository", why="holds a password; let git's credential helper keep it")
+        raise InvalidField(field="repository", why="contains a password; store it in git's credential helper instead")
     short = SHORT_NAME.fullmatch(text)
     if short and not _is_invalid_name(short["name"]):
         return f"https://github.com/{short['owner']}/{short['name'].removesuffix('.git')}.git"
@@ -46,12 +46,12 @@ def _is_invalid_name(name: str) -> bool:
 def _local_path(text: str) -> str:
     parts = text.split("/")
     if ".." in parts or not text.isprintable() or not text.strip("/"):
-        raise InvalidField(field="repository", why="must be the plain path of one repository on the runner's machine")
+        raise InvalidField(field="repository", why="must be the plain path of a repository on the runner's machine")
     return str(PurePosixPath(text))
 
 
 def repository_name(url: str) -> str:
-    """What people call it: the last two parts of an address, or a folder's name."""
+    """Return the display name: the last two parts of a URL, or a directory's name."""
     if url.startswith(("/", "file:")):
         return _last_parts(url, 1)
     return _last_parts(url.partition("://")[2].partition("/")[2] or url.rpartition(":")[2], 2)
@@ -67,20 +67,20 @@ def _last_parts(path: str, count: int) -> str:
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 BRANCH = re.compile(rf"{PART}(/{PART}){{0,9}}")
 LENGTH_MAX = 250
-GRAMMAR = f"must be a branch: parts as {PART}, joined by /"
+GRAMMAR = f"must be a branch name: parts like {PART}, separated by /"
 COMMIT = re.compile(r"[0-9a-fA-F]{40}([0-9a-fA-F]{24})?")
 
 
 def branch_problem(name: str) -> str | None:
-    """Why this is no name of a branch, in words that follow the name of a field."""
+    """Return why this is not a valid branch name, as text to follow the field's name."""
     if len(name) > LENGTH_MAX:
-        return f"{GRAMMAR}, at most {LENGTH_MAX} characters in all"
+        return f"{GRAMMAR}, at most {LENGTH_MAX} characters in total"
     if BRANCH.fullmatch(name) is None:
         return GRAMMAR
     if COMMIT.fullmatch(name):
-        return f"{GRAMMAR}; this is the name of a commit"
+        return f"{GRAMMAR}; this is a commit id"
     if name.startswith("refs/") or name == "HEAD":
-        return f"{GRAMMAR}; without refs/heads/, and not HEAD"
+        return f"{GRAMMAR}; leave out refs/heads/, and do not use HEAD"
     if ".." in name or any(part.endswith((".", ".lock")) for part in name.split("/")):
-        return f"{GRAMMAR}; without .. and with no . or .lock at the end of a part"
+        return f"{GRAMMAR}; it must not contain .., and no part may end with . or .lock"
     return None

@@ -1,4 +1,4 @@
-"""A repository's own file, `.delegate.toml`: every key, what it may be, and nothing else. Standard library only."""
+"""Parses and validates a repository's `.delegate.toml`. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.errors import BadRepoFile, excerpt
 from delegate.model import Field
 
 FILE_NAME = ".delegate.toml"
-SIZE_MAX = 64 * 1024  # bytes; nobody writes more by hand
+SIZE_MAX = 64 * 1024  # bytes; more than anyone writes by hand
 ENTRIES_MAX = 100
 ENTRY_MAX = 4_000  # characters of a command or a pattern
 PROMPT_ADDITION_MAX = 20_000
@@ -27,7 +27,7 @@ TOML_POSITION = re.compile(r"\s*\(at (?:line (?P<line>\d+), column \d+|end of do
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """How a key is read, what a person is told it may be, and a line of help."""
+    """How a key is parsed, its type as shown to users, and its help text."""
 
     read: Callable[[object], Any]  # Any: each key has its own type, checked by the field it fills
     kind: str
@@ -48,26 +48,26 @@ def read_line(value: object) -> str:
 def read_text(value: object) -> str:
     text = _require_text(value)
     if len(text) > PROMPT_ADDITION_MAX or "\x00" in text:
-        raise ValueError(f"must have at most {PROMPT_ADDITION_MAX:,} characters, without NUL")
+        raise ValueError(f"must have at most {PROMPT_ADDITION_MAX:,} characters and no NUL")
     return text
 
 
 def _require_text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"must be text in quotes, not {describe_value(value)}")
+        raise TypeError(f"must be a string in quotes, not {describe_value(value)}")
     return value
 
 
 def read_list(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f'must be a list of texts, as in ["…"], not {describe_value(value)}')
+        raise TypeError(f'must be a list of strings, as in ["…"], not {describe_value(value)}')
     if len(value) > ENTRIES_MAX:
         raise ValueError(f"must have at most {ENTRIES_MAX} entries")
     for number, entry in enumerate(value, start=1):
         if not isinstance(entry, str):
-            raise TypeError(f"must hold texts only, but entry {number} is {describe_value(entry)}")
+            raise TypeError(f"must contain only strings, but entry {number} is {describe_value(entry)}")
         if not entry.strip() or len(entry) > ENTRY_MAX or "\x00" in entry:
-            raise ValueError(f"entry {number} must have 1 to {ENTRY_MAX:,} characters, without NUL")
+            raise ValueError(f"entry {number} must have 1 to {ENTRY_MAX:,} characters and no NUL")
     return tuple(value)
 
 
@@ -91,8 +91,8 @@ def read_dollars(value: object) -> float:
 
 def read_duration(value: object) -> timedelta:
     text = value.strip() if isinstance(value, str) else ""
-    if not text or text.isdigit():  # without a unit nobody knows whether seconds or milliseconds are meant
-        raise ValueError(f'must be a duration with its unit, as in "90s", "30m" or "2h", not {describe_value(value)}')
+    if not text or text.isdigit():  # without a unit it could be seconds or milliseconds
+        raise ValueError(f'must be a duration with a unit, as in "90s", "30m" or "2h", not {describe_value(value)}')
     try:
         found = timedelta(milliseconds=parse_duration_ms(text))
     except (ValueError, OverflowError):
@@ -103,7 +103,7 @@ def read_duration(value: object) -> timedelta:
 
 
 def describe_value(value: object) -> str:
-    """A value as its writer sees it."""
+    """Return a value as it looks in the file."""
     match value:
         case str():
             return f'"{excerpt(value)}"'
@@ -121,29 +121,29 @@ class RepoFile:
     agent: str | None = key(
         default=None,
         read=read_line,
-        kind="text",
-        help="the agent that works here unless somebody asks for another: `claude`, …",
+        kind="string",
+        help="the agent for this repository unless a request names another: `claude`, …",
     )
     model: str | None = key(
-        default=None, read=read_line, kind="text", help="its model; the agent's own default if not set"
+        default=None, read=read_line, kind="string", help="the agent's model; the agent's own default if not set"
     )
     effort: str | None = key(
         default=None,
         read=read_line,
-        kind="text",
-        help="how long it thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`",
+        kind="string",
+        help="how long the agent thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`",
     )
     base: str | None = key(
         default=None,
         read=read_line,
-        kind="text",
+        kind="string",
         help="the branch that work starts from; the repository's default branch if not set",
     )
     setup: tuple[str, ...] = key(
         default=(),
         read=read_list,
-        kind="list of texts",
-        help="commands that make a fresh worktree ready, run before the agent",
+        kind="list of strings",
+        help="commands that prepare a fresh worktree, run before the agent",
     )
     setup_timeout: timedelta = key(
         default=timedelta(minutes=10),
@@ -154,8 +154,8 @@ class RepoFile:
     checks: tuple[str, ...] = key(
         default=(),
         read=read_list,
-        kind="list of texts",
-        help="commands that must end with exit code 0 before anything is pushed",
+        kind="list of strings",
+        help="commands that must exit with code 0 before anything is pushed",
     )
     check_timeout: timedelta = key(
         default=timedelta(minutes=10), read=read_duration, kind="duration", help="how long each check may take"
@@ -164,34 +164,34 @@ class RepoFile:
         default=2,
         read=read_turns,
         kind="number",
-        help="how often the agent is shown a red check and may mend it; 0 to 10",
+        help="how many times the agent may try to fix failing checks; 0 to 10",
     )
     carry: tuple[str, ...] = key(
         default=(),
         read=read_list,
-        kind="list of texts",
-        help="patterns of untracked files to copy from your checkout into the worktree, as in `.env`",
+        kind="list of strings",
+        help="patterns of untracked files to copy from your checkout into the worktree, such as `.env`",
     )
     draft: bool = key(default=False, read=read_bool, kind="true or false", help="open pull requests as drafts")
     protected: tuple[str, ...] = key(
         default=(),
         read=read_list,
-        kind="list of texts",
-        help="more paths whose change makes the pull request a draft with a warning",
+        kind="list of strings",
+        help="additional paths; a change to one makes the pull request a draft with a warning",
     )
     prompt: str = key(
-        default="", read=read_text, kind="text", help="what every agent should know about this repository"
+        default="", read=read_text, kind="string", help="what every agent should know about this repository"
     )
     budget_usd: float | None = key(
         default=None,
         read=read_dollars,
         kind="number",
-        help="US dollars that an attempt may cost, where the agent can tell",
+        help="US dollars that an attempt may cost, if the agent reports its cost",
     )
 
     @property
     def preferences(self) -> Mapping[Field, str]:
-        """What the file wishes for; the keys are named as the fields of the preferences are."""
+        """The preferences that the file sets."""
         named = {Field.AGENT: self.agent, Field.MODEL: self.model, Field.EFFORT: self.effort, Field.BASE: self.base}
         return {one: value for one, value in named.items() if value is not None}
 
@@ -200,12 +200,12 @@ KEYS: Mapping[str, Key] = {entry.name: entry.metadata["key"] for entry in fields
 
 
 def parse(text: str | bytes) -> RepoFile:
-    """Raises BadRepoFile, which names the key and, where it can be told, the line."""
+    """Parse the file. Raises BadRepoFile, which names the key and, if known, the line."""
     source = _decode(text)
     values = {}
     for name, value in _parse_toml(source).items():
         if name not in KEYS:
-            raise _bad(source, f"there is no key {excerpt(name)}; {_advice(name)}", name)
+            raise _bad(source, f"unknown key {excerpt(name)}; {_advice(name)}", name)
         try:
             values[name] = KEYS[name].read(value)
         except (TypeError, ValueError) as error:
@@ -229,15 +229,15 @@ def _parse_toml(source: str) -> dict[str, Any]:
         return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
         position = TOML_POSITION.search(str(error))
-        why = f"is not TOML: {TOML_POSITION.sub('', str(error))}"
+        why = f"is not valid TOML: {TOML_POSITION.sub('', str(error))}"
         raise _bad(source, why, line=int(position["line"]) if position and position["line"] else None) from None
-    except (ValueError, RecursionError):  # an integer of 5,000 digits, arrays in arrays in arrays
-        raise _bad(source, "holds a value that is too large or too deep") from None
+    except (ValueError, RecursionError):  # an integer of 5,000 digits, or deeply nested arrays
+        raise _bad(source, "contains a value that is too large or nested too deeply") from None
 
 
 def _advice(name: str) -> str:
     near = get_close_matches(name.lower().replace("-", "_"), KEYS, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
+    return f"did you mean {near[0]}?" if near else f"known keys: {', '.join(KEYS)}"
 
 
 def _bad(source: str, why: str, name: str | None = None, line: int | None = None) -> BadRepoFile:
@@ -247,7 +247,7 @@ def _bad(source: str, why: str, name: str | None = None, line: int | None = None
 
 
 def _line_of(source: str, name: str) -> int | None:
-    """The line that sets a key; None when it cannot be told, as when a text of several lines looks the same."""
+    """Return the line that sets a key; None when it is ambiguous, as when a multi-line string looks the same."""
     pattern = re.compile(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*[=.\]]")
     found = [number for number, line in enumerate(source.split("\n"), start=1) if pattern.match(line)]
     return found[0] if len(found) == 1 else None

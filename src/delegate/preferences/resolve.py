@@ -1,8 +1,8 @@
-"""Which agent works, with which model and effort, on what: one answer from many wishes, and who decided each part.
+"""Resolves preferences from many sources into one agent, model, effort, repository, base and mode.
 
-A later source wins. A wish that cannot be fulfilled is a problem, told before anything runs; only a standing default
-(of the relay, its caller, a project or a repository) gives way to what somebody asked for this very piece of work,
-and says so.
+A later source overrides an earlier one. A preference that cannot be met is a problem, reported before anything runs.
+Only a default (of the relay, the caller, a project or a repository) is dropped with a note when it conflicts with what
+the task itself asks for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NUMBER_WORDS = {2: "two", 3: "three", 4: "four"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceLayer:
-    """What one source wants; `problems` are sentences about what it said and nobody can understand."""
+    """The preferences from one source; `problems` are sentences about those that could not be parsed."""
 
     source: Source
     values: Mapping[Field, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Preferences:
     repository: str | None
     base: str | None
     mode: Mode
-    choices: tuple[Choice, ...]  # who decided each of them
-    notes: tuple[str, ...] = ()  # sentences about wishes that gave way to stronger ones
+    choices: tuple[Choice, ...]  # with the source of each
+    notes: tuple[str, ...] = ()  # sentences about overridden preferences
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Findings:
 
 
 def resolve(layers: Sequence[PreferenceLayer]) -> Preferences:
-    """Raises PreferenceConflict with every problem there is, not only with the first."""
+    """Resolve the layers. Raises PreferenceConflict with all problems, not only the first."""
     found = Findings()
     for layer in layers:
         found.problems += layer.problems
@@ -87,7 +87,7 @@ def resolve(layers: Sequence[PreferenceLayer]) -> Preferences:
 
 
 def apply_repository_file(choices: Sequence[Choice], repofile: RepoFile) -> Preferences:
-    """What was decided without the repository's file, with what the file says where nobody stronger has spoken."""
+    """Resolve again with the repository's file, which counts where no stronger source made the choice."""
     decided = [PreferenceLayer(source=choice.source, values={choice.field: choice.value}) for choice in choices]
     return resolve([*decided, PreferenceLayer(source=Source.REPOSITORY_FILE, values=repofile.preferences)])
 
@@ -110,11 +110,11 @@ def _refuse(problems: Sequence[str]) -> NoReturn:
     raise PreferenceConflict(tuple(dict.fromkeys(problems)))
 
 
-# The wishes for one field, the strongest first.
+# The candidates for one field, the strongest first.
 
 
 def _candidates(one: Field, layers: Sequence[PreferenceLayer], found: Findings) -> list[Choice]:
-    """The readable wishes; what is wrong with the strongest is a problem, what is weaker has lost anyway."""
+    """Parse all values for a field. An invalid one from the strongest source is a problem, from others a note."""
     requested = [(layer.source, layer.values[one]) for layer in layers if one in layer.values]
     if not requested:
         return []
@@ -128,7 +128,7 @@ def _candidates(one: Field, layers: Sequence[PreferenceLayer], found: Findings) 
             if source is strongest:
                 found.problems.append(message)
             else:
-                found.notes.append(f"{message}; {SOURCE_NAMES[strongest]} decides instead")
+                found.notes.append(f"{message}; {SOURCE_NAMES[strongest]} overrides it")
     winners = [candidate for candidate in candidates if candidate.source is strongest]
     if len(winners) > 1:
         found.problems.append(_describe_duplicates(one, strongest, winners))
@@ -142,17 +142,17 @@ def _candidates(one: Field, layers: Sequence[PreferenceLayer], found: Findings) 
 
 
 def _is_worth_a_note(loser: Choice, winner: Choice) -> bool:
-    """That a default is overruled is what a default is for."""
+    """Whether to report an override: overriding a default is normal."""
     return loser.source not in DEFAULT_SOURCES and loser.source is not winner.source and loser.value != winner.value
 
 
 def _describe_override(loser: Choice, winner: Choice) -> str:
-    lost, won = (f"{_describe_choice(one)} of {SOURCE_NAMES[one.source]}" for one in (loser, winner))
-    return f"{lost} gives way to {won}"
+    lost, won = (f"{_describe_choice(one)} from {SOURCE_NAMES[one.source]}" for one in (loser, winner))
+    return f"{lost} is overridden by {won}"
 
 
 def _source_prefix(source: Source) -> str:
-    """Whoever asks for a piece of work does not see the defaults that join in."""
+    """Name the source if it is a default: the caller does not see those."""
     return f"{SOURCE_NAMES[source]}: " if source in DEFAULT_SOURCES else ""
 
 
@@ -161,8 +161,8 @@ def _describe_duplicates(one: Field, source: Source, candidates: Sequence[Choice
     count = NUMBER_WORDS.get(len(candidates), str(len(candidates)))
     values = " and ".join(excerpt(short_model_name(candidate.value)) for candidate in candidates)
     if source is Source.LABEL:
-        return f"{count} {LABEL_KEYS.get(one, one)} labels: {values}; leave one of them"
-    return f"{SOURCE_NAMES[source]} names {count} of one kind ({one}): {values}; leave one of them"
+        return f"{count} {LABEL_KEYS.get(one, one)} labels: {values}; keep one of them"
+    return f"{SOURCE_NAMES[source]} names {count} values for {one}: {values}; keep one of them"
 
 
 def _describe_choice(choice: Choice) -> str:
@@ -173,19 +173,19 @@ def _describe_choice(choice: Choice) -> str:
 
 
 def _choose_agent_and_model(agent: Choice, models: Sequence[Choice], found: Findings) -> dict[Field, Choice]:
-    """A model of a known family brings its agent; a default of another family gives way to an agent that was asked."""
+    """A model of a known family selects its agent; a requested agent drops a default model of another family."""
     for model in models:
         maker = family(model.value)
         is_stronger = RANK[model.source] > RANK[agent.source]
         if maker is not None and is_stronger and agent.source in DEFAULT_SOURCES:
             if agent.source is not Source.DEFAULT and agent.value != maker:
-                found.notes.append(f"{_describe_override(agent, model)}, which is of {maker}")
+                found.notes.append(f"{_describe_override(agent, model)}, a {maker} model")
             return {Field.AGENT: Choice(field=Field.AGENT, value=maker, source=model.source), Field.MODEL: model}
         if _can_run(agent.value, maker):
             return {Field.AGENT: agent, Field.MODEL: model}
         if model.source in DEFAULT_SOURCES and RANK[model.source] < RANK[agent.source]:
             found.notes.append(
-                f"{_describe_choice(model)} of {SOURCE_NAMES[model.source]} is not used with {agent.value}"
+                f"{_describe_choice(model)} from {SOURCE_NAMES[model.source]} is not used with {agent.value}"
             )
             continue
         found.problems.append(_describe_mismatch(agent, model))
@@ -194,7 +194,7 @@ def _choose_agent_and_model(agent: Choice, models: Sequence[Choice], found: Find
 
 
 def _can_run(agent: str, maker: AgentName | None) -> bool:
-    """Whether an agent may be given a model of this family; what is behind ACP, or unknown, only it can tell."""
+    """Whether an agent can run a model of this family; ACP agents and unknown models are not checked."""
     if agent == AgentName.SHELL:
         return False
     return maker is None or agent == maker or agent not in AGENT_TITLES
@@ -202,11 +202,11 @@ def _can_run(agent: str, maker: AgentName | None) -> bool:
 
 def _describe_mismatch(agent: Choice, model: Choice) -> str:
     if agent.value == AgentName.SHELL:
-        return f"{_describe_choice(model)} cannot be used: a shell command has no model"
+        return f"{_describe_choice(model)} is not supported for shell tasks"
     sentence = f"{_describe_choice(model)} is not a {AGENT_TITLES[AgentName(agent.value)]} model"
     if agent.source is model.source:
         return f"{_source_prefix(agent.source)}{sentence}"
-    return f"{sentence}: {SOURCE_NAMES[model.source]} wants the model, {SOURCE_NAMES[agent.source]} wants {agent.value}"
+    return f"{sentence}: {SOURCE_NAMES[model.source]} sets the model, {SOURCE_NAMES[agent.source]} sets {agent.value}"
 
 
 def _choose_effort(chosen: Mapping[Field, Choice], efforts: Sequence[Choice], found: Findings) -> dict[Field, Choice]:
@@ -217,23 +217,23 @@ def _choose_effort(chosen: Mapping[Field, Choice], efforts: Sequence[Choice], fo
         if problem is None:
             return {Field.EFFORT: effort}
         if effort.source in DEFAULT_SOURCES and RANK[effort.source] < by:
-            found.notes.append(f"{_describe_choice(effort)} of {SOURCE_NAMES[effort.source]} is not used: {problem}")
+            found.notes.append(f"{_describe_choice(effort)} from {SOURCE_NAMES[effort.source]} is not used: {problem}")
             continue
         found.problems.append(f"{_source_prefix(effort.source)}{problem}")
         break
     return {}
 
 
-# One value, read strictly; what cannot be read raises ValueError with a sentence.
+# Strict parsers for one value; an invalid one raises ValueError with a sentence.
 
 
 def _read(one: Field, text: str, source: Source) -> str:
     value = READERS[one](text.strip())
     if one is Field.AGENT and value == AgentName.SHELL and source not in MAY_RUN_COMMANDS:
-        # Otherwise the text of an issue, which anybody may have written, would run as commands.
-        raise ValueError("the agent shell can be chosen by a request only, or for requests by settings")
+        # Otherwise the text of an issue, which anyone may have written, would run as commands.
+        raise ValueError("the agent shell can only be chosen by a request or by settings")
     if one is Field.REPOSITORY and source in ISSUE_SOURCES and SHORT_NAME.fullmatch(value) is None:
-        # Whoever may write an issue does not choose among the paths and the addresses that the runner can reach.
+        # The author of an issue must not choose among the paths and hosts that the runner can reach.
         raise ValueError(f"{SOURCE_NAMES[source]} must name the repository as owner/name, not {excerpt(value)}")
     return value
 
@@ -242,19 +242,19 @@ def _read_agent(text: str) -> str:
     name = text if text.startswith("acp:") else text.lower()
     name = AGENT_SYNONYMS.get(name, name)
     if not is_agent(name):
-        raise ValueError(f"there is no agent {excerpt(text)}; known are {', '.join(AgentName)} and acp:<command>")
+        raise ValueError(f"unknown agent {excerpt(text)}; known agents: {', '.join(AgentName)} and acp:<command>")
     return str(name)
 
 
 def _read_model(text: str) -> str:
     if MODEL_NAME.fullmatch(text) is None:
-        raise ValueError(f"{excerpt(text)} cannot be the name of a model")
+        raise ValueError(f"{excerpt(text)} is not a valid model name")
     return full_model_name(text)
 
 
 def _read_effort(text: str) -> str:
     if text.lower() not in EFFORTS:
-        raise ValueError(f"there is no effort {excerpt(text)}; known are {', '.join(EFFORTS)}")
+        raise ValueError(f"unknown effort {excerpt(text)}; known efforts: {', '.join(EFFORTS)}")
     return text.lower()
 
 
@@ -275,7 +275,7 @@ def _read_base(text: str) -> str:
 def _read_mode(text: str) -> str:
     name = MODE_SYNONYMS.get(text.lower(), text.lower())
     if name not in set(Mode):
-        raise ValueError(f"there is no mode {excerpt(text)}; known are {', '.join(Mode)}")
+        raise ValueError(f"unknown mode {excerpt(text)}; known modes: {', '.join(Mode)}")
     return str(name)
 
 

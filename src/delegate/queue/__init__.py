@@ -1,1 +1,1 @@
-"""What may run next, and who holds it. Every change of state is one transaction that also writes its event."""
+"""Assigns tasks to runners and ends them. Every state change is one transaction that also writes its event."""

@@ -1,4 +1,4 @@
-"""What earlier attempts and tasks of a chain have left for the one that continues it."""
+"""Reads and builds checkpoints: what an attempt leaves for the one that continues it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from delegate.store.events import last_events_of_task, last_output_of_attempt
 from delegate.store.results import last_checkpoint
 from delegate.store.tasks import chain_of, get_task
 
-TAIL_CHUNKS = 4  # of output that are looked at for its last lines
+TAIL_CHUNKS = 4  # of output that are searched for its last lines
 TAIL_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedTask:
-    """The task that another one continues, and what it has left."""
+    """The task that another one continues, and its checkpoint."""
 
     task: Task
     checkpoint: Checkpoint | None
@@ -37,7 +37,7 @@ NO_CONTINUATION = Continuation()
 
 
 def read_continuation(connection: Connection, task: Task) -> Continuation:
-    """Nothing is looked up for the first attempt of a first task: nearly every claim is one."""
+    """Read what the next attempt continues; no query for the first attempt of a new lineage, the usual claim."""
     continued_task = None if task.continue_from is None else _read_continued_task(connection, task.continue_from)
     if task.fence <= 1 and task.lineage == task.id:
         return NO_CONTINUATION if continued_task is None else Continuation(continued_task=continued_task)
@@ -55,7 +55,7 @@ def _read_continued_task(connection: Connection, task_id: TaskId) -> ContinuedTa
 
 
 def with_checkpoint(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome) -> Outcome:
-    """Every end of an attempt leaves one; an attempt that is only set aside leaves the one before it."""
+    """Every finished attempt gets a checkpoint; a parked attempt keeps the previous one."""
     if outcome.checkpoint is not None or outcome.state is AttemptState.RELEASED:
         return outcome
     error = None if outcome.state is AttemptState.COMPLETED else outcome.message
@@ -64,7 +64,7 @@ def with_checkpoint(connection: Connection, task: Task, attempt: Attempt, outcom
 
 
 def build_relay_checkpoint(connection: Connection, task: Task, attempt: Attempt, error: str | None) -> Checkpoint:
-    """What the relay itself knows of an attempt whose runner has told nothing, or cannot any more."""
+    """Build a checkpoint from the relay's own data, for an attempt whose runner sent none."""
     before = read_continuation(connection, task).checkpoint
     if task.agent == AgentName.SHELL:
         tail = lines_of_output(last_output_of_attempt(connection, attempt.id, TAIL_CHUNKS))
@@ -77,7 +77,7 @@ def build_relay_checkpoint(connection: Connection, task: Task, attempt: Attempt,
 def carry_over_checkpoint(
     before: Checkpoint | None, task: Task, attempt: Attempt, *, tail: tuple[str, ...], error: str | None
 ) -> Checkpoint:
-    """Pure: branch and commits are as the last one knew them; the runner saves newer work on its own disk."""
+    """Pure: keep branch and commits of the previous checkpoint; newer work is saved on the runner's disk."""
     session_id = attempt.session_id or task.session_id
     known = before or Checkpoint()
     is_same_session = session_id is not None and known.session_id == session_id

@@ -1,4 +1,4 @@
-"""Who gets the next task. Recovery is part of the claim: it first takes back what silent runners hold."""
+"""Assigns the next task to a runner. A claim first takes back the tasks of silent runners."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimQuery:
-    """A runner asks for work. The claim id makes asking again after a lost answer harmless."""
+    """A runner's request for work. The claim id makes it safe to repeat after a lost response."""
 
     claim_id: str
     runner: Runner
     agents: tuple[str, ...]
     parked: dict[str, datetime]
-    problem: str | None = None  # why the runner takes no work just now
-    ask_hash: str | None = None  # of the token by which the agent of this claim may ask
+    problem: str | None = None  # why the runner accepts no work now
+    ask_hash: str | None = None  # of the token with which the agent of this claim may ask questions
 
     @property
     def lanes(self) -> list[str]:
@@ -58,7 +58,7 @@ class ClaimQuery:
 
     @property
     def free_lanes(self) -> list[str]:
-        """Those of agents that the daily budget does not hold back."""
+        """The lanes of agents that the daily budget does not limit."""
         return self._lanes_of(agent for agent in self.agents if agent not in {*self.parked, *PAID_AGENTS})
 
     def _lanes_of(self, agents: Iterable[str]) -> list[str]:
@@ -69,7 +69,7 @@ class ClaimQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedTask:
-    """A task in the hands of a runner."""
+    """A task that a runner holds."""
 
     task: Task
     attempt: Attempt
@@ -78,7 +78,7 @@ class ClaimedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
-    """What a runner gets, and what its asking has taken back from runners that are gone."""
+    """The task that a runner gets, and the tasks that the claim took back from lost runners."""
 
     held: ClaimedTask | None = None
     rescued: tuple[RescuedTask, ...] = ()
@@ -101,7 +101,7 @@ async def claim(database: Database, query: ClaimQuery, rules: QueueRules, now: d
 
 
 async def claim_if_any(database: Database, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
-    """For a runner that asks again without a reason to: look first, so that an idle pool writes nothing."""
+    """Claim only if a read finds work, so that the repeated requests of an idle pool write nothing."""
     if await database.read(lambda connection: _may_have_work(connection, query, rules, now)):
         return await claim(database, query, rules, now)
     return ClaimResult()
@@ -115,7 +115,7 @@ def _may_have_work(connection: Connection, query: ClaimQuery, rules: QueueRules,
 
 
 async def read_claimed_tasks(database: Database, runner: Runner) -> list[ClaimedTask]:
-    """What a runner holds, for one that has just started and wants to know what it left behind."""
+    """Return what a runner holds, for a runner that has just restarted."""
     return await database.read(lambda connection: _read_claimed_tasks(connection, runner))
 
 
@@ -134,7 +134,7 @@ def _read_claimed_task(connection: Connection, attempt: Attempt) -> ClaimedTask 
 
 
 def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
-    has = tuple(dict.fromkeys((*query.agents, *query.parked)))  # a runner may leave a parked agent out of its wish
+    has = tuple(dict.fromkeys((*query.agents, *query.parked)))  # a runner may omit a parked agent from its request
     touch_runner(connection, query.runner.id, agents=has, parked=query.parked, problem=query.problem, now=now)
     earlier = attempt_of_claim(connection, query.claim_id)
     if earlier is not None:
@@ -159,7 +159,7 @@ def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, no
 def _repeat_claim(connection: Connection, query: ClaimQuery, earlier: Attempt) -> ClaimedTask | None:
     if earlier.runner_id != query.runner.id or earlier.state is not AttemptState.RUNNING:
         return None
-    keep_ask_hash(connection, earlier, query.ask_hash)  # its maker may have got a new token since it asked first
+    keep_ask_hash(connection, earlier, query.ask_hash)  # the repeated request may carry a new token
     return _read_claimed_task(connection, earlier)
 
 
@@ -188,16 +188,16 @@ def _begin_attempt(
 
 
 def budget_left(connection: Connection, rules: QueueRules, now: datetime) -> float | None:
-    """What paid agents may still spend today; running ones count with all they may spend. None: no limit."""
+    """Return what paid agents may still spend today, less the budgets of running attempts. None: no limit."""
     if rules.daily_budget_usd is None:
         return None
-    # In this order: an attempt that ends between the two reads is counted twice, never not at all.
+    # In this order, an attempt that ends between the two reads is counted twice rather than not at all.
     reserved = reserved_budget(connection)
     return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved
 
 
 def budget_of(task: Task, left: float | None) -> float | None:
-    """Pure: what the next attempt may spend: the rest of the task's own budget, or of the day's if that is less."""
+    """Pure: return what the next attempt may spend: the rest of the task's budget, or of the day's if that is less."""
     if task.agent not in PAID_AGENTS:
         return None
     own = own_budget_left(task)

@@ -1,4 +1,4 @@
-"""The end of a task, and what it makes of those that wait for it. Every end of every task passes here."""
+"""Ends tasks, and releases or cancels their dependents. Every task ends here."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from delegate.store.tasks import end_task
 
 log = logging.getLogger(__name__)
 DEPENDENTS_PER_STATEMENT = 100  # in one statement; each waits for up to a hundred others
-# Tasks and schedules that one transaction settles because of an end, but for those of the last few tasks. Others wait
-# for it to commit: writers of SQLite, and who follows a feed, where events that come too late are taken for lost
-# (HOLE_PATIENCE in report/follow.py).
+# Tasks and schedules that one transaction settles because of an end; the last batch may exceed it. SQLite writers wait
+# for the commit, and so do followers of a feed, which give up on events that come too late (ID_GAP_TIMEOUT in
+# report/follow.py).
 CASCADE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A task that changed, and the others that changed with it: those that waited for it."""
+    """A task that changed, and the dependents that changed with it."""
 
     task: Task
     others: tuple[Task, ...] = ()
-    followers: tuple[FollowerSchedule, ...] = ()  # schedules that waited for the run of any of these
+    followers: tuple[FollowerSchedule, ...] = ()  # schedules that waited for a run of these tasks
 
 
 def end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt | None, now: datetime) -> Transition:
-    """Write the end of a task; release those that waited only for it, or cancel them.
+    """Write the end of a task; release or cancel its dependents.
 
-    `attempt` is the one whose end this is, if the task was in a runner's hands. What is behind the first CASCADE_MAX
-    is left to `settle_blocked`.
+    `attempt` is the attempt that ended, if a runner held the task. Dependents beyond the first CASCADE_MAX are left to
+    `settle_blocked`.
     """
     followers = _write_end(connection, ended, was=was, attempt=attempt, now=now)
     others, further = _settle(connection, blocked_dependents(connection, [ended.id]), now)
@@ -54,7 +54,7 @@ def end(connection: Connection, ended: Task, *, was: TaskState, attempt: Attempt
 
 
 async def settle_blocked(database: Database, now: datetime) -> list[Task]:
-    """A part of what waits for nothing any more, because its end was one of too many; returns those that moved."""
+    """Settle dependents that were too many for one transaction, in batches; returns the tasks that changed."""
     late = await database.read(lambda connection: find_unsettled_blocked(connection, limit=CASCADE_MAX))
     if not late:
         return []
@@ -95,7 +95,7 @@ def _write_end(
     if not end_task(connection, ended, was=was, finished_at=now):
         if attempt is not None:
             raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
-        raise IllegalMove(task_id=ended.id, state=f"not {was} any more", verb="ended", advice="look at it again")
+        raise IllegalMove(task_id=ended.id, state=f"no longer {was}", verb="ended", advice="read its status again")
     append_events(connection, [finished_event(ended, attempt, now)])
     return settle_run(connection, ended, now) if ended.schedule_id is not None else []
 
@@ -103,9 +103,9 @@ def _write_end(
 def _settle(
     connection: Connection, waiting: Iterable[BlockedTask], now: datetime
 ) -> tuple[list[Task], list[FollowerSchedule]]:
-    """What becomes of these, and of all behind those that are cancelled; returns the ones that moved.
+    """Settle these tasks and the dependents of those that are cancelled; returns the tasks that changed.
 
-    One depth after the other: all that could be cancelled by them is deeper, so rows are locked in one order.
+    Works by depth: dependents are always deeper, so rows are locked in one order.
     """
     moved: list[Task] = []
     followers: list[FollowerSchedule] = []
@@ -127,7 +127,7 @@ def _settle(
 def _settle_some(
     connection: Connection, waiting: Sequence[TaskId], now: datetime
 ) -> tuple[list[Task], list[FollowerSchedule]]:
-    # Locked first, then looked at: who holds the row of a task sees every end that was written while it waited.
+    # Lock before reading: the holder of a task's row sees every end that was written while it waited for the lock.
     blocked = lock_blocked(connection, waiting)
     dependencies = decisive_dependencies(connection, [task.id for task in blocked])
     after = [settle_dependent(task, dependencies[task.id], now) for task in blocked]
@@ -152,15 +152,15 @@ def _cancel(connection: Connection, cancelled: Sequence[Task], now: datetime) ->
 
 def _check_all_blocked(written: int, tasks: Sequence[Task]) -> None:
     if written != len(tasks):
-        state = f"not {TaskState.BLOCKED} any more, or one of {len(tasks) - 1} beside it"
-        raise IllegalMove(task_id=tasks[0].id, state=state, verb="settled", advice="look at it again")
+        state = f"no longer {TaskState.BLOCKED}, or one of {len(tasks) - 1} others is not"
+        raise IllegalMove(task_id=tasks[0].id, state=state, verb="settled", advice="read its status again")
 
 
 ENDED_AS = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
 
 
 def first_failed_dependency(task: Task, dependencies: Sequence[Dependency]) -> Dependency | None:
-    """The first one that has not ended well, if that keeps the task from ever running."""
+    """Return the first dependency that did not complete, if that prevents the task from running."""
     if task.on_dependency_failure is OnDependencyFailure.RUN:
         return None
     return next((one for one in dependencies if one.state in ENDED_AS), None)
@@ -171,10 +171,10 @@ def is_ready(dependencies: Sequence[Dependency]) -> bool:
 
 
 def settle_dependent(task: Task, dependencies: Sequence[Dependency], now: datetime) -> Task:
-    """The task as it stands when those it waits for stand like this: still blocked, queued, or cancelled."""
+    """Return the task blocked, queued or cancelled, as its dependencies require."""
     bad = first_failed_dependency(task, dependencies)
     if bad is not None:
-        message = f"{bad.id}, which it waited for, {ENDED_AS[bad.state]}" + (f" ({bad.reason})" if bad.reason else "")
+        message = f"its dependency {bad.id} {ENDED_AS[bad.state]}" + (f" ({bad.reason})" if bad.reason else "")
         return replace(
             task, state=TaskState.CANCELLED, reason=Reason.DEPENDENCY_FAILED, message=message, finished_at=now
         )

@@ -1,4 +1,4 @@
-"""The end of an attempt, and what it makes of its task: one transaction."""
+"""Finishes, releases and cancels attempts and their tasks, each in one transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from delegate.store.results import insert_change, insert_checkpoint
 from delegate.store.tasks import get_task, lock_task, request_cancel, requeue_task, set_cancel_reason
 
 log = logging.getLogger(__name__)
-NO_REASON = "cancelled by its user"  # the reason of a cancel that gave none
+NO_REASON = "cancelled by the user"  # when a cancel request gives no reason
 TASK_STATE_OF_OUTCOME = {
     AttemptState.COMPLETED: TaskState.COMPLETED,
     AttemptState.FAILED: TaskState.FAILED,
@@ -47,7 +47,7 @@ TASK_STATE_OF_OUTCOME = {
 async def finish(
     database: Database, lease: LeaseRef, outcome: Outcome, *, next_seq: int | None, now: datetime
 ) -> Transition:
-    """End the attempt as the runner judged it. `next_seq` is None when its output could not be sent in full."""
+    """End the attempt with the runner's outcome. `next_seq` is None if some of the output could not be uploaded."""
     transition = await database.write(
         "finish", lambda connection: _finish(connection, lease, outcome, next_seq=next_seq, now=now)
     )
@@ -56,7 +56,7 @@ async def finish(
 
 
 async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: datetime) -> Transition:
-    """The runner gives the task back: handed over on purpose, or lost with the process that worked on it."""
+    """Return the task to the queue: handed back on purpose, or lost with the agent's process."""
     transition = await database.write("release", lambda connection: _release(connection, lease, outcome, now))
     if outcome.state is AttemptState.LOST:
         log_lost(transition, lease.attempt_id, lease.runner_id)
@@ -66,9 +66,9 @@ async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: da
 
 
 async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Transition:
-    """End a task that waits; ask for the end of one that runs. Cancelling a cancelled task changes nothing."""
+    """End a waiting task, or request the end of a running one. Cancelling a cancelled task changes nothing."""
     transition = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
-    log.info("cancel asked for", extra={"task_id": task_id, "state": transition.task.state})
+    log.info("cancel requested", extra={"task_id": task_id, "state": transition.task.state})
     log_dependents(transition)
     return transition
 
@@ -112,23 +112,23 @@ def _finish(
 
 
 def with_cancel_reason(outcome: Outcome, task: Task) -> Outcome:
-    """Pure: a runner that stops a task knows only the reason that there was when it was told to."""
+    """Pure: use the task's current cancel reason; the runner knows only the first one."""
     if outcome.reason is not Reason.CANCELLED or outcome.message != NO_REASON:
         return outcome
     return replace(outcome, message=task.cancel_reason or NO_REASON)
 
 
 def _check_effects(connection: Connection, task: Task) -> None:
-    """Nothing is done that was only announced: somebody must have looked whether it happened."""
+    """A task with an announced effect of unknown outcome cannot complete."""
     if task.mode is Mode.IN_PLACE:
-        return  # it has none, and most tasks are of this kind
+        return  # it has no effects; skips a query for most tasks
     unsettled = open_effects(effects_of(connection, [task.id]))
     if unsettled:
         raise EffectsOpen(task_id=task.id, which=", ".join(effect.kind for effect in unsettled))
 
 
 def open_effects(effects: Iterable[Effect]) -> list[Effect]:
-    """Pure: the effects whose newest try was announced and never settled."""
+    """Pure: return the effects whose latest try was announced but not settled."""
     newest = {(effect.kind, effect.target): effect for effect in sorted(effects, key=lambda effect: effect.fence)}
     return [effect for effect in newest.values() if effect.state is EffectState.INTENT]
 
@@ -141,23 +141,23 @@ def _save_results(connection: Connection, attempt: Attempt, outcome: Outcome, no
 
 
 def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
-    data: dict[str, object] = {"text": "the end of its output could not be brought here and is missing"}
+    data: dict[str, object] = {"text": "the end of the output is missing: the runner could not upload it"}
     return NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.WARNING, at=now, data=data)
 
 
 def park_until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
-    """Pure: when it was the day's budget that ran out and not the task's own, the task waits for the next day."""
+    """Pure: park the task until the next day if the daily budget ran out and not its own."""
     if outcome.reason is not Reason.BUDGET or not was_limited_by_daily_budget(attempt, task):
         return outcome
     tomorrow = start_of_day(now) + timedelta(days=1)
-    message = "the daily budget is used up"
+    message = "the daily budget is spent"
     return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
 
 
 def was_limited_by_daily_budget(attempt: Attempt, task: Task | None) -> bool:
-    """Pure: whether the attempt was given what was left of the day's budget, and not all of the task's own."""
+    """Pure: whether the attempt's budget was the rest of the daily budget and not the task's own."""
     if attempt.state is not AttemptState.RUNNING:
-        return attempt.state is AttemptState.RELEASED  # the same end told again: what it spent is booked by now
+        return attempt.state is AttemptState.RELEASED  # a repeated report: its cost is already recorded
     if attempt.budget_usd is None or task is None:
         return False
     own = own_budget_left(task)
@@ -165,9 +165,9 @@ def was_limited_by_daily_budget(attempt: Attempt, task: Task | None) -> bool:
 
 
 def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome) -> Transition:
-    """The same end told twice is one end: the first answer was lost on the way."""
-    told = (outcome.state, outcome.reason, outcome.exit_code)
-    if (attempt.state, attempt.reason, attempt.exit_code) != told:
+    """Accept a repeated report of the same outcome: the first response was lost."""
+    reported = (outcome.state, outcome.reason, outcome.exit_code)
+    if (attempt.state, attempt.reason, attempt.exit_code) != reported:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
     task = get_task(connection, attempt.task_id)
     if task is None:
@@ -176,7 +176,7 @@ def _already_finished(connection: Connection, attempt: Attempt, outcome: Outcome
 
 
 def _park(connection: Connection, task: Task, attempt: Attempt, outcome: Outcome, now: datetime) -> Transition:
-    """Back to the queue until a limit of the model's service is over; no attempt is counted."""
+    """Return the task to the queue, until `not_before` if that is set; the attempt does not count."""
     if task.cancel_requested_at is not None:
         ended = replace(
             task,
@@ -209,8 +209,8 @@ def _release(connection: Connection, lease: LeaseRef, outcome: Outcome, now: dat
     if outcome.state is AttemptState.LOST:
         known = replace(attempt, session_id=outcome.session_id or attempt.session_id)
         return lose_attempt(connection, task, known, now, checkpoint=outcome.checkpoint)
-    told = replace(outcome, usage=attempt.usage)
-    if not end_attempt_if_held(connection, attempt, told, now):
+    reported = replace(outcome, usage=attempt.usage)
+    if not end_attempt_if_held(connection, attempt, reported, now):
         raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
     _save_results(connection, attempt, outcome, now)
     session = outcome.session_id or attempt.session_id or task.session_id
@@ -219,7 +219,7 @@ def _release(connection: Connection, lease: LeaseRef, outcome: Outcome, now: dat
 
 
 def assign_agent(task: Task, agent: str | None) -> Task:
-    """Pure: the task as another agent gets it; the session of the one before is of no use to it."""
+    """Pure: assign another agent, which cannot use the previous agent's session."""
     if agent is None or agent == task.agent:
         return task
     others = tuple(choice for choice in task.choices if choice.field is not Field.AGENT)
@@ -237,7 +237,7 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
         return Transition(task=task)
     if task.state in FINAL_TASK_STATES:
         raise IllegalMove(
-            task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` makes a new task of it"
+            task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` creates a new task from it"
         )
     message = reason or NO_REASON
     if task.state is TaskState.RUNNING:
@@ -249,7 +249,7 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
 
 
 def _add_cancel_reason(connection: Connection, task: Task, reason: str, now: datetime) -> Task:
-    """The first reason that somebody gives is kept, even if the cancel itself came without one."""
+    """Keep the first reason given, even if the first cancel request had none."""
     if not reason or task.cancel_reason != NO_REASON:
         return task
     set_cancel_reason(connection, task.id, reason)

@@ -1,4 +1,4 @@
-"""The guard before every word with a runner: does it still hold the attempt it speaks of?"""
+"""Rejects a runner's request unless it still holds the attempt's lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delegate.store.tasks import get_task, lock_task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRef:
-    """Who says so: a runner, the attempt it means, and the fence it got with it."""
+    """A runner's reference to an attempt, with the fence of its claim."""
 
     runner_id: RunnerId
     attempt_id: AttemptId
@@ -34,12 +34,12 @@ def lock_task_of_attempt(connection: Connection, attempt: Attempt) -> Task:
 
 
 def read_held_attempt(connection: Connection, lease: LeaseRef) -> tuple[Task, Attempt]:
-    """For who only reads: nothing is locked, and nothing may be written because of it."""
+    """Read without locks; the caller must not write based on the result."""
     attempt = _check_running(_check_owner(get_attempt(connection, lease.attempt_id), lease))
     return _check_fence(get_task(connection, attempt.task_id), attempt), attempt
 
 
-def require_written(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # what a guarded write says of itself
+def require_written(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  # the result of a guarded write
     if not written:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
 

@@ -1,4 +1,4 @@
-"""What an agent asks a person: asked in its turn, answered whenever somebody has the time."""
+"""Records questions of agents and the answers of users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 async def ask(database: Database, attempt_id: AttemptId, text: str, options: Sequence[str], now: datetime) -> Task:
-    """The agent of a running attempt wants to know something. The same question twice is one question."""
+    """Record a question of a running attempt's agent. A repeated question is recorded once."""
     question = Question(attempt_id=attempt_id, text=text.strip(), options=tuple(options), asked_at=now)
     check_question(question)
     task = await database.write("ask", lambda connection: _ask(connection, question, now))
@@ -43,7 +43,7 @@ async def ask(database: Database, attempt_id: AttemptId, text: str, options: Seq
 
 
 async def answer(database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime) -> Task:
-    """Answer all that a task has asked. One that waits is queued; one that still runs is when its attempt ends."""
+    """Answer all open questions of a task. A waiting task is queued now, a running one when its attempt ends."""
     if not text.strip():
         raise InvalidField(field="text", why="is empty; write the answer, or `delegate cancel` the task")
     task = await database.write("answer", lambda connection: _answer(connection, task_id, text, request_key, now))
@@ -58,11 +58,11 @@ def check_question(question: Question) -> None:
         length = len(question.text)
         raise InvalidField(field="question", why=f"has {length:,} characters; the limit is {QUESTION_MAX:,}")
     if len(question.options) > OPTIONS_MAX:
-        raise InvalidField(field="options", why=f"are {len(question.options)}; the limit is {OPTIONS_MAX}")
+        raise InvalidField(field="options", why=f"has {len(question.options)} entries; the limit is {OPTIONS_MAX}")
     if any(not option.strip() or len(option) > OPTION_MAX for option in question.options):
         raise InvalidField(field="options", why=f"must each have 1 to {OPTION_MAX:,} characters")
     if any("\x00" in text for text in (question.text, *question.options)):
-        raise InvalidField(field="question", why="holds a NUL character, which no database takes")
+        raise InvalidField(field="question", why="contains a NUL character, which the database cannot store")
 
 
 def _ask(connection: Connection, question: Question, now: datetime) -> Task:
@@ -76,7 +76,7 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
     if any((asked.text, asked.options) == (question.text, question.options) for asked in mine):
         return task
     if len(mine) >= QUESTIONS_MAX:
-        why = f"is one too many: an attempt asks at most {QUESTIONS_MAX}; end your turn and wait for the answers"
+        why = f"is one too many: the limit is {QUESTIONS_MAX} per attempt; end your turn and wait for the answers"
         raise InvalidField(field="question", why=why)
     asked = replace(task, questions=(*mine, question))
     require_written(keep_questions(connection, task, asked.questions), attempt)
@@ -115,34 +115,34 @@ def has_asked(task: Task, attempt: Attempt) -> bool:
 
 
 def release_if_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> Outcome:
-    """Pure: an agent that has asked has not ended its task by ending its turn, however it did."""
+    """Pure: release the task instead of ending it if its agent has asked a question."""
     if attempt.state is AttemptState.RUNNING:
         is_asked = task is not None and has_asked(task, attempt)
     else:
-        is_asked = attempt.reason is Reason.QUESTION  # the same end told again
+        is_asked = attempt.reason is Reason.QUESTION  # a repeated report
     if not is_asked and outcome.reason is Reason.QUESTION:
-        raise InvalidField(field="outcome", why="must be another one: its agent has asked nothing")
+        raise InvalidField(field="outcome", why="does not match: the agent has asked nothing")
     if not is_asked or not waits_for_answer(outcome.state, outcome.reason):
         return outcome
     return replace(outcome, state=AttemptState.RELEASED, reason=Reason.QUESTION, not_before=None, result=None)
 
 
 def park_for_answer(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
-    """The task goes to where its answer is, and stays bound to the machine that has its session and its files."""
+    """Park the task until it is answered, bound to the machine that has its session and its files."""
     state = TaskState.WAITING if open_questions(task) else TaskState.QUEUED
     runner = get_runner(connection, attempt.runner_id)
     asked = replace(task, state=state, machine=task.machine if runner is None else runner.machine, not_before=None)
     require_written(release_asking_task(connection, asked), attempt)
     data: dict[str, object] = {
         "reason": Reason.QUESTION,
-        "message": "it waits for an answer" if state is TaskState.WAITING else "its question is answered already",
+        "message": "waiting for an answer" if state is TaskState.WAITING else "the question is already answered",
     }
     append_events(connection, [_event(task, EventKind.RELEASED, data, now, attempt)])
     return replace(asked, attempts=task.attempts - 1)
 
 
 def drop_unanswered(connection: Connection, task: Task) -> Task:
-    """For the next attempt: what nobody has answered is forgotten, because it asks again if it still has to."""
+    """Drop unanswered questions before the next attempt, which asks again if necessary."""
     if not open_questions(task):
         return task
     answered = tuple(asked for asked in task.questions if asked.answer is not None)
@@ -150,10 +150,10 @@ def drop_unanswered(connection: Connection, task: Task) -> Task:
     return replace(task, questions=answered)
 
 
-def _require_unchanged(written: bool, task: Task) -> None:  # noqa: FBT001  # what a guarded write says of itself
+def _require_unchanged(written: bool, task: Task) -> None:  # noqa: FBT001  # the result of a guarded write
     if not written:
         raise IllegalMove(
-            task_id=task.id, state=f"not {task.state} any more", verb="answered", advice="look at it again"
+            task_id=task.id, state=f"no longer {task.state}", verb="answered", advice="read its status again"
         )
 
 

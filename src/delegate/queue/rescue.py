@@ -1,4 +1,4 @@
-"""What becomes of a task whose runner is gone."""
+"""Takes tasks back from lost runners."""
 
 from __future__ import annotations
 
@@ -38,24 +38,23 @@ from delegate.store.runners import mark_relay_seen, relay_seen_at
 from delegate.store.tasks import requeue_task
 
 log = logging.getLogger(__name__)
-# A laptop may sleep over night and go on in the morning; after a day its task needs somebody else.
+# A laptop may sleep overnight and continue in the morning; after a day its task goes to another runner.
 ABANDONED_AFTER = timedelta(hours=24)
 RUNNER_GONE = "its runner went away"
-HEARTBEATS_PER_LEASE = 4  # of life from the relay: often enough to notice a pause of one lease, too few to be a burden
+HEARTBEATS_PER_LEASE = 4  # recorded by the relay: enough to notice a pause of one lease, few enough to cost little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescuedTask(Transition):
-    """A task that was taken back, and the attempt that is lost with it."""
+    """A task that was taken back, and the attempt that was lost."""
 
     attempt: Attempt
 
 
 async def rescue(database: Database, rules: QueueRules, now: datetime) -> list[RescuedTask]:
-    """Take back what nobody will come back for; returns the tasks that changed.
+    """Take back abandoned tasks; returns the tasks that changed.
 
-    A runner that is merely silent may be asleep: it keeps its task until another one asks for work, or somebody wants
-    the task's end.
+    A silent runner may only be asleep: it keeps its task until another runner asks for work or the task is cancelled.
     """
     rescued = await database.write("rescue", lambda connection: _rescue_abandoned(connection, rules, now))
     log_rescued(rescued)
@@ -68,7 +67,7 @@ def log_rescued(rescued: Iterable[RescuedTask]) -> None:
 
 
 def log_lost(transition: Transition, attempt_id: AttemptId, runner_id: RunnerId) -> None:
-    """For after the commit: until then a loss may be undone, or written again."""
+    """Call after the commit: until then the loss may be rolled back or retried."""
     task = transition.task
     log.warning(
         "attempt lost",
@@ -78,7 +77,7 @@ def log_lost(transition: Transition, attempt_id: AttemptId, runner_id: RunnerId)
 
 
 async def renew_leases_after_restart(database: Database, rules: QueueRules, now: datetime) -> int:
-    """A restart of the relay costs no runner its lease: what was good when it stopped counts from now."""
+    """Renew the leases that were valid when the relay stopped, so that a restart costs no runner its lease."""
     return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
 
 
@@ -97,7 +96,7 @@ def _renew_leases(connection: Connection, rules: QueueRules, now: datetime) -> i
 
 
 def rescue_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> list[RescuedTask]:
-    """Part of every claim: what silent runners hold in the lanes of the one who asks."""
+    """Take back what silent runners hold in these lanes; part of every claim."""
     _extend_leases_after_pause(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
     return _lose_attempts(connection, expired, now)
@@ -108,10 +107,10 @@ def has_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str],
 
 
 def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: datetime) -> None:
-    """Who could not be heard was not silent: after a lease without any relay (asleep, no database), leases go on."""
+    """Renew leases after a pause of the relay longer than a lease: runners could not renew them meanwhile."""
     seen = relay_seen_at(connection)
     if seen is not None and now < seen:
-        pull_back_leases(connection, now)  # the clock was ahead; a lease must not last until that time comes again
+        pull_back_leases(connection, now)  # the clock was set back; a lease must not last longer for it
     if seen is not None and now - seen > rules.lease:
         renew_all(connection, good_at=seen - rules.lease, now=now)
     if seen is None or not timedelta() <= now - seen < rules.lease / HEARTBEATS_PER_LEASE:
@@ -119,7 +118,7 @@ def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: d
 
 
 def _lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[RescuedTask]:
-    """As many as one transaction may settle with all that waits for them; the rest is found at the next look."""
+    """Take back as many as one transaction may settle with their dependents; later calls find the rest."""
     rescued: list[RescuedTask] = []
     settled = 0
     for attempt in attempts:
@@ -136,9 +135,9 @@ def _lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: dat
 def lose_attempt(
     connection: Connection, task: Task, attempt: Attempt, now: datetime, *, checkpoint: Checkpoint | None = None
 ) -> Transition:
-    """The attempt is over without a result: end the task, or queue it for the next attempt.
+    """End the attempt without a result, and end its task or queue it for the next attempt.
 
-    `left` is what its runner could still tell; without it, the relay writes down what it knows.
+    `checkpoint` comes from the runner; without it, the relay builds one from its own data.
     """
     lost = Outcome(
         state=AttemptState.LOST,
@@ -166,7 +165,7 @@ def lose_attempt(
 
 
 def task_after_loss(task: Task, now: datetime) -> Task:
-    """Pure: where a running task goes when its attempt is lost."""
+    """Pure: return a running task as it is after the loss of its attempt."""
     ended = replace(task, finished_at=now)
     if task.cancel_requested_at is not None:
         message = task.cancel_reason or "cancelled"

@@ -1,4 +1,4 @@
-"""The times and sums the queue works with."""
+"""The time limits, budgets and priorities of the queue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from delegate.config.settings import Settings
 from delegate.model import Priority, Task
 
-AGEING = timedelta(minutes=30)  # a task that waits rises by one priority in this time, so that none waits for ever
-LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and says why, in its own words
+AGEING = timedelta(minutes=30)  # a waiting task rises by one priority in this time, so that none waits forever
+LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and reports why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class QueueRules:
     max_runners: int | None = None
 
     def silent_since(self, now: datetime) -> datetime:
-        """Leases renewed at or before this moment may be taken by another runner."""
+        """Another runner may take leases that were last renewed at or before this time."""
         return now - self.reclaim_after
 
 
@@ -34,12 +34,12 @@ def rules_of(settings: Settings) -> QueueRules:
 
 
 def rank(priority: Priority, created_at: datetime) -> datetime:
-    """What has waited longest comes first, and a priority counts for a certain time of waiting."""
+    """Return the sort key of the queue: the creation time, shifted by the priority."""
     return created_at + priority * AGEING
 
 
 def own_budget_left(task: Task) -> float | None:
-    """What is left of the task's own budget after attempts that were parked or lost; never nothing at all."""
+    """Return what parked and lost attempts have left of the task's own budget, at least LEAST_BUDGET_USD."""
     if task.limits.max_budget_usd is None:
         return None
     return max(task.limits.max_budget_usd - task.usage.cost_usd, LEAST_BUDGET_USD)

@@ -1,4 +1,4 @@
-"""The run of a schedule ends with its task, and decides about the schedules that come after it."""
+"""Ends the run of a schedule with its task, and releases or fails the schedules that follow it."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerSchedule:
-    """A schedule that moved because of the one that it comes after."""
+    """A schedule that changed because of the one that it follows."""
 
     schedule: Schedule
     after: ScheduleId
 
 
 def settle_run(connection: Connection, task: Task, now: datetime) -> list[FollowerSchedule]:
-    """A task that a schedule has made has ended: its run gets the outcome, and schedules that come after it are
-    released or, if it did not end well, stopped. A task that somebody retried by hand is no run any more."""
+    """Record the outcome of a schedule's task. Release the schedules that follow or, unless it completed, fail them.
+    A task that was retried by hand is not a run of the schedule."""
     schedule_id = end_run(connection, task, OUTCOMES[task.state], now)
     if schedule_id is None:
         return []
     if task.state is TaskState.COMPLETED:
         return release_followers(connection, schedule_id, now)
-    return fail_followers(connection, schedule_id, f"its task {task.id} has ended as {task.state}", now)
+    verb = "failed" if task.state is TaskState.FAILED else "was cancelled"
+    return fail_followers(connection, schedule_id, f"task {task.id} of that schedule {verb}", now)
 
 
 def release_followers(connection: Connection, schedule_id: ScheduleId, now: datetime) -> list[FollowerSchedule]:
-    """The run of a schedule has ended well: those that waited for it have a time from now on."""
+    """Set the time of the schedules that waited for a run, which has completed."""
     released: list[FollowerSchedule] = []
     for waiting in lock_waiting_for(connection, schedule_id):
-        if waiting.state is ScheduleState.ACTIVE:  # who resumes a paused one sees then that its turn has come
+        if waiting.state is ScheduleState.ACTIVE:  # a paused one gets its time when it is resumed
             due = due_after(waiting.timing.at, waiting.timing.delay, ended_at=now)
             timed = replace(waiting, next_run_at=due, reckoned_at=now)
             released += _move_follower(connection, timed, after=schedule_id, was=waiting.state)
@@ -52,24 +53,24 @@ def release_followers(connection: Connection, schedule_id: ScheduleId, now: date
 
 
 def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> datetime:
-    """Pure: when one is due that comes after a run that ended then."""
+    """Pure: return when a schedule is due that follows a run which ended at `ended_at`."""
     return ended_at + delay if at is None else max(at, ended_at + delay)
 
 
 def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> list[FollowerSchedule]:
-    """A schedule will have no good run: those that waited for it never run, and so on down the chain.
+    """Fail the schedules that wait for this one, and those that wait for them.
 
-    All in one transaction: there are at most FOLLOWERS_MAX of them.
+    One transaction is enough: there are at most FOLLOWERS_MAX of them.
     """
     stopped: list[FollowerSchedule] = []
     pending = [(schedule_id, why)]
     while pending:
         before, why = pending.pop()
         for waiting in lock_waiting_for(connection, before):
-            message = f"it comes after {before}, and {why}"
+            message = f"it follows {before}, and {why}"
             failed = replace(waiting, state=ScheduleState.FAILED, ended_at=now, message=message)
             stopped += _move_follower(connection, failed, after=before, was=waiting.state)
-            pending.append((waiting.id, "that one has failed"))
+            pending.append((waiting.id, "that schedule failed"))
     return stopped
 
 
@@ -80,7 +81,7 @@ def _move_follower(
 
 
 def log_followers(followers: Iterable[FollowerSchedule]) -> None:
-    """For after the commit: until then a move may be undone, or done again."""
+    """Call after the commit: until then the change may be rolled back or retried."""
     for one in followers:
         fields = {"schedule_id": one.schedule.id, "after": one.after, "state": one.schedule.state}
         log.info("follower settled", extra=fields)

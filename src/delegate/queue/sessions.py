@@ -1,4 +1,4 @@
-"""Whose an agent's session is: one task at a time goes on in it."""
+"""Decides which task may resume an agent session: one at a time."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from delegate.store.tasks import chain_of, keep_session, lock_task
 
 
 def with_session(connection: Connection, task: Task) -> Task:
-    """As its first attempt gets it: in its forerunner's session, if that can be reached and nobody else is in it."""
+    """Give the first attempt the session of the task it continues, if that is usable and no other task uses it."""
     if task.continue_from is None or task.fence > 1 or task.session_id is not None:
         return task
-    continued_task = lock_task(connection, task.continue_from)  # so that of two that continue it, one finds the other
+    continued_task = lock_task(connection, task.continue_from)  # of two tasks that continue it, one must see the other
     if continued_task is None or continued_task.session_id is None or not can_share(task, continued_task):
         return task
     session_id = continued_task.session_id
     chain = [task_id for task_id, _ in chain_of(connection, continued_task.lineage)]
-    later = chain[chain.index(continued_task.id) + 1 :]  # a retry has it, and may have more to say in it
+    later = chain[chain.index(continued_task.id) + 1 :]  # a retry may still use the session
     if have_session(connection, later, session_id) or is_session_shared(connection, chain, session_id):
         return task
     continued = replace(task, session_id=session_id)
     if not keep_session(connection, continued):
-        raise IllegalMove(task_id=task.id, state="not running any more", verb="continued", advice="claim again")
+        raise IllegalMove(task_id=task.id, state="no longer running", verb="continued", advice="claim again")
     return continued
 
 
 def without_shared_session(connection: Connection, task: Task) -> Task:
-    """As a later one of a chain gets it: a session in which a task after it has gone on is not its own any more."""
+    """Drop the session from the task if a task that continues its lineage has used it."""
     if task.session_id is None:
         return task
     chain = [task_id for task_id, _ in chain_of(connection, task.lineage)]
@@ -38,6 +38,6 @@ def without_shared_session(connection: Connection, task: Task) -> Task:
 
 
 def can_share(task: Task, continued_task: Task) -> bool:
-    """Pure: a session is of use only to the same agent in the same place."""
+    """Pure: a session is usable only by the same agent in the same directory."""
     places = {(one.agent, one.mode, one.machine, one.working_directory) for one in (task, continued_task)}
     return task.mode is Mode.IN_PLACE and len(places) == 1

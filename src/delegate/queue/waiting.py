@@ -1,4 +1,4 @@
-"""Why a task that could run does not run yet: one sentence from what is known. Pure."""
+"""Explains in one sentence why a task does not run yet."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from delegate.store.database import Connection
 from delegate.store.graph import Dependency, dependencies_of
 from delegate.store.runners import all_runners
 
-AGENT_PROBE_TIME = timedelta(seconds=15)  # a runner that has just registered tries out its agents' programs one by one
+AGENT_PROBE_TIME = timedelta(seconds=15)  # a new runner tries its agents' programs one after another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """What the answer depends on besides the task itself."""
+    """The state of the queue that the explanation depends on."""
 
     runners: Sequence[Runner]
-    busy: frozenset[str]  # ids of runners that hold an attempt and were heard of within its lease
-    silent: frozenset[str]  # ids of tasks whose runner was not
+    busy: frozenset[str]  # ids of runners that hold an attempt and renewed it within its lease
+    silent: frozenset[str]  # ids of tasks whose runner did not
     silent_after: timedelta
     budget_left: float | None
-    max_runners: int | None = None  # that the pool of the relay's machine may have at once
+    max_runners: int | None = None  # the limit of the pool on the relay's machine
     now: datetime
-    dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by tasks that are blocked
+    dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by blocked task
 
     def is_alive(self, runner: Runner) -> bool:
         return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
@@ -44,7 +44,7 @@ def why(task: Task, snapshot: QueueSnapshot) -> str | None:
         case TaskState.RUNNING:
             return _why_still_running(task, snapshot)
         case TaskState.WAITING:
-            return f"waits for an answer: `delegate answer {task.id}` gives it"
+            return f"waits for an answer; use `delegate answer {task.id}`"
         case _:
             return None
 
@@ -53,20 +53,20 @@ def _why_still_running(task: Task, snapshot: QueueSnapshot) -> str | None:
     if task.cancel_requested_at is not None:
         return "is being cancelled"
     if task.id in snapshot.silent:
-        return "its runner is silent; it goes on when the runner is back or another one takes over"
+        return "its runner is silent; the task continues when the runner is back or another one takes over"
     return None
 
 
 def _why_queued(task: Task, snapshot: QueueSnapshot) -> str:
     if task.not_before is not None and task.not_before > snapshot.now:
-        return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
+        return f"parked until {task.not_before:%Y-%m-%d %H:%M:%S} UTC: its usage limit is reached"
     return _why_no_runner(task, snapshot) or _why_no_budget(task, snapshot) or "next in line for a free runner"
 
 
 def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
     open_ones = [one for one in dependencies if one.state not in FINAL_TASK_STATES]
     if not open_ones:
-        return None  # nobody has looked them up
+        return None  # the snapshot does not have them
     first, more = open_ones[0], len(open_ones) - 1
     shown = TaskState.QUEUED if first.state is TaskState.BLOCKED else first.state
     return f"waits for {first.id} ({shown})" + (f" and {more} more" if more else "")
@@ -75,32 +75,32 @@ def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
 def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:
     alive = [runner for runner in snapshot.runners if snapshot.is_alive(runner)]
     if not alive and snapshot.max_runners == 0:
-        return "no runner is connected, and DELEGATE_MAX_RUNNERS is 0, so that none is started here"
+        return "no runner is connected, and none is started here because DELEGATE_MAX_RUNNERS is 0"
     if not alive:
-        return "no runner is connected yet; if none comes, `delegate up` starts some"
+        return "no runner is connected yet; if none connects, run `delegate up`"
     here = [runner for runner in alive if task.machine in (ANY_MACHINE, runner.machine)]
     if not here:
-        return "no runner of the machine that has its directory is connected"
+        return "no runner is connected on the machine that has its directory"
     able = [runner for runner in here if task.agent in runner.agents]
     if not able and any(snapshot.now - runner.registered_at < AGENT_PROBE_TIME for runner in here):
         return f"the runners have just started and are still looking for {task.agent}"
     if not able:
-        return f"no connected runner has {task.agent}; install it where a runner runs"
+        return f"no connected runner has {task.agent}; install it on a runner's machine"
     return _why_none_free(task, snapshot, able)
 
 
 def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[Runner]) -> str | None:
     ready = [runner for runner in able if runner.problem is None]
     if not ready:
-        return f"no runner takes work just now: {able[0].problem}"
+        return f"no runner is accepting work: {able[0].problem}"
     free = [runner for runner in ready if runner.parked.get(task.agent, snapshot.now) <= snapshot.now]
     if not free:
         until = min(runner.parked[task.agent] for runner in ready)
-        return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its limit is used up"
+        return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its usage limit is reached"
     if all(runner.id in snapshot.busy for runner in free):
         held = [runner for runner in able if runner.problem is not None and runner.id not in snapshot.busy]
         if held:
-            return f"no more runners take work just now: {held[0].problem}"
+            return f"no other runner is accepting work: {held[0].problem}"
         return "all runners are busy" if len(free) > 1 else "its runner is busy"
     return None
 
@@ -108,11 +108,11 @@ def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[Runner]) 
 def _why_no_budget(task: Task, snapshot: QueueSnapshot) -> str | None:
     if task.agent not in PAID_AGENTS or snapshot.budget_left is None or snapshot.budget_left > 0:
         return None
-    return "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or promised to running tasks; it renews at 00:00 UTC"
+    return "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or reserved for running tasks; it resets at 00:00 UTC"
 
 
 def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRules, now: datetime) -> QueueSnapshot:
-    """Of these tasks too, if they wait for others."""
+    """Read the state of the queue, and the dependencies of those of `tasks` that are blocked."""
     blocked = [task.id for task in tasks if task.state is TaskState.BLOCKED]
     attempts = running_attempts(connection)
     silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]

@@ -1,1 +1,1 @@
-"""The server: the only program that opens the database. Doors, no decisions."""
+"""The server: HTTP and MCP endpoints. It is the only process that opens the database."""

@@ -1,4 +1,4 @@
-"""`python -m delegate.relay`: one relay on a socket that the keeper has opened."""
+"""`python -m delegate.relay`: runs one relay on a socket that the keeper has opened."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from delegate.store.schema import prepare
 from delegate.tokens import hash_token
 
 log = logging.getLogger(__name__)
-STOP_TIMEOUT = 5  # seconds for requests under way when the relay is asked to stop
-SWITCH_SECONDS = 0.0005  # requests and the writer take turns; at Python's own 5 ms each waits for the other too long
+STOP_TIMEOUT = 5  # seconds for open requests when the relay stops
+SWITCH_SECONDS = 0.0005  # requests and the writer alternate; with Python's default of 5 ms each waits too long
 OPEN_FILES = 10_240  # as many as macOS allows
-KEEPER_GONE_GRACE = 3.0  # runners use it to hand back what they hold
+KEEPER_GONE_GRACE = 3.0  # seconds for runners to hand back what they hold
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--socket-fd", type=int, required=True)
     arguments = parser.parse_args()
     try:
-        # The token in config.toml is for a relay elsewhere; this one is opened by that of its home.
+        # The token in config.toml is for a remote relay; this one uses the token of its home.
         settings = replace(load(os.environ), token=os.environ.get("DELEGATE_TOKEN", ""))
         logs.configure(settings.log_level)
         return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def run(settings: Settings, listener: socket.socket, *, keeper: bool) -> int:
-    """Serve until a stop signal, or until the keeper at the other end of stdin is gone."""
+    """Serve until a stop signal arrives, or until the keeper closes stdin."""
     os.umask(0o077)
     home = Home(settings.home)
     prepare(home, url=settings.database_url, now=datetime.now(UTC))
@@ -77,7 +77,7 @@ async def _serve(
     token: str,
     keeper: bool,  # noqa: FBT001  # anyio.run passes positions only
 ) -> DelegateError | None:
-    """Returns what kept it from starting, if something did; raised in here, it would come out wrapped in a group."""
+    """Return the error that prevented the start, if any; raised here, it would be wrapped in an exception group."""
     async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
         relay = Relay(settings=settings, database=database, token_hash=hash_token(token), started_at=datetime.now(UTC))
         try:
@@ -90,7 +90,7 @@ async def _serve(
             ws="none",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # whoever connects is who it is; nobody's X-Forwarded-For counts
+            proxy_headers=False,  # X-Forwarded-For is not trusted
             lifespan="on",
             timeout_graceful_shutdown=STOP_TIMEOUT,
             timeout_keep_alive=75,
@@ -101,8 +101,8 @@ async def _serve(
         async with anyio.create_task_group() as group:
             if keeper:
                 group.start_soon(_stop_with_keeper, server)
-            # uvicorn raises the signal that stopped it once more when it is done: it must not end us before the
-            # database is closed.
+            # uvicorn raises the signal that stopped it again when it is done: it must not end this process before
+            # the database is closed.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             await server.serve(sockets=[listener])
@@ -111,7 +111,7 @@ async def _serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but it tells its keeper when it is ready and lets nobody hang on a stopping relay."""
+    """A uvicorn server that tells the keeper when it is ready, and wakes waiting requests before it stops."""
 
     def __init__(self, config: uvicorn.Config, relay: Relay, *, keeper: bool) -> None:
         super().__init__(config)
@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             gc.collect()
-            gc.freeze()  # what was loaded stays; there is no use in looking through it again and again
+            gc.freeze()  # loaded modules stay; exclude them from garbage collection
             if self.keeper:
                 print_json({"ready": True})
             log.info("relay ready", extra={"pid": os.getpid()})
@@ -142,7 +142,7 @@ async def _stop_with_keeper(server: Server) -> None:
 
 
 def allow_many_connections() -> None:
-    """Idle peers must not use up the files that the database needs."""
+    """Raise the limit of open files, so that idle connections do not use up those of the database."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
     if now != resource.RLIM_INFINITY and now < wanted:

@@ -1,4 +1,4 @@
-"""The relay as one ASGI application."""
+"""Assembles the relay's ASGI application."""
 
 from __future__ import annotations
 
@@ -48,18 +48,19 @@ def make_app(relay: Relay) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # it looks for providers at every request
+        # Telemetry would look for providers at every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.relay = relay
     app.add_middleware(DiskSpaceGuard, disk=disk)
     app.add_middleware(Guard)
     problems.install(app)
-    # Not include_router: it would look for the route of every request twice.
+    # Not include_router: it would match the route of every request twice.
     api_modules = (tasks, schedules, runners)
     routes = [route for api_module in api_modules for route in api_module.router.routes]
     quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
     app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
-    app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # FastAPI's way
+    app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # as FastAPI documents it
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:

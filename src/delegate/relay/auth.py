@@ -1,4 +1,4 @@
-"""Who speaks: the owner of the relay with the token of its home, a runner, or the agent of one attempt."""
+"""Authenticates callers by token: the relay's owner, a runner, or the agent of one attempt."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ async def require_owner(request: Request) -> None:
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
         if relay.hub.is_keeper_gone and request.method != "GET":
-            raise Stopping(retry_after=1.0)  # what is accepted now would lie until somebody starts the next keeper
+            raise Stopping(retry_after=1.0)  # new work would wait until the next keeper starts
         return
     if token.startswith(RUNNER_PREFIX) and await _find_runner(relay, token) is not None:
-        raise Forbidden(what="this address; it is for the relay's owner")
+        raise Forbidden(what="this path; it is for the relay's owner")
     raise Unauthenticated
 
 
 async def require_runner(request: Request) -> Runner:
-    """The runner whose token this is, read anew for every request so that a revoked one ends at once."""
+    """Return the runner that owns the token. Read for every request, so that revoking a token takes effect at once."""
     token = bearer_token(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
-        raise Forbidden(what="this address; it is for runners")
+        raise Forbidden(what="this path; it is for runners")
     found = await _find_runner(relay, token)
     if found is None:
         raise Unauthenticated
@@ -60,5 +60,5 @@ async def _find_runner(relay: Relay, token: str) -> Runner | None:
 
 
 async def agent_attempt(relay: Relay, token: str) -> Attempt | None:
-    """The attempt whose agent has this token, as long as it runs; the token opens nothing else."""
+    """Return the running attempt whose agent has this token; the token is valid for /mcp only."""
     return await relay.database.read(lambda connection: asking_attempt(connection, hash_token(token)))

@@ -1,4 +1,4 @@
-"""The relay's clock: it starts what is due, also when nobody is there to ask for it."""
+"""The relay's clock: starts the runs of schedules that are due."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from delegate.relay.requests import Relay
 from delegate.store.database import Database
 
 log = logging.getLogger(__name__)
-TICK_EVERY = timedelta(seconds=0.5)  # a run starts within a second of its time, whoever else made its schedule
-RETRY_AFTER_FAILURE = timedelta(seconds=5)  # a database that cannot answer is not asked twice a second
-EXPIRE_EVERY = timedelta(minutes=1)  # nothing runs after its expiry anyway; this only says so
+# A run starts within a second of its time, even if another relay created its schedule.
+TICK_EVERY = timedelta(seconds=0.5)
+RETRY_AFTER_FAILURE = timedelta(seconds=5)  # do not query a failing database twice a second
+EXPIRE_EVERY = timedelta(minutes=1)  # no run starts after the expiry anyway; this only updates the state
 
 
 async def run_clock(relay: Relay) -> None:
-    """For as long as the relay lives."""
+    """Run until the relay stops."""
     clock = Clock(relay)
     with relay.hub.subscribe(CLOCK_KEY) as subscription:
         while True:
@@ -31,22 +32,22 @@ async def run_clock(relay: Relay) -> None:
             try:
                 pause = await clock.tick(relay.now())
             except DelegateError as error:
-                log.warning("schedules not looked at", extra={"why": error.message})
+                log.warning("schedules not checked", extra={"why": error.message})
             except Exception:
-                log.exception("schedules not looked at")
+                log.exception("schedules not checked")
             await subscription.wait(pause.total_seconds())
 
 
 @dataclass(slots=True)
 class Clock:
     relay: Relay
-    last_tick_at: datetime | None = None  # what it showed when it was looked at before
-    has_gone_back: bool = True  # nobody knows what the clock showed when the last relay stopped
-    next_maintenance_at: datetime | None = None  # when to put the schedules in order again; none: now
-    is_disk_low: bool = False  # of disk; told once
+    last_tick_at: datetime | None = None  # the time of the previous tick
+    has_gone_back: bool = True  # true at the start: the clock may have gone back since the last relay stopped
+    next_maintenance_at: datetime | None = None  # None: now
+    is_disk_low: bool = False  # logged once
 
     async def tick(self, now: datetime) -> timedelta:
-        """Start what is due. Returns how long nothing else is, as far as is known."""
+        """Start what is due. Return how long to wait for the next tick."""
         if self._waits_for_disk_space():
             return RETRY_AFTER_FAILURE
         if self.last_tick_at is not None and now < self.last_tick_at:
@@ -57,7 +58,7 @@ class Clock:
         return self._pause(await self._start_due(now))
 
     async def _maintain_schedules(self, now: datetime) -> None:
-        """What is due starts also when this fails: one schedule with a defect must not stop all the others."""
+        """Recompute and expire schedules. A failure does not stop due runs: one bad schedule must not block others."""
         if self.has_gone_back:
             self.has_gone_back = not await self._run_chore(recompute_next_runs, now)
         has_expired = await self._run_chore(expire, now)
@@ -69,22 +70,22 @@ class Clock:
         try:
             await chore(self.relay.database, now)
         except Exception:
-            log.exception("schedules not put in order", extra={"chore": chore.__name__})
+            log.exception("schedule maintenance failed", extra={"chore": chore.__name__})
             return False
         return True
 
     def _waits_for_disk_space(self) -> bool:
-        """Below the floor nothing new is started: what is due then is late, and goes by its policy."""
+        """Start nothing while disk space is low; a run that is then late follows its missed-run policy."""
         lack = disk_of(self.relay.settings).explain_shortage()
         if lack is not None and not self.is_disk_low:
-            log.warning("schedules wait for room on the disk", extra={"why": lack})
+            log.warning("schedules paused: disk space is low", extra={"why": lack})
         if lack is None and self.is_disk_low:
-            log.info("schedules go on: there is room on the disk")
+            log.info("schedules resumed: disk space is available")
         self.is_disk_low = lack is not None
         return self.is_disk_low
 
     async def _start_due(self, now: datetime) -> FiringRound:
-        """Round after round, while those that are due are a crowd. Relays that share a database share the work."""
+        """Fire in rounds until nothing is due. Relays that share a database share the work."""
         done = await self._fire(now, frozenset())
         while done.may_have_more and not done.has_failed:
             done = await self._fire(now, done.skipped)

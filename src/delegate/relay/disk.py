@@ -1,7 +1,7 @@
-"""A disk that runs full stops new work while the ends of old work can still be written.
+"""Refuses new work when the disk is nearly full, so that running attempts can still be finished.
 
-Below the floor nothing new is taken: tasks, claims. Below the size of the ballast no more output either. The ballast is
-a file whose only use is to be removed: when the database finds no room, it makes way for the ends of attempts.
+Below the minimum of free space the relay refuses new tasks and claims; below the size of the ballast, output as well.
+The ballast is a file that is deleted when the database runs out of space, to free space for the ends of attempts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from delegate.relay.problems import problem_response
 from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
-BALLAST = 8 * 1024 * 1024  # bytes; the end of an attempt takes some ten thousand
-BALLAST_SHARE = 8  # of a small floor, at most one part in eight
+BALLAST = 8 * 1024 * 1024  # bytes; the end of an attempt needs about ten thousand
+BALLAST_SHARE = 8  # at most an eighth of the minimum of free space
 CHECK_EVERY = 5.0  # seconds
 NEW_WORK = re.compile(r"/api/(tasks|tasks/batch|tasks/[^/]+/(retry|resume|messages)|schedules|pipelines|runners/claim)")
 OUTPUT = re.compile(r"/api/runners/attempts/[^/]+/record")
@@ -47,7 +47,7 @@ class RelayDisk:
         return min(BALLAST, self.min_free // BALLAST_SHARE)
 
     def explain_refusal(self, method: str, path: str) -> str | None:
-        """Why this request cannot be served now; None when it can, and always for the ends of attempts."""
+        """Return why this request must be refused now, or None; the end of an attempt is never refused."""
         if method != "POST":
             return None
         if NEW_WORK.fullmatch(path):
@@ -57,11 +57,11 @@ class RelayDisk:
         return None
 
     def explain_shortage(self) -> str | None:
-        """Why nothing new can be started now."""
+        """Return why no new work can be started now, or None."""
         return describe_shortage([self.directory], self.min_free)
 
     def create_ballast(self) -> None:
-        """Only where there is room for it and for what may still come."""
+        """Create the ballast if that leaves the minimum of free space."""
         if self.ballast.exists() or not self.has_space_for(self.ballast_size):
             return
         descriptor = os.open(self.ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
@@ -76,7 +76,7 @@ class RelayDisk:
     def drop_ballast(self) -> None:
         try:
             self.ballast.unlink()
-        except OSError:  # it was dropped before, and did not help
+        except OSError:  # already dropped
             return
         log.warning("disk full: ballast dropped", extra={"path": str(self.ballast), "bytes": self.ballast_size})
 
@@ -95,7 +95,7 @@ class RelayDisk:
 
 
 def disk_of(settings: Settings) -> RelayDisk:
-    """PostgreSQL looks after its own disk, which is somebody else's: then there is no floor, and no ballast."""
+    """Return the disk to watch. With PostgreSQL the database is not on it: no minimum and no ballast."""
     return RelayDisk(
         directory=settings.home, min_free=0 if is_postgres(settings.database_url) else settings.relay_min_free
     )
@@ -105,23 +105,23 @@ def reserve(descriptor: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
-    while size > 0:  # macOS; not zeros, which a file system may store without room
+    while size > 0:  # macOS; random, because a file system may store zeros without using space
         size -= os.write(descriptor, os.urandom(min(size, 1024 * 1024)))
 
 
 async def watch_disk(disk: RelayDisk) -> None:
-    """Drop the ballast before the database must find out, and lay it again when there is room."""
+    """Drop the ballast before the database runs out of space, and create it again when there is space."""
     while True:
         try:
             await to_thread.run_sync(disk.check_ballast)
         except OSError as error:
-            log.warning("no ballast", extra={"why": error.strerror})
+            log.warning("ballast not created", extra={"why": error.strerror})
         await anyio.sleep(CHECK_EVERY)
 
 
 class DiskSpaceGuard:
-    """Before the routes: what there is no room for is refused. Behind them: when the database had none, the ballast
-    makes room, so that the same request made again can be served."""
+    """Refuses requests for which there is no space. When the database ran out of space, drops the ballast, so that
+    the same request succeeds when it is sent again."""
 
     def __init__(self, app: ASGIApp, disk: RelayDisk) -> None:
         self.app = app

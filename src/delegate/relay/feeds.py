@@ -1,4 +1,4 @@
-"""Live feeds over SSE, and output as lines or bytes."""
+"""Live feeds over server-sent events, and output as lines or bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from delegate.store.database import Database
 from delegate.wire.tasks import OutputChunkView, OutputView
 
 PING_SECONDS = 15
-POLL_SECONDS = 2.0  # another relay on the same database does not ring our bells
-LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one answer; `output/raw` has everything
+POLL_SECONDS = 2.0  # another relay on the same database does not notify our subscriptions
+LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one response; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
 
 
@@ -33,7 +33,7 @@ def parse_cursor(text: str | None) -> Cursor | None:
         return None
     match = CURSOR.fullmatch(text)
     if match is None:
-        raise InvalidField(field="Last-Event-ID", why="was not made by this relay; start again without it")
+        raise InvalidField(field="Last-Event-ID", why="is not an event id of this relay; leave it out to start over")
     return Cursor(event=int(match[1]), output=int(match[2]))
 
 
@@ -41,12 +41,12 @@ def parse_event_id(text: str | None) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidField(field="Last-Event-ID", why="was not made by this relay; start again without it")
+        raise InvalidField(field="Last-Event-ID", why="is not an event id of this relay; leave it out to start over")
     return int(text)
 
 
 async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
-    """Everything about one task from the cursor on; closes after its end."""
+    """Yield the events and output of one task after the cursor; close when the task has ended."""
     with relay.hub.subscribe(task_id) as subscription:
         while not relay.hub.closing.is_set():
             updates = await follow.read_task_updates(relay.database, task_id, cursor)
@@ -63,7 +63,7 @@ async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncItera
 
 
 async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent]:
-    # SQLite has one writer: its numbers are there in order, and a hole is only the trace of what was dropped.
+    # SQLite has one writer: its ids become visible in order, and a gap only means deleted rows.
     id_gaps = None if relay.database.is_sqlite else follow.IdGaps()
     with relay.hub.subscribe(ALL_TASKS) as subscription:
         while not relay.hub.closing.is_set():
@@ -79,9 +79,9 @@ async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[ServerSentEv
 
 
 def merge_by_time(updates: TaskUpdates) -> Iterator[Event | OutputChunk]:
-    """Merged by time, each kind in the order of its ids: a cursor must never be ahead of what was told.
+    """Merge by time, each kind in the order of its ids: a cursor must never be ahead of what was sent.
 
-    Ends with the last of a kind that was not read to its end, so that the other kind does not run ahead.
+    Stop after the last entry of a kind that was not read completely, so that the other kind does not get ahead.
     """
     entries: Iterator[Event | OutputChunk] = merge(updates.events, updates.chunks, key=lambda entry: entry.at)
     for entry in entries:
@@ -141,7 +141,7 @@ async def _chunks(database: Database, attempt: Attempt) -> AsyncIterator[tuple[i
 
 
 async def last_lines(database: Database, task_id: TaskId, limit: int) -> OutputView:
-    """The end of the output of all attempts, as lines; also the beginning of a line that is still being written."""
+    """Return the last lines of the output of all attempts, including an unfinished line."""
     attempts = await follow.attempts_of(database, task_id)
     reader, tail = LineReader(last=limit), OutputTail(limit, LINES_MAX)
     await read_to_end(database, task_id, reader, tail)

@@ -1,4 +1,4 @@
-"""Before any route: foreign hosts and pages, bodies that are too large, and a name for every request."""
+"""Checks every request before routing: host, origin and body size. Gives it a request id."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Guard:
 
 
 def limit_body(receive: Receive, limit: int) -> Receive:
-    """Counts the body as it comes: a chunked one has no length to check beforehand."""
+    """Count the body as it arrives: a chunked one has no length to check first."""
     received = 0
 
     async def receive_limited() -> Message:
@@ -58,7 +58,7 @@ def limit_body(receive: Receive, limit: int) -> Receive:
 
 
 def collect_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Every header with all its values, as they came: some may come once only."""
+    """Collect all values of each header: some headers must not be repeated."""
     headers: Headers = {}
     for name, value in raw:
         headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -66,7 +66,7 @@ def collect_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def check_origin(headers: Headers) -> None:
-    """A web page must not reach the relay: not by a name that resolves here, not from another origin."""
+    """Refuse web pages: those that reach the relay by another host name, and those of another origin."""
     hosts = headers.get("host", [])
     if len(hosts) != 1 or _host_name(hosts[0]) not in LOOPBACK_NAMES:
         raise HostRefused(host=",".join(hosts) or "(none)")
@@ -76,7 +76,7 @@ def check_origin(headers: Headers) -> None:
 
 
 def _host_name(host: str) -> str:
-    """Without the port, which a tunnel may have changed; an IPv6 address keeps its brackets."""
+    """Remove the port, which a tunnel may have changed; an IPv6 address keeps its brackets."""
     head, colon, port = host.rpartition(":")
     return head if colon and port.isdecimal() else host
 
@@ -84,6 +84,6 @@ def _host_name(host: str) -> str:
 def check_length(headers: Headers, limit: int) -> None:
     for length in headers.get("content-length", []):
         if not (length.isascii() and length.isdecimal()):
-            raise MalformedBody(why="its length is no number")
+            raise MalformedBody(why="its Content-Length is not a number")
         if len(length) > len(str(limit)) or int(length) > limit:
             raise PayloadTooLarge(limit=limit)

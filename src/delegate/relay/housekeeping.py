@@ -1,4 +1,4 @@
-"""What the relay does without being asked: rescue, back up, forget. No failure of one round ends the next."""
+"""The relay's periodic chores: rescue, settle, back up, delete. A failed round does not prevent the next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delegate.store.backup import backup, last_backup_at
 log = logging.getLogger(__name__)
 RETAIN_EVERY = timedelta(hours=1)
 BACKUP_CHECK_EVERY = timedelta(minutes=10)
-SETTLE_EVERY = timedelta(seconds=30)  # looks at all that waits for others: a second of work where these are 100,000
+SETTLE_EVERY = timedelta(seconds=30)  # reads all blocked tasks: about a second for 100,000 of them
 TICK_MAX = timedelta(seconds=5)
 
 
@@ -62,14 +62,14 @@ async def _retain(relay: Relay) -> None:
 
 
 async def _back_up(relay: Relay) -> None:
-    """By the age of the newest one: who never runs for six hours at a stretch needs backups too."""
+    """Decide by the age of the newest backup: a relay that never runs for hours at a stretch needs backups, too."""
     every = relay.settings.backup_every
     last = last_backup_at(Home(relay.settings.home))
     due = relay.started_at + min(BACKUP_CHECK_EVERY, every) if last is None else last + every
     if relay.now() < due:
         return
     if not disk_of(relay.settings).has_space_for(Home(relay.settings.home).database.stat().st_size):
-        log.warning("no room for a backup")
+        log.warning("backup skipped: not enough disk space")
     else:
         path = await to_thread.run_sync(backup, relay.settings, None)
-        log.info("backup made", extra={"path": str(path)})
+        log.info("backup created", extra={"path": str(path)})

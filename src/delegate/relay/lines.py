@@ -1,7 +1,7 @@
-"""From chunks of output to lines, and a place in them to go on from.
+"""Splits chunks of output into lines, with a cursor to continue from.
 
-Chunks end anywhere, and those of the two streams come mixed. The place is, for each stream, the first byte that has
-not been told: a chunk and a byte of it.
+Chunks end anywhere, and those of the two streams are interleaved. The cursor is, for each stream, the first byte that
+has not been returned yet: a chunk and a byte in it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from delegate.report.follow import TaskUpdates
 from delegate.store.database import Database
 from delegate.wire.tasks import OutputLine
 
-LINE_MAX = 64 * 1024  # bytes; a longer line is told in pieces
+LINE_MAX = 64 * 1024  # bytes; a longer line is split
 CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})-([0-9]{1,18})\.([0-9]{1,9})")
 
 
 class Line(NamedTuple):
-    """Millions of them may pass before one is shown: it is bytes until then."""
+    """One line, as bytes: millions may pass before one is shown."""
 
     at: datetime
     stream: Stream
@@ -40,19 +40,19 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class StreamPosition:
-    """One stream: where its first untold byte is, and the beginning of a line that has not ended yet."""
+    """The position in one stream: its first byte that was not returned, and the start of an unfinished line."""
 
     chunk: int = 1
     byte: int = 0
     rest: bytes = b""
-    at: datetime | None = None  # when the rest came
+    at: datetime | None = None  # when the rest was written
 
     def move_to(self, chunk: int, byte: int = 0) -> None:
         self.chunk, self.byte, self.rest = chunk, byte, b""
 
 
 class LineReader:
-    """`last`: of every chunk no more than that many lines are told, for who wants the end of it all."""
+    """Reads lines from chunks. With `last`, at most that many lines of each chunk, for callers that want the tail."""
 
     def __init__(
         self, stdout: StreamPosition | None = None, stderr: StreamPosition | None = None, *, last: int | None = None
@@ -60,14 +60,14 @@ class LineReader:
         self._last = last
         self._positions = {Stream.STDOUT: stdout or StreamPosition(), Stream.STDERR: stderr or StreamPosition()}
         self._attempt: AttemptId | None = None
-        self._offset: int | None = None if stdout else 0  # of the attempt, where the next chunk should begin
+        self._offset: int | None = None if stdout else 0  # in the attempt's output, where the next chunk should begin
         self._seen = 0
 
     @classmethod
     def from_cursor(cls, cursor: str) -> Self:
         found = CURSOR.fullmatch(cursor)
         if found is None:
-            raise InvalidField(field="since", why="is no `next` of TaskLogs; leave it out to get the last lines")
+            raise InvalidField(field="since", why="is not a `next` of TaskLogs; leave it out to get the last lines")
         chunk_out, byte_out, chunk_err, byte_err = map(int, found.groups())
         return cls(StreamPosition(chunk_out, byte_out), StreamPosition(chunk_err, byte_err))
 
@@ -76,12 +76,12 @@ class LineReader:
 
     @property
     def after(self) -> int:
-        """The last chunk that need not be read again."""
+        """The last chunk that does not need to be read again."""
         unread = min(position.chunk for position in self._positions.values())
         return max(self._seen, unread - 1)
 
     def lines(self, chunks: Sequence[OutputChunk], *, is_over: bool) -> Iterator[Line]:
-        """Who stops in the middle can go on from the place after the last line; `is_over`: no more will come."""
+        """Yield lines; a caller may stop early and continue from the cursor. `is_over`: no more output will follow."""
         for chunk in chunks:
             yield from self._lines_before(chunk)
             yield from self._lines_of(chunk)
@@ -93,7 +93,7 @@ class LineReader:
             yield from self._flush_unfinished()
 
     def _lines_before(self, chunk: OutputChunk) -> Iterator[Line]:
-        """What an attempt left without an end when the next one begins, and a word about bytes that were not kept."""
+        """Yield the unfinished line of the previous attempt, and a marker for bytes that were not kept."""
         if self._attempt not in (None, chunk.attempt_id):
             yield from self._flush_unfinished()
             self._offset = 0
@@ -109,7 +109,7 @@ class LineReader:
             return
         consumed = position.byte if chunk.id == position.chunk else 0
         text = position.rest + chunk.data[consumed:]
-        first = consumed - len(position.rest)  # of the text, as a byte of this chunk; below zero when it began before
+        first = consumed - len(position.rest)  # where the text starts in this chunk; negative if in an earlier one
         if not position.rest:
             position.move_to(chunk.id, consumed)
         start = 0 if self._last is None else _start_of_last(text, self._last)
@@ -128,7 +128,7 @@ class LineReader:
 
 
 class OutputTail:
-    """The last lines, and not more of them than an answer should carry."""
+    """The last lines, up to the limits of one response."""
 
     def __init__(self, max_lines: int, size_max: int) -> None:
         self._max_lines = max_lines
@@ -145,12 +145,12 @@ class OutputTail:
 
 
 async def read_to_end(database: Database, task_id: TaskId, reader: LineReader, tail: OutputTail) -> TaskUpdates:
-    """All the output that there is; a line that has not ended yet is left to the caller."""
+    """Read all output so far; an unfinished line is left to the caller."""
     while True:
         updates = await follow.read_output_updates(database, task_id, reader.after)
         for chunk in updates.chunks:
             tail.add(reader.lines([chunk], is_over=False))
-            await checkpoint()  # lines are quick, but there may be a hundred thousand
+            await checkpoint()  # splitting is quick, but there may be a hundred thousand lines
         if not has_more(updates):
             return updates
 
@@ -168,13 +168,13 @@ def line_views(lines: Iterable[Line]) -> list[OutputLine]:
 
 
 def _start_of_last(text: bytes, count: int) -> int:
-    """Where the last lines begin, and perhaps one more that has no end yet."""
+    """Return where the last `count` lines begin; an unfinished line does not count."""
     before, *last = text.rsplit(b"\n", count + 1)
     return len(before) + 1 if len(last) > count else 0
 
 
 def _ends(text: bytes, start: int) -> Iterator[int]:
-    """Where lines end: behind a newline, or where a line has become too long."""
+    """Yield where lines end: after a newline, or at the maximum length."""
     while start < len(text):
         newline = text.find(b"\n", start, start + LINE_MAX)
         if newline < 0 and len(text) - start <= LINE_MAX:

@@ -1,4 +1,4 @@
-"""The API's own document: what FastAPI finds out by itself, and what only we know."""
+"""Builds the OpenAPI document: FastAPI's own, plus request bodies, security and error types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every refusal as application/problem+json: which field, why, and what to do."""
+"""Turns errors into application/problem+json responses: which field, why, and what to do."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from delegate.wire.basics import PATTERN_MESSAGES, Problem, Wire
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
-# What every door may answer besides its own, for the API's document.
-PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: as FastAPI takes them
+# The error responses of every endpoint, for the OpenAPI document.
+PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: FastAPI's type
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 409, 413, 415, 422, 503, 507)
 }
-ErrorDetails = Mapping[str, Any]  # Any: a fault as pydantic tells it, with its numbers under `ctx`
-Location = tuple[str | int, ...]  # names of fields, and numbers of entries
-# What pydantic calls by these names; its own words are for who wrote the model.
+ErrorDetails = Mapping[str, Any]  # Any: an error of pydantic, with its limits under `ctx`
+Location = tuple[str | int, ...]  # field names and list indexes
+# Texts by pydantic's error type; pydantic's own are written for the author of the model.
 ERROR_TEXTS = {
     "missing": "is missing",
-    "extra_forbidden": "is not known here",
+    "extra_forbidden": "is not a known field",
     "string_too_short": "is empty; give it a value, or leave it out",
     "string_too_long": "has more than {max_length:,} characters",
-    "string_pattern_mismatch": "does not have the form {pattern}",
+    "string_pattern_mismatch": "does not match {pattern}",
     "too_short": "needs at least {min_length} entries, not {actual_length}",
     "too_long": "has more than {max_length} entries",
 }
-INVALID_CURSOR = "is no cursor; send `next` of the page before, as it came"
+INVALID_CURSOR = "is not a valid cursor; send `next` of the previous page unchanged"
 
 
 class Defect(DelegateError):
-    """something went wrong in the relay; its log has the details under {request_id}
-    please report it"""
+    """internal error in the relay; its log has the details under {request_id}
+    please report this as a bug"""
 
     code, status, exit_code = "internal", 500, 70
 
 
 class MethodRefused(Refused):
-    """{method} is not possible here"""
+    """{method} is not allowed for this path"""
 
     code, status = "method_not_allowed", 405
 
@@ -103,7 +103,7 @@ def install(app: FastAPI) -> None:
 
 
 def allowed_methods(request: Request) -> set[str]:
-    """Of all routes with this address; the one that was asked knows only its own."""
+    """Return the methods of all routes with this path; the matched route knows only its own."""
     here = [
         route
         for route in request.app.routes
@@ -121,7 +121,7 @@ def routing_fault(request: Request, error: HTTPException) -> DelegateError:
 
 
 def fault(found: ErrorDetails, model: type[Wire] | None = None) -> DelegateError:
-    """What pydantic found wrong, in our words. `model` is what it looked for."""
+    """Convert an error of pydantic. `model` is the model it validated."""
     if found["type"] == "json_invalid":
         return MalformedBody(why=found["msg"].removeprefix("Invalid JSON: "))
     field = ".".join(str(part) for part in found["loc"] if part not in ("body", "query", "path"))
@@ -137,9 +137,9 @@ def is_required(model: type[Wire], location: Location) -> bool:
 
 
 def model_at(model: type[Wire], location: Location) -> type[Wire] | None:
-    """The model of what stands at this place, if there is one and no other."""
+    """Return the model at this location; None if there is none or more than one."""
     for part in location:
-        if isinstance(part, int):  # an entry of a list: the model is that of all its entries
+        if isinstance(part, int):  # a list index: all entries have the same model
             continue
         field = _fields(model).get(part)
         found = [] if field is None else list(_models_in(field.annotation))
@@ -153,7 +153,7 @@ def _fields(model: type[Wire]) -> dict[str | int, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _models_in(annotation: Any) -> Iterator[type[Wire]]:  # Any: whatever may be written as a type
+def _models_in(annotation: Any) -> Iterator[type[Wire]]:  # Any: any type annotation
     if isinstance(annotation, type) and issubclass(annotation, Wire):
         yield annotation
     for part in get_args(annotation):

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as uvicorn speaks it, but nobody can hold a connection by sending slowly or without end."""
+"""uvicorn's HTTP/1.1 protocol with limits on the time and size of a request."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle, Transport
 
 HEAD_TIMEOUT = 10.0  # seconds until the headers of a request have arrived
-BODY_TIMEOUT = 60.0  # and then its body: a runner on a slow line needs them for four MiB
-HEAD_MAX = 64 * 1024  # bytes of headers, address included
+BODY_TIMEOUT = 60.0  # seconds for the body: enough for 4 MiB over a slow connection
+HEAD_MAX = 64 * 1024  # bytes of the request line and headers
 
 
 class BufferedTransport:
-    """A transport that holds what is written first until the turn of the loop is over or more comes.
+    """A transport that delays the first write until the next one or the next iteration of the event loop.
 
-    uvicorn writes the head of an answer and its body apart, and every write is a call to the kernel: with one less, a
-    submit takes a tenth less time.
+    uvicorn writes the head and the body of a response separately, and each write is a system call: with one call less,
+    a submit takes a tenth less time.
     """
 
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
@@ -26,7 +26,7 @@ class BufferedTransport:
         self._loop = loop
         self._buffer = b""
 
-    def __getattr__(self, name: str) -> Any:  # Any: whatever a transport has
+    def __getattr__(self, name: str) -> Any:  # Any: any attribute of the transport
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class HttpProtocol(HttpToolsProtocol):
     head_timeout = HEAD_TIMEOUT
     body_timeout = BODY_TIMEOUT
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: whatever uvicorn hands over
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's arguments
         super().__init__(*args, **kwargs)
         self._deadline: TimerHandle | None = None
         self._in_head = True
@@ -70,7 +70,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_size += len(data)
         super().data_received(data)
         if self._in_head and self._head_size > HEAD_MAX and not self.transport.is_closing():
-            self.send_400_response("The headers of the request are too large.")
+            self.send_400_response("The request headers are too large.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -87,7 +87,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._set_deadline(None)
 
     def _set_deadline(self, seconds: float | None) -> None:
-        """The next part of the request must be here within this time; None: nothing is under way."""
+        """Close the connection unless the next part of the request arrives in time; None: no request is open."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self.transport.close)

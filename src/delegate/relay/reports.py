@@ -1,4 +1,4 @@
-"""What runners tell, in our own words."""
+"""Converts the reports of runners from the wire format to the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def item_of(item: RecordItem) -> ReportItem:
     if item.kind is EventKind.SKIPPED:
         through = item.seq if item.through is None else item.through
         if through < item.seq:
-            raise InvalidField(field="items.through", why="must not be below seq")
+            raise InvalidField(field="items.through", why="must not be less than seq")
         return ReportItem(
             seq=item.seq, through=through, at=item.at, kind=item.kind, data=item.data, skipped_bytes=item.bytes or 0
         )
@@ -69,7 +69,7 @@ def release_of(body: ReleaseRequest) -> Outcome:
     if body.wants_agent is not None and not is_agent(body.wants_agent):
         raise UnknownAgent(field="wantsAgent", agent=body.wants_agent, known=AGENTS_KNOWN)
     if body.wants_agent is not None and is_lost:
-        raise InvalidField(field="wantsAgent", why="goes with handed_back only")
+        raise InvalidField(field="wantsAgent", why="is allowed with the reason handed_back only")
     return Outcome(
         state=AttemptState.LOST if is_lost else AttemptState.RELEASED,
         reason=body.reason,
@@ -83,9 +83,9 @@ def release_of(body: ReleaseRequest) -> Outcome:
 def _parked_until(body: FinishRequest) -> datetime | None:
     parks = body.outcome == "parked"
     if parks and (body.reason not in PARKING_REASONS or body.not_before is None):
-        raise InvalidField(field="outcome", why="a parked task needs notBefore and a reason that parks")
+        raise InvalidField(field="outcome", why="parked needs notBefore and a reason that parks a task")
     if (body.outcome == "waiting") != (body.reason is Reason.QUESTION):
-        raise InvalidField(field="outcome", why="goes with the reason question if it is waiting, and only then")
+        raise InvalidField(field="outcome", why="must be waiting if the reason is question, and only then")
     return body.not_before if parks else None
 
 

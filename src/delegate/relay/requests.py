@@ -1,4 +1,4 @@
-"""What the doors of one relay share."""
+"""What all endpoints share: the relay's context, path parameters and JSON bodies."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ M = TypeVar("M", bound=Wire)
 
 
 class JsonBody(Generic[M]):
-    """A dependency that gives the body as `model`.
+    """A dependency that parses the body as `model`.
 
-    FastAPI would make Python objects of it first; what JSON says about types would be lost on the way ("1" for 1,
-    1 for a moment in 1970), and half of the time with it. `describe` tells the API's document what is taken here.
+    FastAPI would convert it to Python objects first, which takes twice as long and loses the JSON types ("1" would be
+    accepted for 1, and 1 for a time in 1970). `describe` adds the model to the OpenAPI document.
     """
 
     def __init__(self, model: type[M]) -> None:
@@ -83,14 +83,14 @@ class JsonBody(Generic[M]):
         try:
             return self.model.model_validate_json(await request.body(), strict=True)
         except ValidationError as error:
-            # The input is not echoed, and a body can have a hundred thousand faults: the first is told.
+            # Report only the first error, without its input: a body can have a hundred thousand.
             raise fault(error.errors(include_url=False, include_input=False)[0], self.model) from None
         except ClientDisconnect as error:
             raise MalformedBody(why="it ended too early") from error
 
 
 def check_content_type(request: Request) -> None:
-    """A form of a web page can send anything but this kind without asking first."""
+    """Require JSON: a form on a web page cannot send it without a preflight request."""
     given = ",".join(request.headers.getlist("content-type")).partition(";")[0].strip().lower()
     if given != "application/json":
         raise UnsupportedMedia(given=given or "nothing")

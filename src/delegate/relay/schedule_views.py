@@ -1,4 +1,4 @@
-"""Schedules as they look over HTTP."""
+"""Converts schedules to their wire format."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
 
 
 def why(schedule: Schedule) -> str | None:
-    """Why an active schedule has no next run yet."""
+    """Return why an active schedule has no next run yet."""
     if schedule.state is not ScheduleState.ACTIVE or schedule.next_run_at is not None:
         return None
-    return f"waits until a run of {schedule.timing.after} has ended well"
+    return f"waits for a run of {schedule.timing.after} to succeed"
 
 
 def run_view(run: ScheduleRun) -> RunView:

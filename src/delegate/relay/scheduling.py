@@ -1,4 +1,4 @@
-"""What every door of the relay does with schedules and pipelines."""
+"""Operations on schedules and pipelines, shared by the HTTP API and MCP."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ async def resume(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule
 
 
 async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tasks: bool) -> Cancellation:
-    """The schedule, and if wanted its task that has not ended. Asked for again, it does what was left."""
+    """Cancel the schedule and, if requested, its open task. A repeated call completes an interrupted one."""
     now = relay.now()
     cancelled = await intake.cancel(relay.database, schedule_id, reason, with_tasks=with_tasks, now=now)
     if cancelled.open_task is None:
         return Cancellation(schedule=cancelled.schedule, tasks=())
     try:
         transition = await finish.cancel(relay.database, cancelled.open_task, reason, now)
-    except IllegalMove:  # it has just ended by itself
+    except IllegalMove:  # the task has ended in the meantime
         return Cancellation(schedule=cancelled.schedule, tasks=())
     notify(relay.hub, transition)
     return Cancellation(schedule=cancelled.schedule, tasks=(transition.task,))

@@ -1,4 +1,4 @@
-"""Our things as they look over HTTP."""
+"""Converts the model to its wire format."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def attempt_view(attempt: Attempt) -> AttemptView:
 
 def event_view(event: Event) -> EventView:
     data = event.data
-    if event.kind is EventKind.PROMPT:  # long, and the same as before in nearly every turn; it has its own address
+    if event.kind is EventKind.PROMPT:  # long, and nearly the same in every turn; it has its own endpoint
         data = {key: value for key, value in data.items() if key != "text"}
         data["characters"] = len(str(event.data.get("text", "")))
     return EventView(
@@ -155,7 +155,7 @@ def issue_view(issue: Issue | None) -> IssueView | None:
     return None if issue is None else IssueView(key=issue.key, title=issue.title, url=issue.url)
 
 
-@lru_cache(maxsize=256)  # there are few, and every task has some
+@lru_cache(maxsize=256)  # few distinct values, and every task has some
 def choice_view(choice: Choice) -> ChoiceView:
     return ChoiceView(field=choice.field, value=choice.value, source=choice.source)
 
@@ -254,7 +254,7 @@ def control(signals: AttemptSignals) -> Control:
 
 
 async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor: str | None) -> TaskPage:
-    """The newest first; `cursor` is `next` of the page before."""
+    """Return a page, newest first; `cursor` is `next` of the previous page."""
     rows = await follow.page(relay.database, states=_states(status), before=parse_page_cursor(cursor), limit=limit)
     shown = [task for _, task in rows]
     snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, relay.now(), shown)
@@ -262,12 +262,12 @@ async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor:
 
 
 def parse_page_cursor(cursor: str | None) -> int | None:
-    """Where the page before has ended, in the order of what is listed."""
+    """Return the position where the previous page ended."""
     return None if cursor is None else int(cursor[1:])
 
 
 def next_cursor(kind: str, rows: Sequence[tuple[int, object]], limit: int) -> str | None:
-    """For the page after these rows, each with its place; a letter keeps the cursors of two lists apart."""
+    """Return the cursor after these rows, each with its position; a letter distinguishes the cursors of two lists."""
     return f"{kind}{rows[-1][0]}" if len(rows) == limit else None
 
 

@@ -1,1 +1,1 @@
-"""How the world learns of it."""
+"""Records what runners report, and reads it for users."""

@@ -1,4 +1,4 @@
-"""What happens outside: announced before it is done, told when it is, looked up by whoever must know."""
+"""Records effects outside Delegate, such as a push: announced first, then reported as done or abandoned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delegate.store.tasks import chain_of, get_task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectReport:
-    """What a runner says of an effect of the attempt it holds."""
+    """A runner's report of an effect of the attempt it holds."""
 
     kind: EffectKind
     state: EffectState
@@ -29,7 +29,7 @@ class EffectReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEffects:
-    """How a chain of tasks stands outside."""
+    """The state and the effects of a lineage."""
 
     state: TaskState
     effects: list[Effect]
@@ -38,12 +38,12 @@ class ChainEffects:
 async def record_effect(
     database: Database, lease: LeaseRef, report: EffectReport, now: datetime
 ) -> tuple[Task, AttemptSignals]:
-    """Write it down, if the runner still holds the attempt; its lease is renewed with it."""
+    """Record the effect if the runner still holds the attempt, and renew its lease."""
     return await database.write("effect", lambda connection: _record_effect(connection, lease, report, now))
 
 
 async def read_chain_effects(database: Database, task_id: TaskId, runner: Runner) -> ChainEffects:
-    """For a runner of a machine that had an attempt of the task, however long ago."""
+    """Read the effects for a runner whose machine ever held an attempt of the task."""
     return await database.read(lambda connection: _read_chain_effects(connection, task_id, runner))
 
 
@@ -56,7 +56,7 @@ def _record_effect(
             task_id=task.id,
             state=task.state,
             verb="published",
-            advice="it works in its user's directory and stays there",
+            advice="it runs in the user's directory; only tasks with --worktree or --pr are published",
         )
     put_effect(
         connection,
@@ -77,11 +77,11 @@ def _read_chain_effects(connection: Connection, task_id: TaskId, runner: Runner)
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
-    # The runners of one machine share a home, and tidy up after one that does not come back.
+    # The runners of one machine share a home, and clean up after runners that do not come back.
     if task.machine != runner.machine and not has_attempt_of(connection, task_id, runner):
         raise Forbidden(what="a task of another machine")
     chain = chain_of(connection, task.lineage)
-    # A retry that is under way may still adopt what this task has left outside.
+    # An open retry may still take over the effects of this task.
     live = [state for _, state in chain if state not in FINAL_TASK_STATES]
     effects = effects_of(connection, [member for member, _ in chain])
     return ChainEffects(state=live[-1] if live else task.state, effects=effects)

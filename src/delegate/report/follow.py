@@ -1,4 +1,4 @@
-"""Reading what happened: pages of tasks, one task in full, its output, and the feeds that followers hold open."""
+"""Reads tasks, timelines, output and the feeds of followers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from delegate.store.tasks import count_by_state, get_task, page_of_tasks
 EVENTS_PER_READ = 1_000
 CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
 TIMELINE_MAX = 10_000
-# PostgreSQL hands out event ids before their transactions commit. A hole in the ids is waited for this long, as no
-# transaction of ours takes longer: the longest settles CASCADE_MAX tasks (queue/ending.py) in less than half of it.
-# After that it is the trace of one that was rolled back, or of a task long dropped.
+# PostgreSQL assigns event ids before their transactions commit. A follower waits this long for a gap in the ids to be
+# filled. No transaction takes longer: the longest settles CASCADE_MAX tasks (queue/ending.py) in less than half of it.
+# A gap that remains comes from a rollback or a dropped task.
 ID_GAP_TIMEOUT = timedelta(seconds=5)
 
 
@@ -53,12 +53,12 @@ class TaskUpdates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOverview:
-    """How a task stands, without all that has happened."""
+    """A task without its timeline."""
 
     task: Task
     attempts: list[Attempt]
     snapshot: QueueSnapshot
-    checkpoint: Checkpoint | None  # that its last attempt has left
+    checkpoint: Checkpoint | None  # of its last attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +119,14 @@ async def change_of(database: Database, task_id: TaskId) -> Change:
 
 
 async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
-    """What the agent was told last; before its start, what was asked for."""
+    """Return the last prompt given to the agent; before its start, the prompt of the task."""
 
     def read(connection: Connection) -> GivenPrompt:
         task = _require_task(connection, task_id)
-        told = last_event_of_kind(connection, task_id, EventKind.PROMPT)
-        if told is None:
+        given = last_event_of_kind(connection, task_id, EventKind.PROMPT)
+        if given is None:
             return GivenPrompt(text=task.prompt, is_rendered=False)
-        return GivenPrompt(text=str(told.data.get("text", "")), is_rendered=True)
+        return GivenPrompt(text=str(given.data.get("text", "")), is_rendered=True)
 
     return await database.read(read)
 
@@ -134,7 +134,7 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
 async def read_queue_snapshot(
     database: Database, rules: QueueRules, now: datetime, tasks: Sequence[Task] = ()
 ) -> QueueSnapshot:
-    """What `why` must know, of these tasks too if they wait for others."""
+    """Read what `why` needs to know about these tasks."""
     return await database.read(lambda connection: read_snapshot(connection, tasks, rules, now))
 
 
@@ -157,7 +157,7 @@ async def relay_state(database: Database, now: datetime) -> RelayState:
 
 
 async def read_task_updates(database: Database, task_id: TaskId, cursor: Cursor) -> TaskUpdates:
-    """What came after the cursor. The task is read first: if it has ended then, nothing can come after these."""
+    """Read what came after the cursor. The task is read first: if it has ended, nothing comes after these updates."""
 
     def read(connection: Connection) -> TaskUpdates:
         return TaskUpdates(
@@ -170,7 +170,7 @@ async def read_task_updates(database: Database, task_id: TaskId, cursor: Cursor)
 
 
 async def read_output_updates(database: Database, task_id: TaskId, after: int) -> TaskUpdates:
-    """The same for output alone: what came after this chunk."""
+    """Read the output that came after this chunk."""
 
     def read(connection: Connection) -> TaskUpdates:
         task = _require_task(connection, task_id)
@@ -199,21 +199,21 @@ async def end_of_feed(database: Database) -> int:
 
 @dataclass(slots=True)
 class IdGaps:
-    """What a follower does about numbers that are missing: wait once for all those below what it has seen."""
+    """Tracks gaps in the event ids: a follower waits once for all missing ids below the highest it has seen."""
 
-    final_up_to: int = 0  # up to this number, what is missing will not come any more
-    seen: int = 0  # the highest number when the waiting began
-    since: float = 0.0  # seconds on the follower's own clock
+    final_up_to: int = 0  # missing ids up to this one will not come
+    seen: int = 0  # the highest id when the wait began
+    since: float = 0.0  # in seconds on the follower's clock
 
     def take_contiguous(self, events: Sequence[Event], after: int, now: float) -> list[Event]:
-        """The events up to the first hole that may still be filled."""
-        told: list[Event] = []
+        """Return the events before the first gap that may still be filled."""
+        ready: list[Event] = []
         for event in events:
             if event.id != after + 1 and event.id > self.final_up_to and not self._is_final(event, events[-1], now):
                 break
-            told.append(event)
+            ready.append(event)
             after = event.id
-        return told
+        return ready
 
     def _is_final(self, event: Event, newest: Event, now: float) -> bool:
         if event.id > self.seen:
@@ -237,7 +237,7 @@ async def output_chunks(database: Database, attempt: AttemptId, offset: int) -> 
 
 
 def with_gaps(chunks: Sequence[OutputChunk], expected: int) -> Iterator[tuple[int, OutputChunk]]:
-    """Each chunk with the number of bytes that are missing before it."""
+    """Yield each chunk with the number of bytes that are missing before it."""
     for chunk in chunks:
         yield chunk.offset - expected, chunk
         expected = chunk.offset + len(chunk.data)

@@ -1,4 +1,4 @@
-"""What a task waits for and what waits for it, near and far."""
+"""Reads the dependency graph of a task: direct and indirect dependencies and dependents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Graph:
 
 
 async def graph_of(database: Database, task_id: TaskId, rules: QueueRules, now: datetime) -> Graph:
-    """Every task that leads to this one or waits for it; of more than can be shown, the nearest."""
+    """Return the dependencies and dependents of a task; of more than GRAPH_MAX, the nearest."""
 
     def read(connection: Connection) -> Graph:
         if get_task(connection, task_id) is None:
@@ -39,7 +39,7 @@ async def graph_of(database: Database, task_id: TaskId, rules: QueueRules, now: 
 
 
 def _find_related(connection: Connection, task_id: TaskId) -> list[TaskId]:
-    """The nearest first; stops when it has more than can be shown."""
+    """Return the nearest tasks first; stops after GRAPH_MAX."""
     found = {task_id: None}
     above, below = [task_id], [task_id]
 

@@ -1,4 +1,4 @@
-"""What a runner reports while it works: events and output, in sequence, each exactly once."""
+"""Records a runner's events and output, in sequence and exactly once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from delegate.store.events import (
 )
 from delegate.store.messages import messages_after
 
-COST_MAX = 1e9  # as FinishRequest has it
+COST_MAX = 1e9  # the same limit as in FinishRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportItem:
-    """One numbered entry of a runner's report; `through` is its last number when it stands for several."""
+    """One numbered entry of a runner's report; `through` is its last number if it covers several."""
 
     seq: int
     through: int
@@ -47,11 +47,11 @@ class AttemptSignals:
     next_seq: int
     cancel: str | None
     messages: tuple[AgentMessage, ...]
-    asked: bool = False  # by its agent, which should end its turn now
+    asked: bool = False  # the agent asked a question and should end its turn now
 
     @property
     def is_urgent(self) -> bool:
-        """Worth an answer at once."""
+        """Whether the runner should get the response at once."""
         return self.cancel is not None or bool(self.messages) or self.asked
 
 
@@ -66,7 +66,7 @@ async def renew(database: Database, lease: LeaseRef, messages_seen: int, now: da
 
 
 async def signals(database: Database, lease: LeaseRef, messages_seen: int) -> AttemptSignals:
-    """A look only: a long poll looks again and again, and waits for nobody who writes."""
+    """Read without locks: a long poll repeats this and must not wait for writers."""
 
     def read(connection: Connection) -> AttemptSignals:
         task, attempt = read_held_attempt(connection, lease)
@@ -118,7 +118,7 @@ def _record(
 
 
 def _fresh(connection: Connection, attempt: Attempt, items: Sequence[ReportItem]) -> list[ReportItem]:
-    """The items not stored yet. One that is stored must be the same; one that leaves a gap is refused."""
+    """Return the items not stored yet. A stored item must be the same; a gap is refused."""
     expected = attempt.next_seq
     fresh: list[ReportItem] = []
     for item in items:
@@ -144,14 +144,14 @@ def _check_same(connection: Connection, attempt: Attempt, item: ReportItem) -> N
 
 
 def _is_remainder_of(item: ReportItem, chunk: OutputChunk) -> bool:
-    """Before the place of the cut a chunk stays as it came; behind it, the limit may take some from its front."""
+    """Before the cut a chunk is stored whole; after it, the limit may remove the beginning of a chunk."""
     return chunk.stream is item.stream and (item.output.startswith(chunk.data) or item.output.endswith(chunk.data))
 
 
 def build_rows(
     task: Task, attempt: Attempt, items: Sequence[ReportItem]
 ) -> tuple[list[NewEvent], list[NewOutput], int]:
-    """Pure: the rows of these items, and where the output ends after them."""
+    """Pure: return the rows of these items, and the end offset of the output after them."""
     head = head_limit(task)
     events: list[NewEvent] = []
     chunks: list[NewOutput] = []
@@ -191,14 +191,14 @@ def _event_data(item: ReportItem) -> dict[str, object]:
 
 
 def split_at(data: bytes, position: int) -> list[bytes]:
-    """In two where the kept beginning ends, so that the cut later falls between rows."""
+    """Split the data where the kept beginning ends, so that a later cut falls between rows."""
     if 0 < position < len(data):
         return [data[:position], data[position:]]
     return [data] if data else []
 
 
 def parse_usage(data: dict[str, object]) -> Usage:
-    """Pure: what a usage event says; a runner's numbers that are none count as nothing."""
+    """Pure: read a usage event; values that are not valid numbers count as 0."""
     numbers = {name: value for name, value in data.items() if isinstance(value, int | float) and value >= 0}
     cost = float(numbers.get("costUsd", 0))
     return Usage(
@@ -216,7 +216,7 @@ def head_limit(task: Task) -> int:
 
 
 def _trim(connection: Connection, task: Task, attempt: Attempt, end: int) -> int:
-    """Forget what lies between the kept beginning and the kept end; returns the bytes forgotten."""
+    """Delete the output between the kept beginning and the kept end; returns the number of bytes deleted."""
     head = head_limit(task)
     tail_start = end - (task.limits.max_output - head)
     return cut_output(connection, attempt.id, start=head, end=tail_start) if tail_start > head else 0

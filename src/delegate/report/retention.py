@@ -1,4 +1,4 @@
-"""How long the past is kept."""
+"""Deletes old tasks, schedules, output and runners."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from delegate.store.runners import delete_silent_runners
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
 RUNS_PER_STEP = 1_000
-TASKS_PER_STEP = 10  # a step is one transaction; tasks may have 10 MiB each, and others must get their turn
+TASKS_PER_STEP = 10  # per transaction; a task may have 10 MiB of output, and other writers must get their turn
 
 
 async def retain(database: Database, settings: Settings, now: datetime) -> int:
-    """Drop what is too old, then the oldest output while there is too much; returns the number of tasks touched."""
+    """Delete what is too old, then the oldest output above the limit; returns the number of tasks affected."""
     oldest_kept = now - timedelta(days=settings.retention_days)
     touched = 0
     while count := await database.write(

@@ -1,4 +1,4 @@
-"""`python -m delegate.runner --slot K --relay-url URL`: one runner, in the foreground."""
+"""Run one runner in the foreground: `python -m delegate.runner --slot K --relay-url URL`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delegate.runner.slot import FILE_NAME, Slot
 
 def slot_name(text: str) -> str:
     if not FILE_NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError("a slot is named by letters, digits and -")
+        raise argparse.ArgumentTypeError("a slot name consists of letters, digits and -")
     return text
 
 
@@ -37,11 +37,15 @@ async def run(settings: Settings, slot: Slot, name: str, url: str, report_fd: in
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate-runner", description=__doc__)
-    parser.add_argument("--slot", required=True, type=slot_name, help="the directory of this runner under the home")
-    parser.add_argument("--relay-url", required=True, help="where its relay listens")
-    parser.add_argument("--report-fd", type=int, help="where the keeper hears what it does; for the keeper alone")
+    parser.add_argument(
+        "--slot", required=True, type=slot_name, help="name of the runner's directory under runners/ in DELEGATE_HOME"
+    )
+    parser.add_argument("--relay-url", required=True, help="URL of the relay")
+    parser.add_argument(
+        "--report-fd", type=int, help="file descriptor for status reports to the keeper; set by the keeper"
+    )
     arguments = parser.parse_args()
-    stamina.instrumentation.set_on_retry_hooks(())  # the link says once that the relay is away, not at every try
+    stamina.instrumentation.set_on_retry_hooks(())  # the relay link logs once that the relay is away, not at every try
     try:
         settings = load(os.environ)
         configure(settings.log_level)

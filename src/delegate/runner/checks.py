@@ -1,4 +1,4 @@
-"""The repository's own checks: what their commands' ends and outputs mean. A red check is not a success."""
+"""Runs the repository's check commands and interprets their exit codes and test counts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from delegate.errors import excerpt
 
-TAIL_MAX = 20_000  # characters of a check's output that are kept for the agent
+TAIL_MAX = 20_000  # characters of a check's output kept for the agent
 
 TERMINAL_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-# Test runners sum up on a line of their own; a repository that runs several of them has several such lines.
+# Test runners print a summary line; the output of a command that runs several of them has several such lines.
 PYTEST = re.compile(r"^(?:=+ )?(?P<sums>\d+ [a-z]+(?:, \d+ [a-z]+)*) in \d[\d.]*s\b.*$", re.M)
 JEST = re.compile(r"^Tests: +(?P<sums>(?:\d+ [a-z]+, )+\d+ total)$", re.M)
 VITEST = re.compile(r"^ *Tests +(?P<sums>\d+ [a-z]+(?: \| \d+ [a-z]+)*) \(\d+\)$", re.M)
 CARGO = re.compile(r"^test result: [A-Za-z]+\. (?P<sums>\d+ passed; \d+ failed);.*$", re.M)
 SUM = re.compile(r"(?P<number>\d+) (?P<word>[a-z]+)")
 BAD_WORDS = frozenset({"failed", "error", "errors"})
-# Go tells each test with -v, and without it only each package.
+# Go reports each test with -v, and only each package without it.
 GO_RUN = re.compile(r"^=== RUN ", re.M)
 GO_TEST = re.compile(r"^--- (?P<end>PASS|FAIL): ", re.M)
 GO_PACKAGE = re.compile(
@@ -30,11 +30,11 @@ GO_PACKAGE = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
     command: str
-    exit_code: int | None  # None: it was stopped
-    output: bytes  # the end of stdout and stderr, in the order in which they came
+    exit_code: int | None  # None: the command was stopped
+    output: bytes  # the end of stdout and stderr, in order of arrival
     seconds: float
     timed_out: bool
-    is_interrupted: bool  # cancelled, or the runner must go
+    is_interrupted: bool  # the task was cancelled or the runner is stopping
 
 
 class PassCounts(NamedTuple):
@@ -46,11 +46,11 @@ class PassCounts(NamedTuple):
 class CheckResult:
     command: str
     ok: bool
-    passed: int | None  # of the tests it counted, if it counted any
+    passed: int | None  # tests; None if it printed no counts
     total: int | None
     seconds: float
     tail: str  # the end of its output
-    exit_code: int | None = None  # None: it was stopped because it took too long
+    exit_code: int | None = None  # None: it timed out
 
     @property
     def line(self) -> str:
@@ -63,7 +63,7 @@ class CheckResult:
             return f"{self.passed}/{self.total}"
         if self.ok:
             return "passed"
-        return "stopped: it took too long" if self.exit_code is None else f"exit code {self.exit_code}"
+        return "timed out" if self.exit_code is None else f"exit code {self.exit_code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Checks:
 
     @property
     def counts(self) -> PassCounts:
-        """Tests, where any were counted, and then each other red command as one more; else commands."""
+        """Counts tests if any command printed counts, plus each other failed command as one; otherwise commands."""
         counted = [PassCounts(one.passed, one.total) for one in self.results if one.passed is not None and one.total]
         if not counted:
             return PassCounts(len(self.results) - len(self.red), len(self.results))
@@ -97,9 +97,9 @@ class Checks:
 
     @property
     def failure_summary(self) -> str:
-        """What a person reads first when the task failed by it."""
+        """The task's error message when checks failed."""
         failures = ", ".join(f"`{excerpt(result.command)}` ({result.summary})" for result in self.red)
-        return f"{len(self.red)} of {len(self.results)} checks did not pass: {failures}"
+        return f"{len(self.red)} of {len(self.results)} checks failed: {failures}"
 
 
 async def run_checks(
@@ -108,7 +108,7 @@ async def run_checks(
     *,
     report: Callable[[CheckResult], None],
 ) -> Checks:
-    """Runs all of them, whatever the first ones say: the agent mends more in one turn when it knows everything."""
+    """Runs all commands even when one fails, so that the agent can fix all failures in one turn."""
     results = []
     for command in commands:
         results.append(result_of(await run_command(command)))
@@ -120,7 +120,7 @@ def result_of(command_result: CommandResult) -> CheckResult:
     ok = command_result.exit_code == 0
     found = parse_test_counts(command_result.output)
     if found is not None and not ok and found.passed == found.total:
-        found = None  # all tests passed and something else did not: "17/17" would look green
+        found = None  # all tests passed and something else did not: "17/17" would look like success
     return CheckResult(
         command=command_result.command,
         ok=ok,
@@ -133,8 +133,7 @@ def result_of(command_result: CommandResult) -> CheckResult:
 
 
 def parse_test_counts(output: bytes) -> PassCounts | None:
-    """How many tests ran and how many of them passed, as pytest, jest, vitest, go and cargo tell it; skipped ones did
-    not run."""
+    """Test counts from the output of pytest, jest, vitest, go and cargo; skipped tests are not counted."""
     text = strip_escapes(output.decode(errors="replace"))
     sums = [_parse_sums(line["sums"]) for form in (PYTEST, JEST, VITEST, CARGO) for line in form.finditer(text)]
     passed, total = (sum(column) for column in zip(*sums, _parse_go(text), strict=True))
@@ -157,5 +156,5 @@ def _parse_go(text: str) -> PassCounts:
 
 
 def strip_escapes(text: str) -> str:
-    """A program's output without its colours; lines end in line feeds."""
+    """Remove terminal escapes and normalize line ends to line feeds."""
     return TERMINAL_ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")

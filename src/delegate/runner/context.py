@@ -1,4 +1,4 @@
-"""What a runner works with."""
+"""The objects that all parts of a runner share, and how they are built."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class RunnerContext:
     keeper_link: KeeperLink
 
     def available_agents(self) -> list[str]:
-        """Agents that can be started now; asked before each claim, so that one installed later is noticed."""
+        """Agents that can be started now; read before each claim, so that a newly installed one is noticed."""
         return find_available_agents(self.agents, self.trials, self.environ)
 
     def next_untried_agent(self) -> Agent | None:
-        """An agent whose program is there, but has not been seen to run."""
+        """An installed agent that has not been tried yet."""
         return self.trials.next_due(self.agents.values(), self.environ)
 
 
@@ -68,7 +68,7 @@ def build_context(
     url: str,
     keeper_link: KeeperLink | None = None,
 ) -> RunnerContext:
-    """What the runner of this slot works with; without orders nobody holds it back."""
+    """Build the context of the runner in this slot; without `keeper_link` it is never held."""
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)

@@ -1,4 +1,4 @@
-"""When there is too little room on the runner's disks to begin something, or to go on."""
+"""Decides whether the runner's disks have enough free space to start an attempt or to continue one."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 
 DISK_CHECK_INTERVAL = 1.0  # seconds; a fast disk takes a gigabyte in that time
-HARD_SHARE = 8  # of what a new attempt needs, one part in eight must be left for one that works
+HARD_SHARE = 8  # a running attempt may continue while an eighth of what a new one needs is free
 DISK_FULL_MESSAGES = ("no space left on device", "disk quota exceeded")
 
 
 class DiskLow(Exception):
-    """There is not enough room to go on; the text is a sentence for a person."""
+    """The disk has too little free space to continue; the text is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerDisk:
-    """The places may be on one disk or on several."""
+    """The paths may be on one disk or on several."""
 
     paths: tuple[Path, ...]
     floor: int
 
     def shortage_to_start(self) -> str | None:
-        """Why nothing new may begin here; None when it may."""
+        """Why no attempt may start; None when one may."""
         return describe_shortage(self.paths, self.floor)
 
     def shortage_to_continue(self) -> str | None:
-        """Why nothing may go on here; None when it may."""
+        """Why no attempt may continue; None when it may."""
         return describe_shortage(self.paths, self.floor // HARD_SHARE)
 
 
@@ -41,7 +41,7 @@ def disk_of(settings: Settings) -> RunnerDisk:
 
 
 def is_disk_full(problem: BaseException) -> bool:
-    """Whether a failure, or the words of a program that failed, mean a full disk."""
+    """Whether an exception, or the error message of a failed program, means that the disk is full."""
     if isinstance(problem, DiskLow) or (isinstance(problem, OSError) and problem.errno in DISK_FULL_ERRORS):
         return True
     return any(words in str(problem).lower() for words in DISK_FULL_MESSAGES)

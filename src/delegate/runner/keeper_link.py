@@ -1,4 +1,4 @@
-"""What the keeper lets this runner do, and what it hears from it."""
+"""The runner's connection to its keeper: receives commands on stdin and reports the runner's status."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from delegate.runner.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 STDIN = 0
-FIRST_COMMAND_TIMEOUT = (
-    5.0  # seconds for the keeper to say whether we may claim; one that is silent so long would say yes
-)
+FIRST_COMMAND_TIMEOUT = 5.0  # seconds for the keeper to say whether the runner may claim; after that, it may
 
 
 class KeeperLink:
-    """Without a keeper, nobody holds the runner back and nobody hears it."""
+    """Without a keeper (`report_fd` is None), the runner is never held and reports nothing."""
 
     def __init__(self, report_fd: int | None = None) -> None:
         self._report_fd = report_fd
         self._has_command = report_fd is None
         self._changed = Wakeup()
         self._claim_scope: anyio.CancelScope | None = None
-        self.hold_reason: str | None = None  # why the runner may take no work just now
+        self.hold_reason: str | None = None  # why the runner may not claim now
         if report_fd is not None:
             os.set_inheritable(report_fd, False)  # noqa: FBT003
 
     async def wait_for_first_command(self) -> None:
-        """Returns when the keeper has said what to do; it does so as soon as it has started us."""
+        """Returns when the first command has arrived; the keeper sends it right after starting the runner."""
         with anyio.move_on_after(FIRST_COMMAND_TIMEOUT):
             while not self._has_command:
                 await self._changed.wait()
@@ -47,7 +45,7 @@ class KeeperLink:
 
     @contextmanager
     def cancel_when_held(self) -> Iterator[None]:
-        """What stands inside is broken off when the keeper holds the runner back."""
+        """The block is cancelled when the keeper puts the runner on hold."""
         with anyio.CancelScope() as scope:
             self._claim_scope = scope
             try:
@@ -66,11 +64,11 @@ class KeeperLink:
 
     def _send(self, status: dict[str, object]) -> None:
         if self._report_fd is not None:
-            with suppress(BrokenPipeError):  # `heed` finds out, too, and ends the runner
+            with suppress(BrokenPipeError):  # `listen` notices it too and stops the runner
                 os.write(self._report_fd, encode_line(status))
 
     async def listen(self, shutdown: Shutdown) -> None:
-        """The keeper holds the other end of our standard input: its end is the keeper's end."""
+        """Handle the keeper's commands on stdin; end of file means that the keeper has exited."""
         try:
             is_pipe = stat.S_ISFIFO(os.fstat(STDIN).st_mode)
         except OSError:
@@ -82,7 +80,7 @@ class KeeperLink:
             *lines, unread = (unread + piece).split(b"\n")
             for command_line in lines:
                 self.handle_command(command_line)
-        log.warning("keeper is gone")
+        log.warning("the keeper has exited: stopping")
         shutdown.stop_now()
 
     def handle_command(self, command_line: bytes) -> None:
@@ -94,7 +92,7 @@ class KeeperLink:
             case {RunnerCommand.OPEN: True}:
                 self.hold_reason = None
             case unknown:
-                log.warning("order not understood", extra={"order": unknown})
+                log.warning("unknown command from the keeper", extra={"order": unknown})
         self._has_command = True
         self._changed.send()
 

@@ -1,4 +1,4 @@
-"""The words between a keeper and its runners: one line of JSON each, over two pipes. Pure."""
+"""The messages between a keeper and its runners: one line of JSON each, over two pipes. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import StrEnum
 
 
 class RunnerCommand(StrEnum):
-    """From the keeper: what a runner may do until it hears otherwise."""
+    """From the keeper; valid until the next command."""
 
-    HOLD = "hold"  # and why: it claims nothing
+    HOLD = "hold"  # with the reason: the runner must not claim
     OPEN = "open"
 
 
 class RunnerStatus(StrEnum):
     """From a runner."""
 
-    IDLE = "idle"  # it could begin a task at once
-    BUSY = "busy"  # and with which attempt
-    AGENT = "agent"  # beside BUSY: of which kind
-    TROUBLE = "trouble"  # it tries again, but until it is idle nobody should count on it
+    IDLE = "idle"  # it can start a task at once
+    BUSY = "busy"  # with the attempt's id
+    AGENT = "agent"  # sent with BUSY: the agent's name
+    TROUBLE = "trouble"  # it retries, but must not be counted on until it is idle
 
 
 def encode_line(message: dict[str, object]) -> bytes:
@@ -27,7 +27,7 @@ def encode_line(message: dict[str, object]) -> bytes:
 
 
 def decode_line(line: bytes) -> object:
-    """What was said, or None: whoever may open the other end of the pipe must not be able to stop us with nonsense."""
+    """The message, or None for an invalid line: another writer on the pipe must not be able to crash the reader."""
     try:
         return json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The right to work on one attempt: renewed in the background, and the ear for what the relay wants of it."""
+"""Renews the lease on one attempt in the background and receives the relay's instructions for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from delegate.wire.runners import Assignment, Control, MessageView, RenewRequest
 
 log = logging.getLogger(__name__)
 
-SLEEP_CHECK_INTERVAL = 1.0  # seconds between two looks at the clock that counts sleep
-SLEEP_THRESHOLD = 2.0  # a look that comes this much too late means that we, or the machine, were stopped
-FIRST_RENEWAL_DELAY = (
-    0.05  # seconds; the claim was a renewal too, and the launch of the agent should not have to share the CPU
-)
-EFFECT_SHARE = 6  # of a lease, one part must be left when something outside is begun
-HEARTBEAT_JITTER = 0.1  # heartbeats of many runners must not fall together
-ASKED_HEARTBEAT = 2.0  # seconds; the relay does not hold renewals of an attempt that asked, and its agent ends soon
+SLEEP_CHECK_INTERVAL = 1.0  # seconds between two readings of the clock that counts sleep
+SLEEP_THRESHOLD = 2.0  # a reading this late means that the process or the machine was suspended
+FIRST_RENEWAL_DELAY = 0.05  # seconds; the claim counts as a renewal, and the agent's start needs the CPU
+EFFECT_SHARE = 6  # a sixth of the lease must remain when an external effect starts
+HEARTBEAT_JITTER = 0.1  # spreads the heartbeats of many runners
+ASKED_HEARTBEAT = 2.0  # seconds; after a question the relay does not hold renewals, and the agent ends soon
 # Counts the time the machine sleeps, unlike the clock that timeouts run on.
 SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
 
@@ -31,7 +29,7 @@ def sleep_counting_clock() -> float:
 
 
 class Lease:
-    """Renewing raises StaleFence when the attempt is somebody else's; no answer is no news, and the agent goes on."""
+    """Renewing raises StaleFence when another runner holds the attempt; without an answer the agent keeps running."""
 
     def __init__(self, link: RelayLink, attempt: Assignment, wakeup: Wakeup) -> None:
         self._link = link
@@ -39,41 +37,41 @@ class Lease:
         self._wakeup = wakeup
         self._renewed = Wakeup()
         self._seen = Wakeup()
-        self._renewed_at = sleep_counting_clock()  # when the renewal that was answered had been sent
+        self._renewed_at = sleep_counting_clock()  # when the last successful renewal was sent
         self._renewal_scope = anyio.CancelScope()
         self._is_urgent = False
         self._messages: list[MessageView] = []
         self._last_message = 0
         self._messages_seen = 0
         self.cancel_reason: str | None = None
-        self.asked_at: float | None = None  # when we heard that the agent has asked a person something
+        self.asked_at: float | None = None  # when the relay reported that the agent asked a question
         self.renewals = 0
 
     async def keep_renewed(self) -> None:
-        """Renew until cancelled."""
+        """Renew the lease until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._renew_periodically)
             group.start_soon(self._notice_sleep)
 
     async def ensure_fresh(self, margin: float = 0.0) -> None:
-        """Returns when a renewal is known that is good for `margin` more seconds: nothing is sent on an old one."""
+        """Returns when the lease is valid for at least `margin` more seconds; nothing is sent on an expired one."""
         while sleep_counting_clock() - self._renewed_at >= self._link.timings.lease - margin:
             self._renew_now()
             await self._renewed.wait()
 
     async def ensure_fresh_for_effect(self) -> None:
-        """The same directly before something is done outside, which takes a while."""
+        """The same, with the margin that an external effect needs; call it directly before the effect."""
         await self.ensure_fresh(self._link.timings.lease / EFFECT_SHARE)
 
     async def refresh(self) -> None:
-        """Returns when the relay has told all that it knew at the moment of the call."""
+        """Returns when a renewal sent after this call was answered."""
         since = sleep_counting_clock()
         while self._renewed_at < since:
             self._renew_now()
             await self._renewed.wait()
 
     def apply_control(self, control: Control) -> None:
-        """Take in what came with an answer about this attempt."""
+        """Apply the instructions in a response about this attempt."""
         new = [message for message in control.messages if message.id > self._last_message]
         if new:
             self._last_message = new[-1].id
@@ -89,11 +87,11 @@ class Lease:
         return taken
 
     def put_back(self, messages: list[MessageView]) -> None:
-        """These were taken and could not be handed on; they stand before what came meanwhile."""
+        """Put back messages that could not be delivered, before those that arrived since."""
         self._messages = messages + self._messages
 
     def mark_seen(self, message: MessageView) -> None:
-        """The agent has the message; the next renewal says so."""
+        """The agent has received the message; the next renewal reports it."""
         self._messages_seen = message.id
         self._seen.send()
 
@@ -107,12 +105,12 @@ class Lease:
             is_urgent, self._is_urgent = self._is_urgent, False
             is_answered = await self._renew(0.0 if is_urgent or has_asked or self.cancel_reason is not None else beat)
             if is_answered and not is_urgent:
-                # Answered early means that there is news: ask again when it is dealt with, not at once for the same.
+                # An early answer means news: renew again once it is handled, not at once.
                 with anyio.move_on_after(next_beat - anyio.current_time()):
                     await self._seen.wait()
 
     async def _renew(self, wait: float) -> bool:
-        """One renewal, which the relay may hold for `wait` seconds until it has news; False: broken off."""
+        """Send one renewal, which the relay may hold for `wait` seconds until it has news; False if cancelled."""
         request = RenewRequest(fence=self._attempt.fence, messages_seen=self._messages_seen, wait=wait)
         sent_at = sleep_counting_clock()
         with anyio.CancelScope() as self._renewal_scope:
@@ -126,13 +124,16 @@ class Lease:
         return True
 
     async def _notice_sleep(self) -> None:
-        """A connection may be dead after a sleep and the attempt somebody else's: ask before anything is sent."""
+        """Renew at once after a suspension: the connection may be dead, or another runner may hold the attempt."""
         while True:
             before = sleep_counting_clock()
             await anyio.sleep(SLEEP_CHECK_INTERVAL)
             missed = sleep_counting_clock() - before - SLEEP_CHECK_INTERVAL
             if missed > SLEEP_THRESHOLD:
-                log.info("woke up", extra={"attempt_id": self._attempt.attempt_id, "seconds": round(missed, 1)})
+                log.info(
+                    "resumed after a suspension",
+                    extra={"attempt_id": self._attempt.attempt_id, "seconds": round(missed, 1)},
+                )
                 self._renew_now()
 
     def _renew_now(self) -> None:

@@ -1,4 +1,4 @@
-"""The life of a runner: settle what an earlier life left, then claim and carry out one task after the other."""
+"""The main loop of a runner: recovers attempts of an earlier process, then claims and runs one task at a time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from delegate.wire.runners import Assignment, ClaimRequest, ClaimResponse, Finis
 
 log = logging.getLogger(__name__)
 
-CLAIM_WAIT = timedelta(seconds=25)  # the relay holds a claim so long; proxies cut quiet connections after 30 or 60
-LEAVE_TIMEOUT = 5.0  # seconds to make sure that no claim was answered while we broke it off
+CLAIM_WAIT = timedelta(seconds=25)  # how long the relay holds a claim; proxies cut idle connections after 30 or 60
+LEAVE_TIMEOUT = 5.0  # seconds to check whether the relay answered a claim that was cancelled
 EARLY_RESPONSE_PAUSE = 0.2
-CLAIMS_PER_LEASE = 4  # in the time of a lease
-RETRY_PAUSE = 5.0  # seconds after something that trying again at once would only meet again
+CLAIMS_PER_LEASE = 4  # claims sent per lease duration while the runner is held
+RETRY_PAUSE = 5.0  # seconds after a failure that an immediate retry would only repeat
 
 
 async def run_until_shutdown(runner_context: RunnerContext) -> None:
-    """Work until asked to go."""
     async with anyio.create_task_group() as group:
         group.start_soon(runner_context.shutdown.handle_signals)
         group.start_soon(runner_context.keeper_link.listen, runner_context.shutdown)
@@ -43,12 +42,12 @@ class RunnerLoop:
     def __init__(self, runner_context: RunnerContext) -> None:
         self._runner_context = runner_context
         self._parked: dict[str, datetime] = {}
-        self._ask_token = ""  # for the agent of the claim that was sent last
+        self._ask_token = ""  # for the agent of the last claim sent
         self._is_disk_low = False
         self._is_ready = False
         self._is_in_trouble = False
         self._is_recovered = False
-        self._tidy_at: datetime | None = datetime.now(UTC)  # None: until the next task there is nothing to tidy up
+        self._tidy_at: datetime | None = datetime.now(UTC)  # None: nothing to tidy up until the next task
 
     async def work(self) -> None:
         shutdown = self._runner_context.shutdown
@@ -62,7 +61,7 @@ class RunnerLoop:
                 await self._leave()
 
     async def _run_cycle(self) -> None:
-        """Settle what is left, claim, carry out. What goes wrong here must not end the runner."""
+        """Recover, claim and run one task. A failure here must not end the runner."""
         try:
             if not self._is_recovered:
                 await self._recover_attempts()
@@ -78,23 +77,26 @@ class RunnerLoop:
                 await self._run_attempt(response.assignment)
         except DelegateError as problem:
             log.warning(
-                "runner pauses", extra={"runner_id": self._runner_context.link.runner_id, "why": problem.message}
+                "runner paused after an error",
+                extra={"runner_id": self._runner_context.link.runner_id, "why": problem.message},
             )
             await self._pause()
         except Exception:
-            log.exception("runner met a defect", extra={"runner_id": self._runner_context.link.runner_id})
+            log.exception(
+                "runner failed with an internal error", extra={"runner_id": self._runner_context.link.runner_id}
+            )
             self._is_recovered = False
             await self._pause()
 
     async def _make_ready(self) -> None:
-        """Once: from here on a task would begin at once, if the keeper lets us have one."""
+        """Report once that the runner is idle, and wait for the keeper's first command."""
         if not self._is_ready:
             self._runner_context.keeper_link.report_idle()
             await self._runner_context.keeper_link.wait_for_first_command()
             self._is_ready = True
 
     async def _pause(self) -> None:
-        """The keeper must not wait for what we cannot do: others may be well."""
+        """Report the trouble before waiting, so that the keeper relies on other runners meanwhile."""
         self._is_in_trouble = True
         self._runner_context.keeper_link.report_trouble()
         with self._runner_context.shutdown.cancel_on_drain():
@@ -105,7 +107,7 @@ class RunnerLoop:
         now = datetime.now(UTC)
         self._parked = {agent: until for agent, until in self._parked.items() if until > now}
         untried = self._runner_context.next_untried_agent()
-        # What waits for an agent that is known to work must not wait for the trial of another.
+        # Tasks for an agent that is known to work must not wait until another agent has been tried.
         wait = min([CLAIM_WAIT if untried is None else timedelta(), *(until - now for until in self._parked.values())])
         problem = self._find_hold_reason()
         claim_id = self._runner_context.slot.claim_id()
@@ -134,20 +136,20 @@ class RunnerLoop:
         else:
             self._runner_context.slot.forget_claim()
             if anyio.current_time() - asked_at < request.wait / 2:
-                await anyio.sleep(EARLY_RESPONSE_PAUSE)  # a relay that is stopping sends everybody away at once
+                await anyio.sleep(EARLY_RESPONSE_PAUSE)  # a stopping relay answers every claim at once
         if untried is not None:
             await self._runner_context.trials.try_out(untried, self._runner_context.environ)
         return response
 
     async def _claim_unless_held(self, request: ClaimRequest) -> ClaimResponse | None:
-        """None when the keeper held us back meanwhile and the claim was broken off. The relay may have answered it all
-        the same, or may yet: its id is kept until a claim was heard to its end, so that the next one brings it."""
+        """Returns None when the keeper put the runner on hold and the claim was cancelled. The relay may still answer
+        that claim, so its id is kept until a claim completes: the next claim then returns the same assignment."""
         with self._runner_context.keeper_link.cancel_when_held():
             return await self._runner_context.link.claim(request)
         return None
 
     async def _wait_for_capacity(self, problem: str) -> None:
-        """A runner that is held back says so again often enough to count as alive."""
+        """Returns early enough for a held runner to claim again before the relay considers it dead."""
         keeper_link = self._runner_context.keeper_link
         if self._is_disk_low:
             await keeper_link.wait_for_change(RETRY_PAUSE)
@@ -157,16 +159,16 @@ class RunnerLoop:
             )
 
     def _find_hold_reason(self) -> str | None:
-        """Why this runner takes no work now; said with every claim to the relay."""
+        """Why this runner accepts no tasks now; sent to the relay with every claim."""
         return self._check_disk() or self._runner_context.keeper_link.hold_reason
 
     def _check_disk(self) -> str | None:
         problem = self._runner_context.disk.shortage_to_start()
         log_fields = {"runner_id": self._runner_context.link.runner_id}
         if problem is not None and not self._is_disk_low:
-            log.warning("runner takes no work", extra={**log_fields, "why": problem})
+            log.warning("runner accepts no tasks", extra={**log_fields, "why": problem})
         elif problem is None and self._is_disk_low:
-            log.info("runner takes work again", extra=log_fields)
+            log.info("runner accepts tasks again", extra=log_fields)
         self._is_disk_low = problem is not None
         return problem
 
@@ -188,7 +190,7 @@ class RunnerLoop:
             self._runner_context.trials.mark_failed(assignment.agent)
 
     async def _recover_attempts(self) -> None:
-        """Bring attempts of an earlier life to their end: their processes first, so that nobody works twice."""
+        """End the attempts of an earlier process: kill their processes first, so that no work is done twice."""
         slot = self._runner_context.slot
         found: list[Assignment] | None = None
         with self._runner_context.shutdown.cancel_on_drain():
@@ -199,10 +201,10 @@ class RunnerLoop:
         for attempt_id in sorted({*held, *slot.spooled_attempts()}):
             strays = end_strays(attempt_id)
             if strays:
-                log.warning("stray processes ended", extra={"attempt_id": attempt_id, "count": len(strays)})
+                log.warning("stray processes killed", extra={"attempt_id": attempt_id, "count": len(strays)})
             self._runner_context.memory_limits.end(attempt_id)
         if held:
-            slot.forget_claim()  # it was answered, even if we did not hear it
+            slot.forget_claim()  # the relay answered it, even if the answer was lost
         for assignment in found:
             await self._recover_attempt(assignment)
         for attempt_id in set(slot.spooled_attempts()) - set(held):
@@ -213,12 +215,12 @@ class RunnerLoop:
         spool = self._runner_context.slot.spool(assignment.attempt_id)
         if not spool.exists():
             with self._runner_context.shutdown.cancel_on_drain():
-                await self._hand_back(assignment, "the runner was stopped before it began")
+                await self._hand_back(assignment, "the runner was stopped before the attempt started")
             return
 
         async def decide() -> EndRequest:
             return outcomes.load_end(spool) or outcomes.release_as_lost(
-                assignment, "the runner was restarted while it worked"
+                assignment, "the runner was restarted during the attempt"
             )
 
         await HeldAttempt(self._runner_context, assignment).hold_until_end(decide)
@@ -233,9 +235,9 @@ class RunnerLoop:
     async def _leave(self) -> None:
         await self._runner_context.spares.discard()
         if self._runner_context.slot.has_claim():
-            # The relay may have answered the claim in the moment we broke it off.
+            # The relay may have answered the claim just as it was cancelled.
             for assignment in await self._runner_context.link.attempts():
-                await self._hand_back(assignment, "the runner was stopped before it began")
+                await self._hand_back(assignment, "the runner was stopped before the attempt started")
             self._runner_context.slot.forget_claim()
         await self._runner_context.link.leave()
         await self._runner_context.link.aclose()

@@ -1,4 +1,4 @@
-"""Removes what lies under one of our own directories, and nothing else: no link is followed, whatever it leads to."""
+"""Removes files and directories below a given directory without following symbolic links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REST = ".rest-"
 
 
 def remove(parent: Path, name: str) -> None:
-    """Remove an entry of the directory, however deep; a link is removed itself. Missing is fine.
+    """Remove an entry of the directory recursively; of a link, only the link itself. A missing entry is not an error.
 
     `parent` must be a directory, not a link to one.
     """
@@ -33,10 +33,10 @@ def remove(parent: Path, name: str) -> None:
 
 
 def clear(root: Path, keep: frozenset[str]) -> None:
-    """Empty a workspace, but for these entries.
+    """Empty a workspace except for the entries in `keep`.
 
-    What cannot be removed, like files that a container made as another user, is moved out of the way, to a directory
-    beside the workspace that each sweep tries to remove again.
+    An entry that cannot be removed, for example a file that a container created as another user, is moved to a
+    directory beside the workspace, which each sweep tries to remove again.
     """
     for entry in sorted(path.name for path in root.iterdir()):
         if entry not in keep:
@@ -49,15 +49,17 @@ def _remove_or_move_away(root: Path, name: str) -> None:
         remove(root, name)
     except OSError as problem:
         rest = rest_path(root)
-        log.warning("not removed", extra={"path": str(root / name), "rest": rest.name, "why": str(problem)})
+        log.warning(
+            "workspace entry not removed", extra={"path": str(root / name), "rest": rest.name, "why": str(problem)}
+        )
         try:
             (root / name).rename(rest)
         except OSError as move_problem:
-            log.warning("not moved away", extra={"path": str(root / name), "why": str(move_problem)})
+            log.warning("workspace entry not moved away", extra={"path": str(root / name), "why": str(move_problem)})
 
 
 def rest_path(root: Path) -> Path:
-    """A new name beside the workspace, for what is only to be removed."""
+    """A new path beside the workspace, for an entry that is still to be removed."""
     return root.with_name(f"{root.name}{REST}{secrets.token_hex(4)}")
 
 
@@ -81,7 +83,7 @@ def _remove_in(directory: int, name: str) -> None:
 
 
 def _empty_directory(directory: int, top: int) -> list[str]:
-    """Remove the files and move the directories up to the top, so that depth has no limit; their new names."""
+    """Remove the files and move the directories to the top, so that depth has no limit; returns their new names."""
     moved = []
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -96,7 +98,7 @@ def _empty_directory(directory: int, top: int) -> list[str]:
 
 
 def _make_writable(directory: int, name: str) -> None:
-    """Build tools make directories that nobody may change; their owner may."""
+    """Some build tools create read-only directories; the owner can make them writable again."""
     mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     if mode & OWNER != OWNER:
         os.chmod(name, stat.S_IMODE(mode) | OWNER, dir_fd=directory, follow_symlinks=False)
@@ -104,7 +106,7 @@ def _make_writable(directory: int, name: str) -> None:
 
 @contextmanager
 def open_directory(path: Path | str, directory: int | None = None) -> Iterator[int]:
-    """A directory itself, never what a link leads to."""
+    """Open a directory, but never through a symbolic link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, dir_fd=directory)
     try:

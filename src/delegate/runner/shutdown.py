@@ -1,4 +1,4 @@
-"""How the runner is asked to go: finish what it has (drain), or stop now and hand back."""
+"""Stops the runner: after its current task (drain), or now, handing the task back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from delegate.runner.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-HAND_BACK_GRACE = timedelta(seconds=2)  # from TERM to KILL: the relay may be about to stop, too
-HAND_BACK_TIMEOUT = 10.0  # seconds in which the task is handed back; whoever stops us now will not wait longer
+HAND_BACK_GRACE = timedelta(seconds=2)  # from TERM to KILL; short, because the relay may be stopping too
+HAND_BACK_TIMEOUT = 10.0  # seconds to hand the task back; the process that stops the runner does not wait longer
 
 
 class Shutdown:
@@ -32,7 +32,7 @@ class Shutdown:
 
     @contextmanager
     def cancel_on_drain(self) -> Iterator[None]:
-        """What stands inside is broken off when the runner is asked to go."""
+        """The block is cancelled when the runner is asked to drain."""
         with anyio.CancelScope() as scope:
             self._idle_scope = scope
             if self.is_draining:
@@ -54,7 +54,7 @@ class Shutdown:
         self.wakeup.send()
 
     async def wait_for_deadline(self) -> None:
-        """Returns when the time for handing back is over."""
+        """Returns when the time to hand the task back is over."""
         await self._now.wait()
         await anyio.sleep(HAND_BACK_TIMEOUT)
 

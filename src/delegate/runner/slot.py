@@ -1,4 +1,4 @@
-"""A runner's own directory: who it is, what it has asked for, and the spools of its attempts."""
+"""A runner's own directory: its identity, its pending claim, and the spools of its attempts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from delegate.model import RunnerId
 
 log = logging.getLogger(__name__)
 
-LOCK_TIMEOUT = 15.0  # seconds; a predecessor that hands back its task needs up to ten
+LOCK_TIMEOUT = 15.0  # seconds; a previous process may take up to ten to hand back its task
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class Slot:
-    """Held by one process at a time, until it is closed or that process ends."""
+    """Locked by one process at a time, until it is closed or that process ends."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class Slot:
 
     @property
     def runner_id(self) -> RunnerId | None:
-        """The identity the relay gave this slot; None before the first time, and when the file is damaged."""
+        """The id the relay assigned to this slot; None before the first registration, or if the file is damaged."""
         try:
             return RunnerId(json.loads(self._identity.read_text())["runnerId"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -50,7 +50,7 @@ class Slot:
             write_private(self._identity, json.dumps({"runnerId": runner_id}))
 
     def claim_id(self) -> str:
-        """The claim that was not answered yet, or a new one: asked again with the same id it is the same claim."""
+        """The id of the unanswered claim, or a new one; repeating an id repeats the same claim."""
         try:
             kept = self._claim.read_text()
         except (OSError, ValueError):
@@ -61,7 +61,7 @@ class Slot:
         return kept
 
     def has_claim(self) -> bool:
-        """A claim was sent, or is about to be, whose answer is not known."""
+        """Whether a claim was sent, or is about to be, without a known answer."""
         return self._claim.exists()
 
     def forget_claim(self) -> None:
@@ -74,17 +74,16 @@ class Slot:
 
     @property
     def effects(self) -> Path:
-        """What this runner has begun to do outside."""
+        """The journal of effects that this runner has started."""
         return self._directory / "effects"
 
     def spool(self, attempt_id: str) -> Path:
-        """It exists from just before an agent is launched until the relay has the attempt's end."""
+        """The attempt's directory; exists from just before the agent starts until the relay has the attempt's end."""
         if not FILE_NAME.fullmatch(attempt_id):
-            raise InvalidField(field="attemptId", why="cannot be the name of a directory")
+            raise InvalidField(field="attemptId", why="is not a valid directory name")
         return self._spools / attempt_id
 
     def spooled_attempts(self) -> list[str]:
-        """The attempts that have a spool."""
         return sorted(path.name for path in self._spools.iterdir() if FILE_NAME.fullmatch(path.name))
 
     def remove_spool(self, attempt_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a runner puts in order between attempts: effects that nobody settled, and workspaces that nobody uses."""
+"""Cleans up between attempts: undoes unwanted effects and closes unused workspaces."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 
 log = logging.getLogger(__name__)
 
-MIRROR_LOCK_TIMEOUT = 60.0  # seconds; somebody may just fetch
+MIRROR_LOCK_TIMEOUT = 60.0  # seconds; another runner may be fetching
 SUPERSEDED = (
-    "Closed by Delegate: the machine that opened this was asleep while another one finished the same task ({recorded})."
+    "Closed by Delegate: another machine finished the same task while the one that opened this was asleep ({recorded})."
 )
-UNWANTED = "Closed by Delegate: the task that this was opened for ended without it."
+UNWANTED = "Closed by Delegate: the task that opened this ended without needing it."
 
 
 async def tidy_up(runner_context: RunnerContext, now: datetime) -> datetime | None:
-    """Quick when there is nothing to do. When to look again at what is not settled yet; None: all is."""
+    """Returns when to check unsettled effects again; None when there are none."""
     try:
         git = await runner_context.git.get()
     except GitFailed as problem:
-        log.warning("no git on this machine", extra={"why": problem.why})
+        log.warning("git is not available", extra={"why": problem.why})
         return None
     await _undo_due(runner_context, git, now)
     home = Home(runner_context.settings.home)
@@ -57,7 +57,7 @@ async def tidy_up(runner_context: RunnerContext, now: datetime) -> datetime | No
 
 
 async def _undo_due(runner_context: RunnerContext, git: Git, now: datetime) -> None:
-    """Until the first failure: a remote that hangs takes minutes, and the next claim must not wait for more of them."""
+    """Stops at the first failure: a hanging remote takes minutes, and the next claim must not wait for several."""
     undos = await find_unsettled(runner_context.link, runner_context.journal)
     may_try = True
     for undo in sorted(undos, key=lambda undo: undo.entry.not_before or now):
@@ -68,7 +68,7 @@ async def _undo_due(runner_context: RunnerContext, git: Git, now: datetime) -> N
 
 
 async def _undo(runner_context: RunnerContext, git: Git, undo: Undo, now: datetime) -> bool:
-    """The task ended without what this runner did for it: a pull request nobody asked for, a branch nobody needs."""
+    """Close the pull request or delete the branch that the task no longer needs; False when that failed."""
     entry = undo.entry
     what = {"task_id": entry.task_id, "kind": entry.kind, "branch": entry.target}
     try:
@@ -88,10 +88,10 @@ def _postpone_or_drop(journal: EffectJournal, entry: EffectEntry, now: datetime,
     later = postpone(entry, now)
     if later is not None:
         journal.note(later)
-        log.warning("effect not undone", extra={**what, "next_try": later.not_before})
+        log.warning("effect not undone: will retry", extra={**what, "next_try": later.not_before})
         return
     pull_request = {"pull_request": entry.pull_request} if entry.pull_request else {}
-    log.warning("effect left for good", extra={**what, **pull_request, "remote": mask_login(entry.url)})
+    log.warning("effect not undone: giving up", extra={**what, **pull_request, "remote": mask_login(entry.url)})
     journal.forget(entry)
 
 
@@ -104,13 +104,13 @@ async def _close_pull_requests(runner_context: RunnerContext, git: Git, undo: Un
 
 
 def must_close(pull: PullRequest, undo: Undo) -> bool:
-    """Pure: open, not what the task ended with, and opened for it: what a person opened has their own words first."""
+    """Pure: open, not the recorded result, and opened for this task: its body starts with the task's marker."""
     is_made_for_it = pull.body.lstrip().startswith(marker(undo.entry.task_id))
     return is_made_for_it and pull.state is PullState.OPEN and pull.url != undo.recorded
 
 
 async def _delete_branch(git: Git, home: Home, entry: EffectEntry) -> None:
-    """At the remote, if it is still what this runner pushed; nobody may fetch it into the mirror again meanwhile."""
+    """Delete it at the remote if it is unchanged; the lock keeps a fetch from restoring it in the mirror."""
     async with _mirror_without_branch(git, home, entry):
         await delete_branch_if_unchanged(git, entry.url, entry.target, entry.commit)
 
@@ -120,21 +120,21 @@ async def _forget_branch(git: Git, home: Home, entry: EffectEntry) -> None:
         async with _mirror_without_branch(git, home, entry):
             pass
     except (GitFailed, SetupProblem) as problem:
-        log.warning("branch stays in the mirror", extra={"branch": entry.target, "why": str(problem)})
+        log.warning("branch not removed from the mirror", extra={"branch": entry.target, "why": str(problem)})
 
 
 @asynccontextmanager
 async def _mirror_without_branch(git: Git, home: Home, entry: EffectEntry) -> AsyncIterator[None]:
-    """The mirror does not know the branch: what the remote is believed to have is not saved by a sweep."""
+    """Remove the branch from the mirror: a sweep does not save commits that the mirror says the remote has."""
     mirror = mirror_of(home, repository(entry.url).key)
-    async with hold_lock(lock_of(mirror), MIRROR_LOCK_TIMEOUT, "its mirror is in use"):
+    async with hold_lock(lock_of(mirror), MIRROR_LOCK_TIMEOUT, "the repository's mirror is in use"):
         if mirror.is_dir():
             await git.run(f"--git-dir={mirror}", "update-ref", "-d", f"refs/heads/{entry.target}", cwd=mirror)
         yield
 
 
 async def _live_lineages(runner_context: RunnerContext, home: Home) -> set[str]:
-    """Lineages of workspaces that somebody will come back to."""
+    """Lineages of workspaces that an unfinished task still needs."""
     live: set[str] = set()
     for root in sorted(home.workspaces.iterdir()) if home.workspaces.is_dir() else []:
         journal = read_journal(root)
@@ -148,7 +148,7 @@ async def _has_ended(runner_context: RunnerContext, task_id: str) -> bool:
     try:
         response = await runner_context.link.effects(task_id)
     except NotFound:
-        return True  # the relay has forgotten it: it ended long ago
+        return True  # the relay has deleted it: it ended long ago
     except Refused:
-        return False  # another machine's: not ours to judge
+        return False  # it belongs to another machine
     return response.status in ENDED_STATUSES

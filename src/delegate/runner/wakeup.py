@@ -1,4 +1,4 @@
-"""Wakes whoever waits for something to change, as often as it changes."""
+"""A reusable event: each send wakes all current waiters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import anyio
 
 
 class Wakeup:
-    """Look first, then wait: it reaches those who wait for it just then, and is kept for nobody."""
+    """Check the condition before waiting: a send without a waiter is lost."""
 
     def __init__(self) -> None:
         self._event: anyio.Event | None = None

@@ -1,4 +1,4 @@
-"""Schedules: rules that make tasks, and what came of each time that was due."""
+"""The model of schedules, which create tasks, and of their runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from enum import StrEnum
 
 from delegate.model import ScheduleId, TaskId
 
-MISSED_AFTER = timedelta(minutes=5)  # a run that is late by more than this was missed
+MISSED_AFTER = timedelta(minutes=5)  # a run later than this counts as missed
 PIPELINE_STEPS = (2, 20)
 
 
 class ScheduleState(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
-    COMPLETED = "completed"  # it has run as often as it should
+    COMPLETED = "completed"  # it has reached its number of runs
     EXPIRED = "expired"
-    FAILED = "failed"  # a missed run, or a failed step before it, has stopped it
+    FAILED = "failed"  # stopped by a missed run or by a failed earlier step
     CANCELLED = "cancelled"
 
 
@@ -33,20 +33,20 @@ class MissedRunPolicy(StrEnum):
 
 
 class RunOutcome(StrEnum):
-    """What came of one time that was due."""
+    """The result of one due run."""
 
     STARTED = "started"  # its task has not ended yet
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    MISSED = "missed"  # nobody was there to start it in time
-    OVERLAPPED = "overlapped"  # the run before had not ended
-    REFUSED = "refused"  # no task could be made of it
+    MISSED = "missed"  # it could not be started in time
+    OVERLAPPED = "overlapped"  # the previous run had not ended
+    REFUSED = "refused"  # its task could not be created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When a schedule runs: by `cron`, or once `at` a moment, or once after another schedule."""
+    """When a schedule runs: by `cron`, once `at` a time, or once after another schedule."""
 
     cron: str | None = None
     at: datetime | None = None
@@ -55,7 +55,7 @@ class Timing:
     max_runs: int | None = None
     expires_at: datetime | None = None
     after: ScheduleId | None = None
-    delay: timedelta = timedelta()  # counted from the end of the run it comes after
+    delay: timedelta = timedelta()  # counted from the end of the previous run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Schedule:
     id: ScheduleId
     state: ScheduleState
     timing: Timing
-    request: dict[str, object]  # what its tasks are made from, as it was asked for
+    request: dict[str, object]  # the request that its tasks are created from
     created_at: datetime
     reckoned_at: datetime
     pipeline: ScheduleId | None = None
@@ -71,7 +71,7 @@ class Schedule:
     next_run_at: datetime | None = None
     last_run_at: datetime | None = None
     last_task_id: TaskId | None = None
-    last_outcome: RunOutcome | None = None  # what came of the latest time that was due
+    last_outcome: RunOutcome | None = None  # of the latest due run
     ended_at: datetime | None = None
     message: str | None = None
 
@@ -82,7 +82,7 @@ class ScheduleRun:
     occurrence: datetime
     at: datetime
     outcome: RunOutcome
-    missed: int = 0  # further times that were passed over with this one
+    missed: int = 0  # more due times that were skipped with this one
     task_id: TaskId | None = None
     reason: str | None = None
     message: str | None = None

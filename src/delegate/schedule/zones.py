@@ -1,4 +1,4 @@
-"""Time zones by their names, and when their clocks show a time. Pure, and quick to load."""
+"""Looks up time zones by name and converts local times to UTC. Pure, and quick to load."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def zone_named(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = get_close_matches(name, _names(), n=1)
-        advice = f"did you mean {near[0]}?" if near else "write one like Europe/Berlin or UTC"
-        raise InvalidSchedule(field="timezone", why=f"there is no time zone {name!r}; {advice}") from None
+        advice = f"did you mean {near[0]}?" if near else "use a name like Europe/Berlin or UTC"
+        raise InvalidSchedule(field="timezone", why=f"unknown time zone {name!r}; {advice}") from None
 
 
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
-    """Read once: it takes a walk through some thousand files."""
+    """Cached, because it reads thousands of files."""
     return frozenset(available_timezones())
 
 
 def instants_of(time: datetime, zone: ZoneInfo) -> list[datetime]:
-    """When the clocks show this: once, twice, or never."""
+    """Return the instants at which local clocks show this time: one, two, or none."""
     readings = (time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return sorted({instant for instant in readings if instant.astimezone(zone).replace(tzinfo=None, fold=0) == time})
 
 
 def first_instant_of(time: datetime, zone: ZoneInfo) -> datetime:
-    """When the clocks show this for the first time; if they skip it, the first minute after the gap."""
+    """Return the first instant at which clocks show this time, or the first minute after the gap that skips it."""
     if instants := instants_of(time, zone):
         return instants[0]
     time = time.replace(second=0, microsecond=0)

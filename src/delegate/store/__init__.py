@@ -1,1 +1,1 @@
-"""The only SQL: the schema, one verb per function, and the database they run on."""
+"""All SQL of Delegate: the schema, the database connection, and one function per statement."""

@@ -1,4 +1,4 @@
-"""Verbs on attempts: who holds which task, and until when."""
+"""Queries on attempts and their leases."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId
 from delegate.states import AttemptState, Reason
 from delegate.store.tables import attempt, has_state, runner, task
 
-# What every claim needs, with parameters: built with its values, a statement would be made and hashed anew each time.
+# Used by every claim. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(attempt)
 OF_CLAIM = select(attempt).where(attempt.c.claim_id == bindparam("claim"))
 RUNNING = select(attempt).where(has_state(attempt, AttemptState.RUNNING)).order_by(attempt.c.started_at)
 IS_EXPIRED = (
     has_state(attempt, AttemptState.RUNNING),
     attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
-    # Not a join: a planner that trusts old statistics would begin with all tasks, at every claim.
+    # Not a join: with old statistics, a planner would start from all tasks at every claim.
     select(task.c.id)
     .where(task.c.id == attempt.c.task_id, task.c.lane.in_(bindparam("lanes", expanding=True)))
     .exists(),
@@ -29,7 +29,7 @@ ANY_EXPIRED = select(attempt.c.id).where(*IS_EXPIRED).limit(1)
 EXPIRED = (
     select(attempt).where(*IS_EXPIRED).order_by(attempt.c.renewed_at).with_for_update(skip_locked=True, of=attempt)
 )
-BUDGET_LOCK = 814251  # any number, as long as nobody else locks it
+BUDGET_LOCK = 814251  # any number that no other advisory lock uses
 
 
 def insert_attempt(connection: Connection, new: Attempt, *, ask_hash: str | None = None) -> None:
@@ -71,7 +71,7 @@ def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
 
 
 def has_attempt_of(connection: Connection, task_id: TaskId, one: Runner) -> bool:
-    """Whether this runner, or another of its machine that is still known, had an attempt of the task."""
+    """Whether this runner, or another registered runner of its machine, had an attempt of the task."""
     neighbours = select(runner.c.id).where(runner.c.machine == one.machine)
     by = or_(attempt.c.runner_id == one.id, attempt.c.runner_id.in_(neighbours))
     query = select(attempt.c.id).where(attempt.c.task_id == task_id, by)
@@ -84,19 +84,19 @@ def running_attempts(connection: Connection, runner_id: RunnerId | None = None) 
 
 
 def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> list[Attempt]:
-    """In these lanes, held by a runner not heard of since then; rows that another relay rescues are passed over."""
+    """Lock and return attempts in these lanes not renewed since then; skips rows that another relay has locked."""
     rows = connection.execute(EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)})
     return [to_attempt(row) for row in rows]
 
 
 def has_expired_attempt(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> bool:
-    """Whether there are any; locks nothing."""
+    """Whether there are expired attempts; locks nothing."""
     return connection.execute(ANY_EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)}).first() is not None
 
 
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
-    """Of a runner that was silent for so long that nobody expects it back; or merely silent, if it is not known any
-    more or somebody wants the task's end."""
+    """Lock and return attempts not renewed since `given_up_since`, or since `silent_since` if the runner is not
+    registered or the task is to be cancelled."""
     is_silent = attempt.c.renewed_at <= silent_since
     is_unknown = ~select(runner.c.id).where(runner.c.id == attempt.c.runner_id).exists()
     unwanted = (task.c.id == attempt.c.task_id, task.c.cancel_requested_at.is_not(None))
@@ -122,7 +122,7 @@ def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, 
 
 
 def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> int:
-    """After a restart: a lease that was good when the relay was last alive is good again from now on."""
+    """Renew every lease that was last renewed at or after `good_at`."""
     result = connection.execute(
         update(attempt)
         .where(has_state(attempt, AttemptState.RUNNING), attempt.c.renewed_at >= good_at)
@@ -148,13 +148,13 @@ def advance_attempt(
 
 
 def last_message_seen(connection: Connection, task_id: TaskId) -> int:
-    """The last message that reached any attempt of the task: a session that is resumed has heard it."""
+    """Return the last message that any attempt of the task received: a resumed session contains it."""
     seen = select(func.coalesce(func.max(attempt.c.messages_seen), 0)).where(attempt.c.task_id == task_id)
     return int(connection.execute(seen).scalar_one())
 
 
 def keep_usage(connection: Connection, held: Attempt, usage: Usage) -> None:
-    """So far; an attempt that is lost afterwards has spent it all the same."""
+    """Store the usage so far, which counts even if the attempt is lost."""
     connection.execute(
         update(attempt)
         .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
@@ -194,7 +194,7 @@ def spent_since(connection: Connection, since: datetime) -> float:
 
 
 def lock_budget(connection: Connection) -> None:
-    """One claim at a time looks at the budget and reserves from it. SQLite has only one writer anyway."""
+    """Let one claim at a time read and reserve the budget. SQLite has only one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(BUDGET_LOCK)))
 

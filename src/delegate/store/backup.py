@@ -1,4 +1,4 @@
-"""Copies of the SQLite database: made while it is in use, opened once before they count, put back on request."""
+"""Makes verified backups of the SQLite database while it is in use, and restores them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from delegate.errors import DamagedDatabase, DelegateError, DiskFull, Refused
 from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
-KEEP_COUNT = 12  # automatic backups; at one every six hours, three days
+KEEP_COUNT = 12  # automatic backups: three days of one every six hours
 KEEP_COUNT_MIN = 2
-KEEP_BYTES_MAX = 5 * 1024**3  # beyond this the older ones go first
+KEEP_BYTES_MAX = 5 * 1024**3  # above this, older backups are deleted
 WAL_SUFFIXES = ("-wal", "-shm")
-DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # damaged text comes back inside of an error's message
+DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # an error message may quote damaged text
 
 
 def backup(settings: Settings, target: Path | None) -> Path:
-    """A verified copy at `target`, or among the automatic ones."""
+    """Write a verified copy to `target`, or to the automatic backups."""
     if is_postgres(settings.database_url):
-        raise Refused(why="the relay uses PostgreSQL; make backups with pg_dump")
+        raise Refused(why="the relay uses PostgreSQL; use pg_dump instead")
     home = Home(settings.home)
     if not home.database.exists():
         raise Refused(why=f"there is no database at {home.database} yet")
     chosen = target or home.backups / f"delegate-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.db"
     if chosen.exists():
-        raise Refused(why=f"{chosen} exists already")
+        raise Refused(why=f"{chosen} already exists")
     save_copy(home.database, chosen)
     if target is None:
         prune(home)
@@ -40,9 +40,9 @@ def backup(settings: Settings, target: Path | None) -> Path:
 
 
 def restore(settings: Settings, source: Path | None) -> Path:
-    """Put a backup in the place of the database; what was there is kept beside it. Only while no relay runs."""
+    """Replace the database with a backup and keep the old file next to it. No relay may be running."""
     if is_postgres(settings.database_url):
-        raise Refused(why="the relay uses PostgreSQL; restore with pg_restore")
+        raise Refused(why="the relay uses PostgreSQL; use pg_restore instead")
     home = Home(settings.home)
     chosen = source or newest_backup(home)
     if chosen is None:
@@ -52,7 +52,7 @@ def restore(settings: Settings, source: Path | None) -> Path:
     try:
         check_integrity(chosen)
     except DAMAGE_ERRORS as error:
-        raise fault_of(chosen, error, backup="or name another one") from error
+        raise fault_of(chosen, error, backup="or use another one") from error
     incoming = home.database.with_suffix(".incoming")
     shutil.copyfile(chosen, incoming)
     incoming.chmod(0o600)
@@ -68,7 +68,7 @@ def restore(settings: Settings, source: Path | None) -> Path:
 
 
 def save_copy(database: Path, target: Path) -> None:
-    """Copy a database that may be in use; the target appears only when it is whole."""
+    """Copy a database that may be in use; the target appears only when it is complete."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
@@ -78,13 +78,13 @@ def save_copy(database: Path, target: Path) -> None:
             closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
-            source.backup(copy)  # in one step: steps would begin anew with every write of the relay
+            source.backup(copy)  # in one step: several would start over at every write of the relay
         check_integrity(partial)
         flush(partial)
         partial.rename(target)
         flush(target.parent)
     except DAMAGE_ERRORS as error:
-        raise fault_of(database, error, backup="no new one was made") from error
+        raise fault_of(database, error, backup="no new backup was made") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""The database behind the relay: who may write when, and what its failures are called.
+"""Runs reads and writes on the relay's database, and translates its errors.
 
-SQLite has one writer. Jobs that wait while a commit is under way are committed together, and none fails for another:
-connections that meet at BEGIN IMMEDIATE would sleep instead. PostgreSQL takes a connection and a transaction per job.
+SQLite has one writer. Jobs that arrive during a commit are committed together, and one that fails does not affect the
+others; separate connections would sleep at BEGIN IMMEDIATE. PostgreSQL uses a connection and a transaction per job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, lowlevel, to_thread
-from sqlalchemy import Connection as Connection  # the type of what `read` and `write` hand to their work
+from sqlalchemy import Connection as Connection  # the argument of the functions that `read` and `write` run
 from sqlalchemy import Engine, create_engine, event, exc
 
 from delegate.errors import DamagedDatabase, DiskFull, Refused, StoreBusy
@@ -25,14 +25,14 @@ from delegate.failpoints import failpoint
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of them
-# Turns of the event loop before a commit, when the one before had several jobs: their callers come back with the next
-# ones, and those that are being read just now still join it.
+# Turns of the event loop before a commit, if the previous one had several jobs: their callers often send the next
+# ones, and requests that are being parsed can still join the commit.
 GATHER_TURNS = 2
 READERS = 8
 POSTGRES_WRITERS = 8
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
-# Serialization failure and deadlock: the same job again is the cure. Unique violation: somebody else was quicker with
-# the same key, and the job finds what he wrote when it looks again.
+# Serialization failure and deadlock: the job succeeds when repeated. Unique violation: another job wrote the same key
+# first, and the repeated job finds its row.
 RETRIED_STATES = {"40001", "40P01", "23505"}
 JOB_TRIES = 5
 
@@ -98,7 +98,7 @@ class Database:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def commit_forever(self) -> None:
-        """The one writer of SQLite: takes all jobs that wait, commits them together, tells each."""
+        """Run the only SQLite writer: commit all waiting jobs together, then wake their callers."""
         assert self._writer is not None
         writer = self._writer
         gathering = 0
@@ -110,7 +110,7 @@ class Database:
                 batch, self._jobs = self._jobs[:BATCH_MAX], self._jobs[BATCH_MAX:]
                 if not self._jobs:
                     self._arrived = anyio.Event()
-                with anyio.CancelScope(shield=True):  # a batch that has begun is finished and answered
+                with anyio.CancelScope(shield=True):  # a batch that has started is committed and its callers are woken
                     await to_thread.run_sync(commit_batch, connection, batch)
                 for job in batch:
                     job.done.set()
@@ -126,22 +126,22 @@ def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
             for job in batch:
                 failpoint(f"{job.name}.before")
     except (exc.DBAPIError, OSError) as error:
-        # The commit itself failed: nothing of the batch is on disk.
+        # The commit failed: nothing of the batch is on disk.
         failure = translate_error(error) if isinstance(error, exc.DBAPIError) else DiskFull(why=error)
         for job in batch:
-            job.error = failure  # also a refusal: what it was refused for may have been rolled back with the rest
+            job.error = failure  # even if it was refused: the cause may have been rolled back, too
         return
     for job in batch:
         failpoint(f"{job.name}.after")
 
 
 def _run_without_savepoints(connection: Connection, batch: list[Job[Any]]) -> bool:
-    """Nearly every batch has no refusal in it and needs no savepoints; one that has is undone and done with them."""
+    """Run the batch without savepoints, as few jobs fail. False if one failed: the batch must run again with them."""
     connection.exec_driver_sql("SAVEPOINT batch")
     try:
         for job in batch:
             job.result = job.work(connection)
-    except Exception:  # whatever it is, it comes again in the savepoint of its job, where it is dealt with
+    except Exception:  # the job raises it again in its savepoint, where it is handled
         if not _is_open(connection):
             raise
         connection.exec_driver_sql("ROLLBACK TO batch")
@@ -150,26 +150,26 @@ def _run_without_savepoints(connection: Connection, batch: list[Job[Any]]) -> bo
 
 
 def _run_in_savepoint(connection: Connection, job: Job[Any]) -> None:
-    # Plain statements: SQLAlchemy's own savepoints are compiled anew each time, a tenth of a submit.
+    # Plain statements: SQLAlchemy compiles its own savepoints every time, a tenth of the cost of a submit.
     connection.exec_driver_sql("SAVEPOINT job")
     try:
         job.result = job.work(connection)
-    except Exception as error:  # a defect in one job must not fail its neighbours; its caller gets it
+    except Exception as error:  # a bug in one job must not fail the others; its caller gets the error
         job.error = translate_error(error) if isinstance(error, exc.DBAPIError) else error
         if isinstance(error, exc.DBAPIError) and not _is_open(connection):
-            raise  # SQLite rolled everything back by itself (full disk); the whole batch is gone
+            raise  # SQLite has rolled back the whole batch (full disk)
         connection.exec_driver_sql("ROLLBACK TO job")
     connection.exec_driver_sql("RELEASE job")
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether SQLite itself still has the transaction; SQLAlchemy does not notice when it is gone."""
+    """Whether the transaction is still open in SQLite; SQLAlchemy does not notice a rollback by SQLite."""
     raw = connection.connection.dbapi_connection
     return isinstance(raw, sqlite3.Connection) and raw.in_transaction
 
 
 def translate_error(error: exc.DBAPIError) -> Exception:
-    """What a database failure is called in our own words."""
+    """Translate a database error to one of our own."""
     text = str(error.orig)
     lowered = text.lower()
     if "disk is full" in lowered or "no space left" in lowered:
@@ -177,9 +177,9 @@ def translate_error(error: exc.DBAPIError) -> Exception:
     if "malformed" in lowered or "not a database" in lowered:
         return DamagedDatabase(path="of the relay", why=text, backup="see `delegate restore --help`")
     if isinstance(error, exc.DataError):
-        return Refused(why=text.splitlines()[0])  # as a name with a NUL, which PostgreSQL does not even look for
+        return Refused(why=text.splitlines()[0])  # for example text with a NUL, which PostgreSQL rejects
     if isinstance(error, exc.OperationalError | exc.InterfaceError):
-        return StoreBusy(why=text.splitlines()[0] if text else "no answer", retry_after=1)
+        return StoreBusy(why=text.splitlines()[0] if text else "no response", retry_after=1)
     return error
 
 
@@ -188,7 +188,7 @@ def sqlite_engine(path: Path, *, begin: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # the driver must not open transactions of its own
+        connection.isolation_level = None  # the driver must not open transactions itself
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA journal_mode=WAL")
@@ -216,7 +216,7 @@ def is_postgres(url: str) -> bool:
 
 @asynccontextmanager
 async def open_database(*, path: Path, url: str = "") -> AsyncIterator[Database]:
-    """The database at `url`, or the SQLite file at `path`; it must have been prepared (see `schema.prepare`)."""
+    """Open the database at `url`, or the SQLite file at `path`; call `schema.prepare` first."""
     if is_postgres(url):
         database = Database(postgres_engine(url), None)
         yield database

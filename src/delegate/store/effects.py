@@ -1,4 +1,4 @@
-"""Verbs on effects: what attempts have announced to do outside, and what came of it."""
+"""Queries on effects: what attempts announced to do outside Delegate, and the outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.store.tables import effect
 
 
 def put_effect(connection: Connection, reported: Effect) -> None:
-    """What one try at an effect has come to; the name of what it has made is kept when it begins again."""
+    """Write the state of one try; a report without an external id keeps the stored one."""
     mine = (
         effect.c.task_id == reported.task_id,
         effect.c.kind == reported.kind,
@@ -29,7 +29,7 @@ def put_effect(connection: Connection, reported: Effect) -> None:
 
 
 def effects_of(connection: Connection, tasks: Sequence[TaskId]) -> list[Effect]:
-    """In the order in which they were announced."""
+    """Return the effects in the order in which they were announced."""
     query = select(effect).where(effect.c.task_id.in_(tasks)).order_by(effect.c.id)
     return [to_effect(row) for row in connection.execute(query)]
 

@@ -1,4 +1,4 @@
-"""Verbs on events and on the chunks of output beside them."""
+"""Queries on events and on chunks of output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
 from delegate.store.tables import event_table, output
 
-INSERT_EVENTS = insert(event_table)  # every change writes some: made once, it is hashed once
+INSERT_EVENTS = insert(event_table)  # built once: every change writes events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def append_output(connection: Connection, chunks: Sequence[NewOutput]) -> None:
 
 
 def cut_output(connection: Connection, attempt_id: AttemptId, *, start: int, end: int) -> int:
-    """Forget the bytes from offset `start` to `end`; returns how many of them were still there."""
+    """Delete the bytes from offset `start` to `end`; returns the number of bytes deleted."""
     mine = output.c.attempt_id == attempt_id
     inside = (mine, output.c.offset >= start, output.c.offset + output.c.size <= end)
     gone = connection.execute(select(func.coalesce(func.sum(output.c.size), 0)).where(*inside)).scalar_one()
@@ -123,13 +123,13 @@ def last_event_id(connection: Connection) -> int:
 
 
 def output_of_task(connection: Connection, task_id: TaskId, *, after: int, limit: int) -> list[OutputChunk]:
-    """In the order of arrival, for followers."""
+    """Return chunks in the order of arrival, for followers."""
     query = select(output).where(output.c.task_id == task_id, output.c.id > after)
     return [to_chunk(row) for row in connection.execute(query.order_by(output.c.id).limit(limit))]
 
 
 def output_of_attempt(connection: Connection, attempt_id: AttemptId, *, offset: int, limit: int) -> list[OutputChunk]:
-    """In the order of the bytes, from `offset` on."""
+    """Return chunks in the order of their bytes, from `offset`."""
     query = select(output).where(output.c.attempt_id == attempt_id, output.c.offset >= offset)
     return [to_chunk(row) for row in connection.execute(query.order_by(output.c.offset).limit(limit))]
 

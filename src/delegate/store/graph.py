@@ -1,8 +1,8 @@
-"""Verbs on what waits for what.
+"""Queries on dependencies between tasks.
 
-Rows are locked by depth, those of one depth by age: a task is deeper than all it waits for, so two who lock some of the
-same rows do not wait for each other. An order among everything else that is locked (attempts, schedules, the forerunner
-of a claim) there is none: PostgreSQL ends a deadlock, and the database does the job again.
+Rows are locked by depth, then by age. A task is deeper than its dependencies, so transactions that lock some of the
+same rows do not deadlock. Other locks (attempts, schedules, the task that a claim continues) have no order: PostgreSQL
+resolves a deadlock, and the job runs again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from delegate.store.tasks import to_task
 T = TypeVar("T", TaskId, int)
 UNSUCCESSFUL_TASK_STATES = (TaskState.FAILED, TaskState.CANCELLED)
 OPEN_TASK_STATES = tuple(state for state in TaskState if state not in FINAL_TASK_STATES)
-IDS_AT_ONCE = 500  # in one statement: neither database takes any number of parameters
+IDS_AT_ONCE = 500  # in one statement: both databases limit the number of parameters
 INSERT = insert(dependency)
-# Every end of a task asks this: made once, it is hashed once. The states are looked at here and not there: by them a
-# planner would begin with all that waits for anything.
+# Built once: every end of a task runs it. States are filtered in Python: with a condition on them, a planner would
+# start from all blocked tasks.
 DEPENDENTS = select(task.c.depth, task.c.seq, task.c.id, task.c.state).where(
     task.c.id.in_(select(dependency.c.task_id).where(dependency.c.depends_on.in_(bindparam("ids", expanding=True))))
 )
@@ -46,7 +46,7 @@ CANCEL_BLOCKED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
-    """How a task stands that another one waits for."""
+    """The state of a task that another one depends on."""
 
     id: TaskId
     state: TaskState
@@ -56,7 +56,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockedTask:
-    """The place of a task that waits in the order of the locks."""
+    """A blocked task, sortable in lock order."""
 
     depth: int
     seq: int
@@ -73,7 +73,7 @@ def insert_dependencies(connection: Connection, new: Task) -> None:
 
 
 def lock_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, Dependency]:
-    """Those of these tasks that exist; none of them can end before this transaction does."""
+    """Lock and return those of these tasks that exist; none can end before this transaction does."""
     columns = select(task.c.id, task.c.state, task.c.reason, task.c.depth).order_by(task.c.depth, task.c.seq)
     found: dict[TaskId, Dependency] = {}
     for some in in_batches(_in_lock_order(connection, ids)):
@@ -84,40 +84,40 @@ def lock_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[Tas
 
 def _in_lock_order(connection: Connection, ids: Sequence[TaskId]) -> Sequence[TaskId]:
     if len(ids) <= IDS_AT_ONCE:
-        return ids  # the one statement that locks them brings them into the order
+        return ids  # a single statement locks them in order
     places = select(task.c.depth, task.c.seq, task.c.id)
     rows = [row for some in in_batches(ids) for row in connection.execute(places.where(task.c.id.in_(some)))]
     return [TaskId(row.id) for row in sorted(rows, key=lambda row: (row.depth, row.seq))]
 
 
 def count_dependents(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, int]:
-    """How many wait for each of these, or have; one that nobody waits for is left out."""
+    """Count the past and present dependents of each task; tasks without any are left out."""
     query = select(dependency.c.depends_on, func.count()).where(dependency.c.depends_on.in_(ids))
     return {TaskId(task_id): count for task_id, count in connection.execute(query.group_by(dependency.c.depends_on))}
 
 
 def dependents_of(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
-    """Whoever waits for any of these, or has."""
+    """Return the past and present dependents of these tasks."""
     query = select(dependency.c.task_id).distinct()
     slices = (query.where(dependency.c.depends_on.in_(some)) for some in in_batches(ids))
     return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
 
 
 def dependency_ids_of(connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
-    """Whatever any of these waits for, or has waited for; some may have been dropped."""
+    """Return the past and present dependencies of these tasks; some may have been deleted."""
     query = select(dependency.c.depends_on).distinct()
     slices = (query.where(dependency.c.task_id.in_(some)) for some in in_batches(ids))
     return list(dict.fromkeys(TaskId(one) for query in slices for one in connection.execute(query).scalars()))
 
 
 def blocked_dependents(connection: Connection, ids: Sequence[TaskId]) -> set[BlockedTask]:
-    """Who still waits for any of these."""
+    """Return the blocked dependents of these tasks."""
     rows = (row for some in in_batches(ids) for row in connection.execute(DEPENDENTS, {"ids": some}))
     return {to_blocked(row) for row in rows if row.state == TaskState.BLOCKED}
 
 
 def find_unsettled_blocked(connection: Connection, *, limit: int) -> list[BlockedTask]:
-    """Who still waits though nothing is left to wait for. An end settles what waits for it, as far as it goes."""
+    """Return blocked tasks that could be settled: a dependency ended with too many dependents for one transaction."""
     other = task.alias()
     dependencies = (
         select(other.c.id)
@@ -133,14 +133,14 @@ def find_unsettled_blocked(connection: Connection, *, limit: int) -> list[Blocke
 
 
 def lock_blocked(connection: Connection, ids: Sequence[TaskId]) -> list[Task]:
-    """Those of these tasks that still wait for others, held until the transaction ends."""
+    """Lock and return those of these tasks that are still blocked."""
     query = select(task).where(task.c.id.in_(ids), has_state(task, TaskState.BLOCKED))
     rows = connection.execute(query.order_by(task.c.depth, task.c.seq).with_for_update())
     return [to_task(row) for row in rows]
 
 
 def dependencies_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
-    """What each of these tasks waits for, the oldest first. One that was dropped had ended as it should have."""
+    """Return the dependencies of each task, oldest first. A deleted dependency had ended."""
     query = (
         select(dependency.c.task_id, task.c.id, task.c.state, task.c.reason, task.c.depth)
         .join(task, task.c.id == dependency.c.depends_on)
@@ -154,8 +154,8 @@ def dependencies_of(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskI
 
 
 def decisive_dependencies(connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, list[Dependency]]:
-    """Of what each of these tasks waits for, all that matters: the oldest that has not ended well, and the oldest that
-    has not ended."""
+    """Return the dependencies of each task that decide its state: the oldest that did not complete, and the oldest that
+    is still open."""
     spoiler, unended = (
         func.min(case((task.c.state.in_(states), task.c.seq)))
         for states in (UNSUCCESSFUL_TASK_STATES, OPEN_TASK_STATES)
@@ -180,13 +180,13 @@ def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int,
 
 
 def release_blocked(connection: Connection, ids: Sequence[TaskId]) -> int:
-    """To the queue; returns how many of them still waited."""
+    """Queue these tasks; returns how many were still blocked."""
     waiting = (task.c.id.in_(ids), has_state(task, TaskState.BLOCKED))
     return connection.execute(update(task).where(*waiting).values(state=TaskState.QUEUED)).rowcount
 
 
 def cancel_blocked(connection: Connection, cancelled: Sequence[Task]) -> int:
-    """Write the ends of tasks that never ran; returns how many of them still waited as they were read."""
+    """Write the ends of tasks that never ran; returns how many were still blocked and unchanged."""
     rows = [
         {
             "known_id": one.id,
@@ -201,20 +201,20 @@ def cancel_blocked(connection: Connection, cancelled: Sequence[Task]) -> int:
 
 
 def tasks_by_id(connection: Connection, ids: Iterable[TaskId]) -> list[Task]:
-    """Those that exist, the oldest first."""
+    """Return the tasks that exist, oldest first."""
     query = select(task).where(task.c.id.in_(list(ids))).order_by(task.c.seq)
     return [to_task(row) for row in connection.execute(query)]
 
 
 def have_session(connection: Connection, ids: Sequence[TaskId], session_id: str) -> bool:
-    """Whether any of these works, or has worked, in an agent's session."""
+    """Whether any of these tasks uses, or has used, an agent session."""
     query = select(task.c.id).where(task.c.session_id == session_id).limit(1)
     slices = (query.where(task.c.id.in_(some)) for some in in_batches(ids))
     return any(connection.execute(query).first() is not None for query in slices)
 
 
 def is_session_shared(connection: Connection, owners: Sequence[TaskId], session_id: str) -> bool:
-    """Whether one that waited for any of these works, or has worked, in an agent's session."""
+    """Whether a dependent of these tasks uses, or has used, an agent session."""
     query = (
         select(task.c.id)
         .join(dependency, dependency.c.task_id == task.c.id)

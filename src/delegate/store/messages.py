@@ -1,4 +1,4 @@
-"""Verbs on the messages for agents at work."""
+"""Queries on messages to running agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def insert_message(
 
 
 def task_of_message(connection: Connection, trigger_key: str) -> TaskId | None:
-    """The task to whose agent the message with this key was sent."""
+    """Return the task to which the message with this key was sent."""
     query = select(message.c.task_id).where(message.c.trigger_key == trigger_key)
     task_id = connection.execute(query).scalar_one_or_none()
     return None if task_id is None else TaskId(task_id)

@@ -1,4 +1,4 @@
-"""The database without a relay: a look for a command that has just stopped it."""
+"""Reads the database without a relay, for a command that has just stopped it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delegate.store.tasks import to_task
 
 
 def read_tasks_running_since(settings: Settings, since: datetime) -> Sequence[Task]:
-    """Those with an attempt that still runs, or that ended at that moment or later. Blocks."""
+    """Return tasks with an attempt that is running or ended at `since` or later. Blocks."""
     path, url = Home(settings.home).database, settings.database_url
     if not is_postgres(url) and not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""Verbs on what agents ask, and on the tokens that let them ask."""
+"""Queries on questions of agents, and on the tokens with which they ask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delegate.store.tasks import question_data
 
 
 def asking_attempt(connection: Connection, ask_hash: str) -> Attempt | None:
-    """The attempt that this token opens, while it runs."""
+    """Return the running attempt of this token."""
     mine = select(attempt).where(attempt.c.ask_hash == ask_hash, has_state(attempt, AttemptState.RUNNING))
     row = connection.execute(mine.limit(1)).first()
     return None if row is None else to_attempt(row)
@@ -28,7 +28,7 @@ def keep_ask_hash(connection: Connection, held: Attempt, ask_hash: str | None) -
 
 
 def keep_questions(connection: Connection, known: Task, questions: Sequence[Question]) -> bool:
-    """Only of a task that still stands as it was read."""
+    """Write the questions of a task if its state and fence are unchanged."""
     result = connection.execute(
         update(task)
         .where(task.c.id == known.id, has_state(task, known.state), task.c.fence == known.fence)
@@ -38,7 +38,7 @@ def keep_questions(connection: Connection, known: Task, questions: Sequence[Ques
 
 
 def release_asking_task(connection: Connection, asked: Task) -> bool:
-    """From a runner to where its answer is: waiting for one, or queued with it. The attempt is not counted."""
+    """Move a running task to waiting, or to queued if it is answered. The attempt does not count."""
     result = connection.execute(
         update(task)
         .where(task.c.id == asked.id, has_state(task, TaskState.RUNNING), task.c.fence == asked.fence)

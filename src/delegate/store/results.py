@@ -1,4 +1,4 @@
-"""Verbs on what attempts leave behind: a checkpoint for the next one, a change for people to look at."""
+"""Queries on the results of attempts: checkpoints for the next attempt, changes for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that forget: ended tasks and schedules of a certain age, and output when there is too much of it."""
+"""Deletes old tasks and schedules, and output above a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from delegate.store.tables import dependency, output, schedule, schedule_run, ta
 
 
 def drop_ended_before(connection: Connection, cutoff: datetime, limit: int) -> int:
-    """Ended tasks with everything that belongs to them, except those that a living one waits for or goes on from, or
-    that a living schedule names for its tasks to come."""
+    """Delete ended tasks with everything that belongs to them, except those that an open task depends on or that an
+    open schedule names for its next tasks."""
     ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < cutoff)
     named = _named_by_schedules(connection)
-    # So many more are read that enough are left: as a condition of the query the names could be too many.
+    # Read enough extra rows to filter in Python: the names could be too many for a query condition.
     query = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit + len(named))
     old = [task_id for task_id in connection.scalars(query) if task_id not in named][:limit]
     return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount if old else 0
@@ -24,7 +24,7 @@ def drop_ended_before(connection: Connection, cutoff: datetime, limit: int) -> i
 
 def _named_by_schedules(connection: Connection) -> set[str]:
     text = cast(schedule.c.request, Text)
-    names_some = or_(text.contains('"dependsOn"'), text.contains('"continueFrom"'))  # most name none, and are not read
+    names_some = or_(text.contains('"dependsOn"'), text.contains('"continueFrom"'))  # most name none
     query = select(schedule.c.request).where(schedule.c.state.not_in(FINAL_SCHEDULE_STATES), names_some)
     named: set[str] = set()
     for request in connection.scalars(query):
@@ -39,7 +39,7 @@ def _is_needed() -> ColumnElement[bool]:
 
 
 def _is_awaited() -> ColumnElement[bool]:
-    """It is the last of its schedule, and another schedule is to go on from there."""
+    """Whether it is the last task of a schedule that another one follows."""
     last = (schedule.c.id == task.c.schedule_id, schedule.c.last_task_id == task.c.id)
     return select(schedule.c.id).where(*last, _has_follower()).exists()
 
@@ -51,14 +51,14 @@ def _has_follower() -> ColumnElement[bool]:
 
 
 def drop_schedules_ended_before(connection: Connection, cutoff: datetime, limit: int) -> int:
-    """With their runs, except those that a living one comes after."""
+    """Delete ended schedules with their runs, except those that an open schedule follows."""
     ended = (schedule.c.state.in_(FINAL_SCHEDULE_STATES), schedule.c.ended_at < cutoff)
     old = select(schedule.c.id).where(*ended, ~_has_follower()).limit(limit)
     return connection.execute(delete(schedule).where(schedule.c.id.in_(old))).rowcount
 
 
 def drop_runs_before(connection: Connection, cutoff: datetime, limit: int) -> int:
-    """Runs of living schedules, as far as their tasks are gone. Looks at the `limit` oldest: all are in this order."""
+    """Delete old runs of open schedules whose tasks are deleted. Checks only the `limit` oldest: ids follow age."""
     oldest = select(schedule_run).order_by(schedule_run.c.id).limit(limit).subquery()
     is_kept = select(task.c.id).where(task.c.id == oldest.c.task_id).exists()
     old = select(oldest.c.id).where(oldest.c.at < cutoff, ~is_kept)
@@ -66,7 +66,7 @@ def drop_runs_before(connection: Connection, cutoff: datetime, limit: int) -> in
 
 
 def drop_oldest_output(connection: Connection, excess: int, limit: int) -> int:
-    """The output of the tasks that ended first, until `excess` bytes are gone; their events stay."""
+    """Delete the output of the tasks that ended first, until `excess` bytes are freed; keep their events."""
     oldest = (
         select(task.c.id, func.sum(output.c.size).label("size"))
         .join(output, output.c.task_id == task.c.id)

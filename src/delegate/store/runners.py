@@ -1,4 +1,4 @@
-"""Verbs on runners, and on the relay's own sign of life."""
+"""Queries on runners, and on the time when the relay was last alive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from delegate.model import Runner, RunnerId
 from delegate.store.tables import relay, runner
 
 RELAY = "relay"
-# Made once: every claim needs them.
+# Built once: every claim needs them.
 TOUCH = update(runner).where(runner.c.id == bindparam("which"))
 SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
 ALL = select(runner).order_by(runner.c.name, runner.c.id)
 
 
 def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
-    """Register, or register again: the token before becomes void."""
+    """Register a runner, or register it again, which revokes its previous token."""
     values: dict[str, Any] = {
         "token_hash": token_hash,
         "name": new.name,

@@ -1,4 +1,4 @@
-"""Verbs on schedules and their runs. Each takes an open connection; the caller owns the transaction."""
+"""Queries on schedules and their runs; the caller owns the transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_OUTCOME = (
     .limit(1)
     .scalar_subquery()
 )
-# Read with the row and not kept in it: who ends a task would have to hold the schedule, too.
+# A subquery, not a column: otherwise the end of a task would have to lock the schedule, too.
 SCHEDULES = select(schedule, LAST_OUTCOME.label("last_outcome"))
 
 
@@ -53,13 +53,13 @@ def get_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | 
 
 
 def lock_schedule(connection: Connection, schedule_id: ScheduleId) -> Schedule | None:
-    """The schedule, held until the transaction ends, so that what is decided from it is still true when written."""
+    """Lock the schedule until the transaction ends, so that a decision based on it stays valid."""
     row = connection.execute(SCHEDULES.where(schedule.c.id == schedule_id).with_for_update()).one_or_none()
     return None if row is None else to_schedule(row)
 
 
 def lock_due(connection: Connection, schedule_id: ScheduleId, now: datetime) -> Schedule | None:
-    """The schedule if it is still due and no other relay is at it."""
+    """Lock and return the schedule if it is still due and no other relay has locked it."""
     is_due = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at <= now)
     query = SCHEDULES.where(schedule.c.id == schedule_id, *is_due)
     row = connection.execute(query.with_for_update(skip_locked=True)).one_or_none()
@@ -72,7 +72,7 @@ def schedule_of_trigger(connection: Connection, trigger_key: str) -> Schedule | 
 
 
 def next_due(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, datetime]]:
-    """Those that are due next, or already, with their times."""
+    """Return the schedules that are due first, now or later, with their times."""
     query = select(schedule.c.id, schedule.c.next_run_at).where(
         has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.isnot(None)
     )
@@ -81,14 +81,14 @@ def next_due(connection: Connection, *, limit: int) -> list[tuple[ScheduleId, da
 
 
 def lock_reckoned_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
-    """Active ones whose next run was worked out at a time that the clock has not reached again."""
+    """Lock and return active schedules whose next run was computed before the clock was set back."""
     query = SCHEDULES.where(has_state(schedule, ScheduleState.ACTIVE), schedule.c.reckoned_at > now)
     rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
     return [to_schedule(row) for row in rows]
 
 
 def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState) -> bool:
-    """Write what has become of a schedule that is still in state `was`."""
+    """Write a changed schedule if it is still in state `was`."""
     result = connection.execute(
         update(schedule)
         .where(schedule.c.id == moved.id, has_state(schedule, was))
@@ -109,7 +109,7 @@ def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState
 def page_of_schedules(
     connection: Connection, *, state: ScheduleState | None, before: int | None, limit: int
 ) -> list[tuple[int, Schedule]]:
-    """Newest first, each with its place in the order, which is the cursor of the next page."""
+    """Return the newest first, each with its sequence number, the cursor of the next page."""
     query = SCHEDULES.order_by(schedule.c.seq.desc()).limit(limit)
     if state is not None:
         query = query.where(has_state(schedule, state))
@@ -119,7 +119,7 @@ def page_of_schedules(
 
 
 def steps_of_pipeline(connection: Connection, pipeline: ScheduleId) -> list[Schedule]:
-    """The first step first. Each is found from the one before it: there is no other index."""
+    """Return the steps in order. Each is found from the previous one: there is no index on the pipeline."""
     first = get_schedule(connection, pipeline)
     steps = [] if first is None else [first]
     while steps:
@@ -155,7 +155,7 @@ def has_run(connection: Connection, schedule_id: ScheduleId, occurrence: datetim
 
 
 def runs_ahead(connection: Connection, schedule_id: ScheduleId, now: datetime) -> set[datetime]:
-    """Times still to come that have a run already, made while the clock was ahead."""
+    """Return future times that already have a run, from before the clock was set back."""
     query = select(schedule_run.c.occurrence).where(
         schedule_run.c.schedule_id == schedule_id, schedule_run.c.occurrence > now
     )
@@ -163,7 +163,7 @@ def runs_ahead(connection: Connection, schedule_id: ScheduleId, now: datetime) -
 
 
 def drop_misses_ahead(connection: Connection, schedule_id: ScheduleId, now: datetime) -> None:
-    """Times still to come were not missed: the clock was only ahead."""
+    """Delete missed runs in the future, recorded before the clock was set back."""
     connection.execute(
         delete(schedule_run).where(
             schedule_run.c.schedule_id == schedule_id,
@@ -174,14 +174,14 @@ def drop_misses_ahead(connection: Connection, schedule_id: ScheduleId, now: date
 
 
 def runs_of_schedule(connection: Connection, schedule_id: ScheduleId, *, limit: int) -> list[ScheduleRun]:
-    """The latest first."""
+    """Return the latest runs first."""
     query = select(schedule_run).where(schedule_run.c.schedule_id == schedule_id)
     rows = connection.execute(query.order_by(schedule_run.c.occurrence.desc()).limit(limit))
     return [to_run(row) for row in rows]
 
 
 def lock_run_of_task(connection: Connection, task_id: TaskId) -> ScheduleRun | None:
-    """The run that made a task. Until the transaction ends nobody settles it."""
+    """Lock and return the run that created a task, so that no other transaction ends it."""
     row = connection.execute(
         select(schedule_run).where(schedule_run.c.task_id == task_id).with_for_update()
     ).one_or_none()
@@ -189,7 +189,7 @@ def lock_run_of_task(connection: Connection, task_id: TaskId) -> ScheduleRun | N
 
 
 def end_run(connection: Connection, task: Task, outcome: RunOutcome, now: datetime) -> ScheduleId | None:
-    """Write what came of the run that made a task; returns whose run it was, None if it is no run that goes on."""
+    """Write the outcome of the run that created a task; returns its schedule, or None if no open run created it."""
     found: str | None = connection.scalar(
         update(schedule_run)
         .where(schedule_run.c.task_id == task.id, schedule_run.c.outcome == RunOutcome.STARTED)
@@ -200,19 +200,19 @@ def end_run(connection: Connection, task: Task, outcome: RunOutcome, now: dateti
 
 
 def lock_waiting_for(connection: Connection, schedule_id: ScheduleId) -> list[Schedule]:
-    """Those that are to run once, after a run of this one, and have no time yet; paused ones too."""
+    """Lock and return one-time schedules, active or paused, that wait for a run of this one."""
     query = SCHEDULES.where(schedule.c.after_id == schedule_id, _waits(schedule))
     return [to_schedule(row) for row in connection.execute(query.with_for_update())]
 
 
 def _waits(table: FromClause) -> ColumnElement[bool]:
-    """Whether it comes after another, and has no time until that has ended."""
+    """Whether it waits for the run of another schedule and has no time yet."""
     follows = and_(table.c.after_id.isnot(None), table.c.cron.is_(None))
     return and_(follows, table.c.state.in_(OPEN_SCHEDULE_STATES), table.c.next_run_at.is_(None))
 
 
 def count_waiting_with(connection: Connection, schedule_id: ScheduleId) -> int:
-    """How many wait for the end that one after this would wait for: behind this one, and behind all it waits for."""
+    """Count the schedules that wait, directly or not, for the same run as a new follower of this one would."""
     one = select(schedule.c.id, schedule.c.after_id, _waits(schedule).label("waits"))
     line = one.where(schedule.c.id == schedule_id).cte("line", recursive=True)
     line = line.union_all(one.join(line, schedule.c.id == line.c.after_id).where(line.c.waits))
@@ -223,7 +223,7 @@ def count_waiting_with(connection: Connection, schedule_id: ScheduleId) -> int:
 
 
 def lock_expired(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
-    """Those that have expired while they had no time to run at: they waited for another, or were paused."""
+    """Lock and return schedules that expired without a due time: they waited for another, or were paused."""
     waits = (has_state(schedule, ScheduleState.ACTIVE), schedule.c.next_run_at.is_(None))
     waiting = SCHEDULES.where(*waits, schedule.c.expires_at <= now)
     paused = SCHEDULES.where(has_state(schedule, ScheduleState.PAUSED), schedule.c.expires_at <= now)

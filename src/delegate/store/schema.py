@@ -1,4 +1,4 @@
-"""Before the relay opens its database: is it whole, is it ours, is it of this version; then bring it up to date."""
+"""Checks the database before the relay opens it, then creates or upgrades it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 SQLITE_HEADER = b"SQLite format 3\x00"
 SCHEMA_ROWS = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
 MIGRATIONS = Path(__file__).parent / "migrations"
-# A checkpoint of these can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
+# In older versions a checkpoint can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
 FIRST_FIXED_SQLITE = (3, 51, 3)
 PATCHED_SQLITE = {(3, 44): 6, (3, 50): 7}
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afpfs"})
 
 
 def revisions() -> list[str]:
-    """All steps this version knows, oldest first."""
+    """Return the migrations that this version knows, oldest first."""
     return sorted(path.name.split("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def prepare(home: Home, *, url: str, now: datetime) -> None:
-    """Make the database fit for use, or refuse it and leave it as it is."""
+    """Create or upgrade the database, or raise an error and leave it unchanged."""
     if is_postgres(url):
         _prepare_postgres(url)
         return
@@ -50,7 +50,7 @@ def prepare(home: Home, *, url: str, now: datetime) -> None:
 
 
 def _create(home: Home) -> None:
-    """Made beside its place and moved there when it is whole: a first start that is killed leaves no half of it."""
+    """Create the file under another name and move it when complete: a killed first start leaves no partial database."""
     incoming = home.database.with_name(f"{home.database.name}.new")
     for suffix in ("", *WAL_SUFFIXES):
         incoming.with_name(incoming.name + suffix).unlink(missing_ok=True)
@@ -72,20 +72,20 @@ def _upgrade_file(path: Path) -> None:
 
 
 def fingerprint(rows: Iterable[Sequence[object]]) -> int:
-    """Of the schema as SQLite stores it; in 31 bits, as `user_version` is signed."""
+    """Return a checksum of the schema as SQLite stores it, in 31 bits because `user_version` is signed."""
     return zlib.crc32(repr([tuple(row) for row in rows]).encode()) & 0x7FFFFFFF
 
 
 def check_sqlite(home: Home) -> str | None:
-    """The revision of the file, or None when there is none yet. Reads only: a damaged file is not made worse."""
+    """Return the revision of the file, or None if it does not exist. Only reads, to leave a damaged file unchanged."""
     path = home.database
     journal = path.with_name(f"{path.name}-wal")
     with _report_damage(home):
         if not path.exists():
             if journal.exists() and journal.stat().st_size:
-                raise sqlite3.DatabaseError(f"it is gone, but its journal {journal.name} is still there")
+                raise sqlite3.DatabaseError(f"it is missing, but its journal {journal.name} is still there")
             return None
-        with path.open("r+b") as file:  # a file that may not be written is of no use either
+        with path.open("r+b") as file:  # opened for writing, to detect a read-only file
             if file.read(len(SQLITE_HEADER)) != SQLITE_HEADER:
                 raise sqlite3.DatabaseError("it is empty or not an SQLite file")
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -94,9 +94,9 @@ def check_sqlite(home: Home) -> str | None:
                 raise sqlite3.DatabaseError(verdict.splitlines()[-1])
             found = revision_of(connection)
             [mark] = connection.execute("PRAGMA user_version").fetchone()
-            # quick_check reads the schema but does not know what it should be. No mark: somebody rebuilt the file.
+            # quick_check does not know what the schema should be. No mark: the file was rebuilt by hand.
             if mark not in (0, fingerprint(connection.execute(SCHEMA_ROWS))):
-                raise sqlite3.DatabaseError("its schema is not the one we made")
+                raise sqlite3.DatabaseError("its schema is not the one that Delegate created")
     if found not in revisions():
         raise NewerDatabase(path=path, found=found, known=revisions()[-1])
     return found
@@ -118,7 +118,7 @@ def _report_damage(home: Home) -> Iterator[None]:
         yield
     except (*DAMAGE_ERRORS, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        backup = newest_backup(home) or "there is none yet"
+        backup = newest_backup(home) or "there is no backup yet"
         raise DamagedDatabase(path=home.database, why=why, backup=backup) from error
 
 
@@ -126,14 +126,14 @@ def _prepare_postgres(url: str) -> None:
     engine = postgres_engine(url)
     try:
         with engine.begin() as connection:
-            # Two relays may start at once; the second waits here and finds the work done.
+            # Two relays may start at once; the second waits here and finds the database upgraded.
             connection.execute(text("SELECT pg_advisory_xact_lock(814250)"))
             found = _postgres_revision(connection)
             if found is not None and found not in revisions():
                 raise NewerDatabase(path=engine.url.render_as_string(), found=found, known=revisions()[-1])
             for name in ("fsync", "synchronous_commit"):
                 if connection.execute(text(f"SHOW {name}")).scalar_one() == "off":
-                    log.warning("the database may forget commits at a power cut", extra={"setting": f"{name}=off"})
+                    log.warning("the database may lose commits in a power failure", extra={"setting": f"{name}=off"})
             if found != revisions()[-1]:
                 upgrade(connection)
     except exc.DBAPIError as error:
@@ -146,7 +146,7 @@ def _postgres_fault(address: str, error: exc.DBAPIError) -> DelegateError:
     why = str(error.orig).splitlines()[0]
     is_refused = any(words in why for words in ("authentication failed", "does not exist", "permission denied"))
     if is_refused or not isinstance(error, exc.OperationalError):
-        advice = "name a database of PostgreSQL in which this user may create tables"
+        advice = "use a PostgreSQL database in which this user may create tables"
         return BadSetting(name="DELEGATE_DATABASE_URL", value=address, why=why, advice=advice)
     return StoreBusy(why=why)
 
@@ -160,8 +160,8 @@ def _postgres_revision(connection: Connection) -> str | None:
     if names - {"alembic_version"}:
         raise DamagedDatabase(
             path=connection.engine.url.render_as_string(),
-            why="it has tables of another program",
-            backup="make a database for Delegate alone",
+            why="it contains tables of another program",
+            backup="use a separate database for Delegate",
         )
     return None
 
@@ -177,13 +177,13 @@ def upgrade(connection: Connection) -> None:
 def warn_of_risks(path: Path) -> None:
     version = sqlite3.sqlite_version_info
     if version < FIRST_FIXED_SQLITE and version[2] < PATCHED_SQLITE.get(version[:2], 1000):
-        log.warning("this SQLite has the WAL-reset defect", extra={"version": sqlite3.sqlite_version})
+        log.warning("this SQLite version has the WAL-reset bug", extra={"version": sqlite3.sqlite_version})
     if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
-        log.warning("the database is on a network file system: locks may not hold", extra={"filesystem": kind})
+        log.warning("the database is on a network file system: file locks may not work", extra={"filesystem": kind})
 
 
 def filesystem_of(path: Path) -> str | None:
-    """The type of the file system below `path`, where the system tells (Linux)."""
+    """Return the type of the file system of `path`, if the system reports it (Linux)."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return None

@@ -1,4 +1,4 @@
-"""The schema. `migrations/` builds it step by step; a test proves that both are the same."""
+"""Defines the schema. `migrations/` builds it; a test checks that both are the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment as microseconds since 1970: the same order and the same precision in both databases."""
+    """A time as microseconds since 1970: the same order and precision in both databases."""
 
     impl = BigInteger
     cache_ok = True
@@ -47,15 +47,15 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else EPOCH + value * MICROSECOND
 
 
-# A value that is not there is NULL, and not the JSON word for it.
+# A missing value is SQL NULL, not JSON null.
 MaybeJson = JSON(none_as_null=True)
 # SQLite makes rowids only for INTEGER, PostgreSQL needs the eight bytes.
 Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
 def has_state(table: Table, state: TaskState | AttemptState | ScheduleState) -> ColumnElement[bool]:
-    """As a word of the statement, not as a parameter: with one, SQLite plans anew at every execution to see whether a
-    partial index fits, and PostgreSQL cannot use such an index in a plan that it keeps."""
+    """Compare with a literal, not a parameter: with a parameter, SQLite plans again at every execution to check whether
+    a partial index applies, and PostgreSQL cannot use such an index in a cached plan."""
     return table.c.state == literal_column(f"'{state.value}'")
 
 
@@ -109,7 +109,7 @@ task = Table(
     Column("continue_from", Text),
     Column("schedule_id", Text),
     Column("questions", JSON, nullable=False, server_default="[]"),
-    Column("lineage", Text),  # the first task of its chain; none: it is that itself
+    Column("lineage", Text),  # the first task of its lineage; NULL if this is the first
     Column("result", MaybeJson),
     Column("reason", Text),
     Column("message", Text),
@@ -156,7 +156,7 @@ attempt = Table(
     Column("state", Text, nullable=False),
     Column("started_at", Instant, nullable=False),
     Column("renewed_at", Instant, nullable=False),
-    Column("ask_hash", Text),  # of the token that opens this attempt to its agent
+    Column("ask_hash", Text),  # of the token with which the agent of this attempt asks questions
     Column("finished_at", Instant),
     Column("next_seq", BigInteger, nullable=False, server_default="0"),
     Column("messages_seen", BigInteger, nullable=False, server_default="0"),
@@ -173,7 +173,7 @@ attempt = Table(
     UniqueConstraint("task_id", "fence"),
 )
 RUNNING_ATTEMPT = has_state(attempt, AttemptState.RUNNING)
-# One holder per task is not only a rule of the code.
+# The database also enforces one holder per task.
 Index(
     "uq_attempt_holder", attempt.c.task_id, unique=True, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT
 )
@@ -184,7 +184,7 @@ Index("ix_attempt_finished_at", attempt.c.finished_at)
 ASKING = attempt.c.ask_hash.isnot(None)
 Index("ix_attempt_ask", attempt.c.ask_hash, sqlite_where=ASKING, postgresql_where=ASKING)
 
-# The same as task.depends_on, to be looked up from the other side.
+# The same data as task.depends_on, indexed by dependency.
 dependency = Table(
     "dependency",
     metadata,
@@ -200,7 +200,7 @@ schedule = Table(
     Column("id", Text, nullable=False, unique=True),
     Column("trigger_key", Text, unique=True),
     Column("state", Text, nullable=False),
-    Column("cron", Text),  # none: once
+    Column("cron", Text),  # NULL for a one-time schedule
     Column("at", Instant),
     Column("timezone", Text, nullable=False),
     Column("missed_run_policy", Text, nullable=False, server_default=MissedRunPolicy.SKIP),
@@ -209,10 +209,10 @@ schedule = Table(
     Column("after_id", Text),
     Column("delay_ms", BigInteger, nullable=False, server_default="0"),
     Column("pipeline", Text),  # the first schedule of its pipeline
-    Column("request", JSON, nullable=False),  # what its tasks are made from
+    Column("request", JSON, nullable=False),  # the submit request of its tasks
     Column("runs", BigInteger, nullable=False, server_default="0"),
     Column("next_run_at", Instant),
-    Column("reckoned_at", Instant, nullable=False),  # when the clock showed this, the next run was worked out
+    Column("reckoned_at", Instant, nullable=False),  # when next_run_at was computed
     Column("last_run_at", Instant),
     Column("last_task_id", Text),
     Column("created_at", Instant, nullable=False),
@@ -222,7 +222,7 @@ schedule = Table(
     sqlite_autoincrement=True,
 )
 ACTIVE_SCHEDULE = has_state(schedule, ScheduleState.ACTIVE)
-# With the state, although all have the same: without statistics SQLite would rather sort all that are active.
+# Includes the state, although it is constant: without statistics SQLite would sort all active schedules instead.
 Index(
     "ix_schedule_due",
     schedule.c.state,
@@ -259,7 +259,7 @@ event_table = Table(
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
     Column("attempt_id", Text),
-    Column("seq", BigInteger),  # the runner's own number; the relay's events have none
+    Column("seq", BigInteger),  # assigned by the runner; NULL for events of the relay
     Column("kind", Text, nullable=False),
     Column("at", Instant, nullable=False),
     Column("data", JSON, nullable=False),
@@ -285,7 +285,7 @@ output = Table(
 )
 Index("ix_output_task", output.c.task_id, output.c.id)
 
-# One row per try, so that no commit that a try has meant to push is forgotten; the newest says how things stand.
+# One row per try, to keep every commit that a try meant to push; the newest row has the current state.
 effect = Table(
     "effect",
     metadata,
@@ -355,5 +355,5 @@ message = Table(
 )
 Index("ix_message_task", message.c.task_id, message.c.id)
 
-# When a relay was last alive: leases that were good then are good after a restart.
+# When a relay was last alive: leases that were valid then are renewed after a restart.
 relay = Table("relay", metadata, Column("name", Text, primary_key=True), Column("seen_at", Instant, nullable=False))

@@ -1,4 +1,4 @@
-"""Verbs on tasks. Each takes an open connection; the caller owns the transaction."""
+"""Queries on tasks; the caller owns the transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from delegate.model import (
 from delegate.states import Reason, TaskState
 from delegate.store.tables import has_state, task
 
-# What every submit needs, with parameters: built with its values, a statement would be made and hashed anew each time.
+# Used by every submit. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(task)
 OF_TRIGGER = select(task).where(task.c.trigger_key == bindparam("key"))
 
@@ -62,7 +62,7 @@ def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -
 
 
 def _optional_columns(new: Task) -> dict[str, object]:
-    """What a plain task has none of: a third of the time of its submit went into columns without a value."""
+    """Return columns that are empty for most tasks: writing them always would make a submit a third slower."""
     return {
         "mode": new.mode,
         "repository": new.repository,
@@ -89,7 +89,7 @@ def get_task(connection: Connection, task_id: TaskId) -> Task | None:
 
 
 def lock_task(connection: Connection, task_id: TaskId) -> Task | None:
-    """The task, held until the transaction ends, so that what is decided from it is still true when written."""
+    """Lock the task until the transaction ends, so that a decision based on it stays valid."""
     row = connection.execute(select(task).where(task.c.id == task_id).with_for_update()).one_or_none()
     return None if row is None else to_task(row)
 
@@ -100,19 +100,19 @@ def task_of_trigger(connection: Connection, trigger_key: str) -> Task | None:
 
 
 def chain_of(connection: Connection, lineage: TaskId) -> list[tuple[TaskId, TaskState]]:
-    """The tasks that share a lineage, with their states, the first one first (unless it was dropped)."""
-    # Not an OR: a planner would look at all tasks for it.
+    """Return the tasks of a lineage with their states, oldest first."""
+    # Not an OR, for which a planner would scan all tasks.
     columns = select(task.c.seq, task.c.id, task.c.state)
     rows = connection.execute(union_all(columns.where(task.c.id == lineage), columns.where(task.c.lineage == lineage)))
     return [(TaskId(row.id), TaskState(row.state)) for row in sorted(rows, key=lambda row: row.seq)]
 
 
-# The order of the index, and of no other: a planner that may choose would walk along all tasks by their number.
+# Exactly the order of the index: otherwise a planner might scan all tasks by sequence number.
 _ORDER = (task.c.priority, task.c.seq)
 
 
 def _claimable(lane: str, priority: Any) -> tuple[Any, ...]:  # Any: what SQLAlchemy takes for a value
-    """The conditions, with parameters for the moment and, by this name, for the lane."""
+    """Return the conditions, with the parameters `now` and, under the given name, the lane."""
     now = bindparam("now", type_=task.c.not_before.type)
     return (
         has_state(task, TaskState.QUEUED),
@@ -146,9 +146,9 @@ CLAIM_NEXT = _claim_statement()
 
 @cache
 def _heads(lanes: int) -> CompoundSelect[Any]:
-    """For so many lanes: a seek in the index for every priority, however long the queue is.
+    """Build a query for this number of lanes: one index seek per priority, however long the queue is.
 
-    Where a priority has none, its seek finds the head of the next one, once more.
+    If a priority has no task, its seek finds the head of the next one again.
     """
     seen = (task.c.lane, task.c.priority, task.c.created_at, task.c.seq)
     seeks = [
@@ -170,7 +170,7 @@ class Head:
 
 
 def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[Head]:
-    """What could run next: of every lane and every priority the oldest."""
+    """Return the oldest task of every lane and priority that could run now."""
     if not lanes:
         return []
     names = {f"lane{number}": lane for number, lane in enumerate(lanes)}
@@ -182,14 +182,13 @@ def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) ->
 
 
 def take_queued(connection: Connection, head: Head, now: datetime) -> Task | None:
-    """Move the head, or the next behind it, to running under a new fence: rows that another relay takes are passed
-    over."""
+    """Move the head, or the next task after it, to running under a new fence; skips rows locked by another relay."""
     row = connection.execute(CLAIM_NEXT, {"in_lane": head.lane, "least": head.priority, "now": now}).one_or_none()
     return None if row is None else to_task(row)
 
 
 def requeue_task(connection: Connection, held: Task, *, counted: bool, not_before: datetime | None = None) -> bool:
-    """Back to the queue from a runner; an attempt that is not counted is taken off the budget."""
+    """Return a running task to the queue; an attempt that is not counted is subtracted."""
     result = connection.execute(
         update(task)
         .where(task.c.id == held.id, has_state(task, TaskState.RUNNING), task.c.fence == held.fence)
@@ -257,11 +256,11 @@ def set_cancel_reason(connection: Connection, task_id: TaskId, reason: str) -> b
 def page_of_tasks(
     connection: Connection, *, states: Sequence[TaskState], before: int | None, limit: int
 ) -> list[tuple[int, Task]]:
-    """Newest first, each with its place in the order, which is the cursor of the next page."""
+    """Return the newest first, each with its sequence number, the cursor of the next page."""
     query = select(task).order_by(task.c.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(task.c.seq < before)
-    # One by one: of several states together, a planner would sort all there are.
+    # One query per state: for several states, a planner would sort all tasks.
     queries = [query.where(has_state(task, state)) for state in states] or [query]
     rows = [row for one in queries for row in connection.execute(one)]
     newest = sorted(rows, key=lambda row: -row.seq)[:limit]

@@ -1,1 +1,1 @@
-"""What travels over HTTP: parsed and checked once at the relay's edge, and what the runner reads back."""
+"""The bodies of HTTP requests and responses, validated once by the relay and parsed by the runner."""

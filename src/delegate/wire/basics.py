@@ -1,4 +1,4 @@
-"""The kinds of values that travel over HTTP, and what each may be."""
+"""Defines and validates the types of values in HTTP bodies."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ FENCE_MAX = 2**62
 SEQ_MAX = 2**53
 ITEMS_MAX = 1_000
 CHUNK_MAX = 256 * 1024  # bytes of output in one item
-SKIPPED_MAX = 2**43  # bytes in one item; their sum must stay a number that a database takes
+SKIPPED_MAX = 2**43  # bytes in one item; their sum must fit into a database integer
 RECORD_BODY_MAX = 4 * 1024 * 1024
 BODY_MAX = 3 * 1024 * 1024  # a prompt of 250,000 characters takes up to four bytes each, escaped twelve
 PATCH_MAX = 400_000  # characters
-DATA_DEPTH_MAX = 20  # levels of an event's data; readers of JSON give up at depths of their own
+DATA_DEPTH_MAX = 20  # levels of an event's data; JSON parsers have limits of their own
 INTEGER_MAX = 2**63
 ISO_8601 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
@@ -45,7 +45,7 @@ ISO_8601 = re.compile(
 
 def without_nul(text: str) -> str:
     if "\x00" in text:
-        raise ValueError("holds a NUL character, which no database and no program takes")
+        raise ValueError("contains a NUL character, which is not allowed")
     return text
 
 
@@ -56,24 +56,24 @@ def check_branch(name: str) -> str:
 
 
 def parse_timestamp(timestamp: object) -> datetime:
-    """Digits alone pydantic would count from 1970; they are more likely meant as a date, or as milliseconds."""
+    """Parse ISO 8601 only: pydantic would read plain digits as seconds since 1970."""
     if isinstance(timestamp, datetime):
         return timestamp
     if isinstance(timestamp, str) and ISO_8601.fullmatch(timestamp):
-        with suppress(ValueError):  # no calendar has a 30th of February, and ours no leap seconds
+        with suppress(ValueError):  # such as a 30th of February, or a leap second
             return datetime.fromisoformat(timestamp.upper())
-    raise ValueError("is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z")
+    raise ValueError("is not an ISO 8601 time with a zone; write it like 2030-02-19T08:00:00Z")
 
 
 def to_utc(timestamp: datetime) -> datetime:
     try:
         return timestamp.astimezone(UTC)
     except OverflowError:
-        raise ValueError("is no moment of the years 1 to 9999 in UTC") from None
+        raise ValueError("is outside the years 1 to 9999 in UTC") from None
 
 
 def check_storable(data: dict[str, object]) -> dict[str, object]:
-    """What an agent said may be any JSON; what cannot be stored or read back is refused here, not found out later."""
+    """Reject JSON that cannot be stored or read back; an agent may send any JSON."""
     pending: list[tuple[object, int]] = [(data, 1)]
     while pending:
         value, depth = pending.pop()
@@ -81,11 +81,11 @@ def check_storable(data: dict[str, object]) -> dict[str, object]:
             case str():
                 without_nul(value)
             case float() if not isfinite(value):
-                raise ValueError("holds a number that JSON cannot carry")
+                raise ValueError("contains a number that JSON cannot represent")
             case int() if abs(value) > INTEGER_MAX:
-                raise ValueError("holds an integer of more than 64 bits")
+                raise ValueError("contains an integer of more than 64 bits")
             case dict() | list() if depth > DATA_DEPTH_MAX:
-                raise ValueError(f"is nested deeper than {DATA_DEPTH_MAX} levels")
+                raise ValueError(f"is nested more than {DATA_DEPTH_MAX} levels deep")
             case dict():
                 pending += [(part, depth + 1) for pair in value.items() for part in pair]
             case list():
@@ -93,7 +93,7 @@ def check_storable(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
-# What the API's document says where intake knows better words for a refusal than a pattern has.
+# Patterns for the OpenAPI document only: intake checks these and gives a better message than a pattern could.
 NO_NUL = Field(json_schema_extra={"pattern": r"^[^\x00]*$"})
 INVISIBLE = r"\u200b-\u200d\u2060\ufeff"
 VISIBLE = Field(json_schema_extra={"pattern": rf"^[^\x00]*[^\s\x00{INVISIBLE}][^\x00]*$"})
@@ -106,12 +106,12 @@ NAME = r"^[^\x00-\x1f\x7f]+$"
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$"
 ID = r"^[A-Za-z0-9_.-]+$"
 ZONE = r"^[A-Za-z0-9_+/-]+$"
-# What is wrong with a text that is not of this form, for people; the other patterns are for programs.
+# Messages for users when a text does not match; values of the other patterns come from programs.
 PATTERN_MESSAGES = {
-    NAME: "has a control character in it, as a tab or a new line",
-    MODEL: "is no name of a model: those have letters, digits and ._:/@[]-, begin with one of the first two, up to 100",
-    ID: "is no id: those have letters, digits, dots, - and _ only",
-    ZONE: "is no time zone; write one like Europe/Berlin or UTC",
+    NAME: "contains a control character, such as a tab or a newline",
+    MODEL: "is not a valid model name: use up to 100 letters, digits and ._:/@[]-, starting with a letter or digit",
+    ID: "is not a valid id: use only letters, digits, dots, - and _",
+    ZONE: "is not a valid time zone; use a name like Europe/Berlin or UTC",
 }
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME)]
 BranchName = Annotated[
@@ -122,14 +122,14 @@ BranchName = Annotated[
 RepositoryName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(without_nul), NO_NUL]
 CommitId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(without_nul), NO_NUL]
-# One line of visible text; intake says so in better words than a pattern does.
+# One line of visible text; intake gives a better message than a pattern could.
 Title = Annotated[Line, Field(json_schema_extra={"pattern": ONE_LINE})]
 Summary = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(without_nul), NO_NUL]
 ModelName = Annotated[str, StringConstraints(min_length=1, pattern=MODEL)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(without_nul), NO_NUL]
 AgentText = Annotated[
     str, StringConstraints(min_length=1, max_length=PROMPT_MAX), AfterValidator(without_nul), NO_NUL
-]  # what a person wants an agent to read
+]  # text from the user for an agent
 Timestamp = Annotated[AwareDatetime, BeforeValidator(parse_timestamp), AfterValidator(to_utc)]
 EventData = Annotated[dict[str, object], AfterValidator(check_storable)]
 Fence = Annotated[StrictInt, Field(ge=1, le=FENCE_MAX)]

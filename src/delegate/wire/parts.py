@@ -1,4 +1,4 @@
-"""What the doors for people and for runners both speak of."""
+"""Bodies that both the user API and the runner protocol use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class UsageView(Wire):
 
 
 class ChoiceView(Wire):
-    """One decision of the preferences, and who made it."""
+    """The value chosen for one preference, and its source."""
 
     field: PreferenceField
     value: Line
@@ -77,7 +77,7 @@ class ResultView(Wire):
 
 
 class ChangeView(Wire):
-    """The change of a task against its base; `patch` is cut when it is long."""
+    """A task's diff against its base; a long `patch` is cut."""
 
     base_commit: CommitId
     commit: CommitId
@@ -99,7 +99,7 @@ class CheckpointView(Wire):
 
 
 class QuestionView(Wire):
-    """What an agent asked; `answer` is there when somebody has answered."""
+    """A question from an agent; `answer` is null until it is answered."""
 
     text: Text
     options: Annotated[list[Line], Field(max_length=20)] = []
@@ -108,16 +108,16 @@ class QuestionView(Wire):
 
 
 class ContinuedTaskView(Wire):
-    """The task that another one continues: what it was asked, how it ended, and what it left."""
+    """The task that another one continues: its prompt, how it ended, and its checkpoint."""
 
     task_id: str
     status: TaskStatus
     prompt: str
     message: str | None = None
     checkpoint: CheckpointView | None = None
-    branch: BranchName | None = None  # that it has pushed, in the repository named by what follows
+    branch: BranchName | None = None  # the branch it pushed to `repository`
     repository: str | None = None
-    working_directory: str | None = None  # only if it is on the machine of the other
+    working_directory: str | None = None  # only if both tasks run on the same machine
 
 
 class EffectView(Wire):

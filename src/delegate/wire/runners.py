@@ -1,4 +1,4 @@
-"""The runner protocol."""
+"""The requests and responses of the runner protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from delegate.wire.parts import (
 
 
 class RegisterRequest(Wire):
-    runner_id: Name | None = None  # the identity kept on the runner's disk, if it has one
+    runner_id: Name | None = None  # the id stored on the runner's disk, if any
     name: Name
     machine: Name
     pid: Annotated[StrictInt, Field(ge=1, le=2**31)]
@@ -61,7 +61,7 @@ class RegisterRequest(Wire):
 
 
 class Timings(Wire):
-    """Seconds, decided by the relay so that both sides count the same lease."""
+    """Intervals in seconds, set by the relay so that both sides use the same lease."""
 
     heartbeat: float
     lease: float
@@ -75,7 +75,7 @@ class RegisterResponse(Wire):
 
 
 class LeaveRequest(Wire):
-    """The runner stops and holds nothing; it is not listed any more until it registers again."""
+    """The runner stops and holds no attempt; it is not listed until it registers again."""
 
 
 class LeaveResponse(Wire):
@@ -88,11 +88,11 @@ class ClaimRequest(Wire):
     parked: dict[Name, Timestamp] = Field(default_factory=dict, max_length=20)
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
     ask_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the agent's own token
-    problem: Line | None = None  # why it takes no work just now; it asks only to say so
+    problem: Line | None = None  # why it currently takes no work; then the claim only reports this
 
 
 class Assignment(Wire):
-    """A task in the hands of a runner."""
+    """A task assigned to a runner, with everything it needs to run it."""
 
     attempt_id: str
     task_id: str
@@ -117,15 +117,15 @@ class Assignment(Wire):
     choices: list[ChoiceView] = []
     lineage: str
     checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
-    continued_task: ContinuedTaskView | None = None  # the task that this one continues with a checkpoint of its own
-    questions: list[QuestionView] = []  # of the attempt before, answered
-    effects: list[EffectView] = []  # of all tasks of the lineage
-    resume_session: str | None = None  # the agent's session of the attempt before, if it had one
+    continued_task: ContinuedTaskView | None = None  # the task that this one continues, with that task's checkpoint
+    questions: list[QuestionView] = []  # of the previous attempt, answered
+    effects: list[EffectView] = []  # of all tasks in the lineage
+    resume_session: str | None = None  # the agent session of the previous attempt, if any
     next_seq: int = 0
 
 
 class EffectRequest(Wire):
-    """Announce an effect (`intent`), or tell what came of it; refused when the attempt is somebody else's."""
+    """Announce an effect (`intent`) or report its result; refused unless the runner holds the attempt."""
 
     fence: Fence
     kind: EffectKind
@@ -136,7 +136,7 @@ class EffectRequest(Wire):
 
 
 class EffectsResponse(Wire):
-    """How a task stands outside, for a runner that must know what became of an effect it had begun."""
+    """A task's status and effects, for a runner that must find out whether an effect it started happened."""
 
     status: TaskStatus
     effects: list[EffectView]
@@ -152,12 +152,12 @@ class MessageView(Wire):
 
 
 class Control(Wire):
-    """What every answer about an attempt carries back to its runner."""
+    """What every response about an attempt tells its runner."""
 
     next_seq: int
-    cancel: str | None = None  # the reason, when somebody asked for the end
+    cancel: str | None = None  # the reason, when cancellation was requested
     messages: list[MessageView] = []
-    asked: bool = False  # its agent has asked something: the attempt ends when its turn does
+    asked: bool = False  # its agent has asked a question: the attempt ends with the agent's turn
 
 
 class AttemptsResponse(Wire):
@@ -166,11 +166,11 @@ class AttemptsResponse(Wire):
 
 class RenewRequest(Wire):
     fence: Fence
-    messages_seen: Count = 0  # the id of the last message handed to the agent
-    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0  # hold the answer until there is news
+    messages_seen: Count = 0  # the id of the last message delivered to the agent
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0  # hold the response until there is news
 
 
-# The other kinds are for the relay to write.
+# Only the relay writes the other kinds.
 RecordedKind = Literal[
     EventKind.STARTED,
     EventKind.SESSION,
@@ -193,7 +193,7 @@ RecordedKind = Literal[
 
 
 class RecordItem(Wire):
-    """One event, one chunk of output, or a stretch that the runner had to skip.
+    """One event, one chunk of output, or a range that the runner had to skip.
 
     `kind` output has `stream` and base64 `output`; skipped has `through` (its last sequence number) and `bytes`;
     every other kind has `data`.
@@ -211,9 +211,9 @@ class RecordItem(Wire):
     @model_validator(mode="after")
     def check_fields_of_kind(self) -> Self:
         if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
-            raise ValueError("has output, but another kind")
+            raise ValueError("has output, but its kind is not output")
         if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
-            raise ValueError("says that something was skipped, but has another kind")
+            raise ValueError("has skipped bytes, but its kind is not skipped")
         return self
 
 
@@ -224,7 +224,7 @@ class RecordRequest(Wire):
 
 class FinishRequest(Wire):
     fence: Fence
-    next_seq: Seq  # how many items the runner has numbered; the relay must have them all
+    next_seq: Seq  # the number of items the runner has recorded; the relay must have them all
     output_incomplete: StrictBool = False
     outcome: Literal["completed", "failed", "cancelled", "parked", "waiting"]
     reason: Reason
@@ -239,11 +239,11 @@ class FinishRequest(Wire):
 
 
 class ReleaseRequest(Wire):
-    """The runner cannot go on: `handed_back` is not counted as an attempt, `lost_runner` is."""
+    """The runner gives the attempt up: `handed_back` does not count as an attempt, `lost_runner` does."""
 
     fence: Fence
     reason: Literal[Reason.HANDED_BACK, Reason.LOST_RUNNER]
     message: Text = ""
     session_id: Name | None = None
-    wants_agent: Name | None = None  # the repository's file gives the task to an agent that this runner lacks
+    wants_agent: Name | None = None  # the repository's file asks for an agent that this runner lacks
     checkpoint: CheckpointView | None = None

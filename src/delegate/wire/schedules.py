@@ -1,4 +1,4 @@
-"""Schedules and pipelines as people and their programs ask for them and see them."""
+"""The requests and responses for schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScheduleRequest(SubmitRequest):
 
 
 class PipelineStep(SubmitRequest):
-    delay: DelayMs = 0  # milliseconds from the end of the step before
+    delay: DelayMs = 0  # milliseconds after the end of the previous step
 
 
 class PipelineRequest(Wire):
@@ -46,11 +46,11 @@ class ScheduleReason(Wire):
 
 class CancelScheduleRequest(Wire):
     reason: Text = ""
-    cancel_tasks: StrictBool = False  # also those of its tasks that have not ended
+    cancel_tasks: StrictBool = False  # also cancel its tasks that have not ended
 
 
 class RunView(Wire):
-    """One time that was due, and what came of it."""
+    """One due run and its result."""
 
     occurrence: datetime
     at: datetime
@@ -76,13 +76,13 @@ class ScheduleView(Wire):
     delay: int = 0
     pipeline: str | None = None
     prompt: str
-    task: dict[str, object]  # what its tasks are made from
+    task: dict[str, object]  # the request that its tasks are created from
     runs: int
     next_run_at: datetime | None = None
-    next_runs: list[datetime] = []  # three, if there are as many
+    next_runs: list[datetime] = []  # up to three
     last_run_at: datetime | None = None
     last_task_id: str | None = None
-    last_outcome: RunOutcome | None = None  # of the latest time that was due
+    last_outcome: RunOutcome | None = None  # of the latest due run
     created_at: datetime
     ended_at: datetime | None = None
     message: str | None = None

@@ -1,4 +1,4 @@
-"""Tasks as people and their programs ask for them and see them."""
+"""The requests and responses for tasks, runners and the relay."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class SubmitRequest(Wire):
     prompt: Prompt
     priority: PriorityName = "P2"
     agent: Agent | None = None
-    default_agent: Agent | None = None  # of the caller's settings; weaker than labels and the repository's file
+    default_agent: Agent | None = None  # from the caller's settings; labels and the repository's file override it
     model: ModelName | None = None
     effort: Effort | None = None
     permission_mode: Literal["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"] | None = None
     working_directory: Directory | None = None
-    machine: Name | None = None  # with a working directory: the machine whose directory it is
-    repository: RepositoryName | None = None  # owner/name, or an address that git can fetch from
-    base: BranchName | None = None  # the branch to start from; its default branch if not set
-    worktree: StrictBool = False  # work in a fresh worktree; the work ends on a pushed branch
+    machine: Name | None = None  # with a working directory: the machine it is on
+    repository: RepositoryName | None = None  # owner/name, or a URL that git can fetch from
+    base: BranchName | None = None  # the branch to start from; the default branch if not set
+    worktree: StrictBool = False  # work in a fresh worktree; the result is a pushed branch
     pr: StrictBool = False  # the same, and a pull request
     title: Title | None = None
     issue: IssueView | None = None
@@ -77,17 +77,17 @@ class SubmitRequest(Wire):
     max_turns: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
     rerun: StrictBool = False
     depends_on: Dependencies = []
-    continue_from: IdText | None = None  # one more dependency; what it leaves is told to this task's agent
+    continue_from: IdText | None = None  # one more dependency, whose result is given to this task's agent
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: Name | None = None  # the same key twice is the same task
 
 
 class BatchEntry(SubmitRequest):
-    name: IdText | None = None  # by which others of the batch depend on it or continue from it
+    name: IdText | None = None  # for `dependsOn` and `continueFrom` of other entries in the batch
 
 
 class BatchRequest(Wire):
-    """All of them or none; `dependsOn` and `continueFrom` may say names of the batch."""
+    """Submit all tasks or none; `dependsOn` and `continueFrom` may use names from the batch."""
 
     tasks: Annotated[list[BatchEntry], Field(min_length=1, max_length=BATCH_MAX)]
 
@@ -97,10 +97,10 @@ class BatchResponse(Wire):
 
 
 class GraphView(Wire):
-    """Every task that leads to this one or waits for it, directly or not; the oldest first."""
+    """Every task that this one depends on or that depends on it, directly or not; the oldest first."""
 
     tasks: list[TaskView]
-    is_cut: bool  # there are more than the answer has
+    is_cut: bool  # there are more tasks than the response has
 
 
 class CancelRequest(Wire):
@@ -112,12 +112,12 @@ class RetryRequest(Wire):
 
 
 class ResumeRequest(Wire):
-    context: AgentText | None = None  # what the agent is to know or do differently
+    context: AgentText | None = None  # what the agent should know or do differently
     request_key: Name | None = None
 
 
 class AnswerRequest(Wire):
-    """The answer to all that a task's agent has asked and nobody has answered yet."""
+    """The answer to all open questions of a task's agent."""
 
     text: AgentText
     request_key: Name | None = None
@@ -129,7 +129,7 @@ class MessageRequest(Wire):
 
 
 class PromptView(Wire):
-    """What the agent was given; before its start, what it was asked for."""
+    """The prompt given to the agent; before it starts, the prompt as submitted."""
 
     text: str
     is_rendered: bool
@@ -178,14 +178,14 @@ class TaskView(Wire):
     continue_from: str | None = None
     on_dependency_failure: OnDependencyFailure
     schedule_id: str | None = None
-    questions: list[QuestionView]  # those its agent asked last
+    questions: list[QuestionView]  # the most recent ones
     lineage: str
     result: ResultView | None = None
     exit_code: int | None = None
     reason: Reason | None = None
     message: str | None = None
     advice: str | None = None
-    why: str | None = None  # why a task that could run does not run yet
+    why: str | None = None  # why a queued task is not running yet
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -209,7 +209,7 @@ class EventView(Wire):
 
 class TaskDetail(Wire):
     task: TaskView
-    checkpoint: CheckpointView | None = None  # what its last attempt has left
+    checkpoint: CheckpointView | None = None  # of its last attempt
     attempts: list[AttemptView]
     events: list[EventView]
 
@@ -220,7 +220,7 @@ class TaskPage(Wire):
 
 
 class OutputView(Wire):
-    """Output as lines of text; bytes that are not UTF-8 are replaced here and exact in `output/raw`."""
+    """Output as lines of text; bytes that are not UTF-8 are replaced here; `output/raw` has the exact bytes."""
 
     lines: list[OutputLine]
     truncated_bytes: int
@@ -233,7 +233,7 @@ class OutputLine(Wire):
 
 
 class OutputChunkView(Wire):
-    """A chunk as followers get it; `output` is base64 of the exact bytes, from byte `offset` of the attempt."""
+    """A chunk of output in a stream; `output` is base64 of the exact bytes, from byte `offset` of the attempt."""
 
     attempt_id: str
     seq: int
@@ -263,5 +263,5 @@ class RelayView(Wire):
     daily_budget_usd: float | None = None
     spent_today_usd: float
     tasks: dict[str, int]
-    settings: dict[str, object]  # as it has read them when it started, without secrets
+    settings: dict[str, object]  # as read when it started, without secrets
     runners: list[RunnerView]

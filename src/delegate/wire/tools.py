@@ -1,6 +1,6 @@
-"""The tools of the MCP server: a class for each with its name, its description and its parameters, and its answer.
+"""The tools of the MCP server: one class per tool with its name, description and parameters, and one for its result.
 
-What an agent is told of a tool and what the relay takes are both made from these.
+Both the tool descriptions for agents and the validation in the relay come from these classes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from delegate.wire.tasks import (
 LINES_MAX = 1_000
 TASK = Field(description="The id of the task, like task-3f2a9c.")
 SCHEDULE = Field(description="The id of the schedule.")
-LIMIT = Field(ge=1, le=100, description="How many at most.")
-REASON = Field(description="Why, for whoever reads the history.")
+LIMIT = Field(ge=1, le=100, description="The maximum number of entries.")
+REASON = Field(description="The reason, shown in the history.")
 LineCursor = Annotated[
     str,
     StringConstraints(max_length=100),
@@ -62,10 +62,10 @@ OptionText = Annotated[str, StringConstraints(min_length=1, max_length=OPTION_MA
 
 
 class TaskParameters(Wire):
-    """What can be said of a task, whatever starts it."""
+    """The parameters of a task, however it is started."""
 
     prompt: Annotated[
-        Prompt, Field(description="Everything the agent needs to know: it sees nothing of this conversation.")
+        Prompt, Field(description="Everything the agent needs to know: it does not see this conversation.")
     ]
     priority: Annotated[PriorityName, Field(description="P0 is the most urgent.")] = "P2"
     working_directory: Annotated[
@@ -73,13 +73,13 @@ class TaskParameters(Wire):
         Field(description="An absolute path on the client's machine; the client's own directory if left out."),
     ] = None
     timeout: Annotated[TimeoutMs | None, Field(description="Milliseconds after which the task is stopped.")] = None
-    max_output_buffer: Annotated[OutputBytes | None, Field(description="Bytes of output that are kept.")] = None
+    max_output_buffer: Annotated[OutputBytes | None, Field(description="Bytes of output to keep.")] = None
     depends_on: Annotated[
         Dependencies, Field(description="Ids of tasks that must complete before this one starts.")
     ] = []
     continue_from: Annotated[
         IdText | None,
-        Field(description="One more dependency: its result, git state and last output are told to this task's agent."),
+        Field(description="One more dependency; this task's agent gets its result, git state and last output."),
     ] = None
     on_dependency_failure: Annotated[
         OnDependencyFailure,
@@ -92,77 +92,77 @@ class TaskParameters(Wire):
     model: Annotated[ModelName | None, Field(description="The model; the agent's own default if left out.")] = None
     effort: Annotated[Effort | None, Field(description="How long the model may think.")] = None
     worktree: Annotated[
-        StrictBool, Field(description="Work in a fresh worktree, not in the directory; the work ends on a branch.")
+        StrictBool, Field(description="Work in a fresh worktree, not in the directory; the result is a pushed branch.")
     ] = False
-    pr: Annotated[StrictBool, Field(description="The same, and open a pull request.")] = False
+    pr: Annotated[StrictBool, Field(description="Like worktree, and open a pull request.")] = False
     repository: Annotated[
         RepositoryName | None,
-        Field(description="Instead of workingDirectory: owner/name, or an address that git can fetch from."),
+        Field(description="Instead of workingDirectory: owner/name, or a URL that git can fetch from."),
     ] = None
     max_budget_usd: Annotated[Money | None, Field(description="What the task may cost, in US dollars.")] = None
 
 
 class DelegateTask(TaskParameters):
-    """Hand a piece of work to an agent in the background.
+    """Start a task for an agent in the background.
 
-    Answers at once; the task goes on by itself, also when this conversation ends.
+    Returns at once; the task keeps running even when this conversation ends.
     """
 
 
 class TaskStatus(Wire):
-    """One task in full, or a page of all tasks, the newest first."""
+    """Show one task in full, or a page of all tasks, newest first."""
 
     task_id: Annotated[IdText | None, TASK] = None
     status: Annotated[TaskState | None, Field(description="Only tasks with this status.")] = None
     limit: Annotated[StrictInt, LIMIT] = 20
-    cursor: Annotated[TaskCursor | None, Field(description="`next` of the page before.")] = None
+    cursor: Annotated[TaskCursor | None, Field(description="`next` of the previous page.")] = None
 
 
 class TaskLogs(Wire):
-    """The output of a task: its last lines at once, or with `since` those after them.
+    """Show the output of a task: its last lines, or with `since` the lines after an earlier call.
 
-    With `since` it waits until the task ends or there are `tail` new lines, up to 50 seconds.
+    With `since`, waits up to 50 seconds until the task ends or there are `tail` new lines.
     """
 
     task_id: Annotated[IdText, TASK]
-    tail: Annotated[StrictInt, Field(ge=1, le=LINES_MAX, description="How many lines at most.")] = 100
-    since: Annotated[LineCursor | None, Field(description="`next` of an earlier answer: only what came after.")] = None
+    tail: Annotated[StrictInt, Field(ge=1, le=LINES_MAX, description="The maximum number of lines.")] = 100
+    since: Annotated[LineCursor | None, Field(description="`next` of an earlier call: only newer lines.")] = None
 
 
 class CancelTask(Wire):
-    """Stop a task that waits, and those that depend on it; one that runs, and they, when its runner has stopped it."""
+    """Cancel a task and the tasks that depend on it. A running task ends when its runner has stopped it."""
 
     task_id: Annotated[IdText, TASK]
     reason: Annotated[Text, REASON] = ""
 
 
 class RetryTask(Wire):
-    """Run an ended task once more, as a new task with the same wishes.
+    """Run an ended task again, as a new task with the same parameters.
 
-    One that failed or was cancelled goes on from what it left; one that completed starts anew.
+    A failed or cancelled task continues from the work it left; a completed one starts from the beginning.
     """
 
     task_id: Annotated[IdText, TASK]
 
 
 class ResumeTask(Wire):
-    """Go on where an ended task stopped: a new task in the same place and, if possible, the agent's same session."""
+    """Continue an ended task: a new task in the same directory and, if possible, the same agent session."""
 
     task_id: Annotated[IdText, TASK]
     additional_context: Annotated[
-        AgentText | None, Field(description="What the agent is to know or do differently this time.")
+        AgentText | None, Field(description="What the agent should know or do differently this time.")
     ] = None
 
 
 class AnswerTask(Wire):
-    """Answer what a task's agent has asked; it then goes on in the same session."""
+    """Answer the questions of a task's agent, which then continues in the same session."""
 
     task_id: Annotated[IdText, TASK]
-    answer: Annotated[AgentText, Field(description="One answer for all that it asked.")]
+    answer: Annotated[AgentText, Field(description="One answer to all of its questions.")]
 
 
 class ScheduleTask(TaskParameters):
-    """Run a task later, once or again and again. Each run is a task of its own."""
+    """Run a task later, once or repeatedly. Each run is a separate task."""
 
     schedule_type: Annotated[
         Literal["cron", "one_time"],
@@ -172,92 +172,94 @@ class ScheduleTask(TaskParameters):
         Cron | None, Field(description="Five fields: minute, hour, day of month, month, day of week.")
     ] = None
     scheduled_at: Annotated[
-        Timestamp | None, Field(description="A moment to come, ISO 8601 with its zone: 2030-02-19T08:00:00Z.")
+        Timestamp | None, Field(description="A time in the future, ISO 8601 with a zone: 2030-02-19T08:00:00Z.")
     ] = None
-    timezone: Annotated[Zone, Field(description="IANA name of the zone that cronExpression is read in.")] = "UTC"
+    timezone: Annotated[Zone, Field(description="The IANA time zone of cronExpression.")] = "UTC"
     missed_run_policy: Annotated[
         MissedRunPolicy,
-        Field(description="A run more than 5 minutes late: skip it, catch it up once, or fail the schedule."),
+        Field(description="For a run more than 5 minutes late: skip it, run it once, or fail the schedule."),
     ] = MissedRunPolicy.SKIP
-    max_runs: Annotated[RunCount | None, Field(description="The schedule completes after so many runs.")] = None
-    expires_at: Annotated[Timestamp | None, Field(description="No run at or after this moment.")] = None
-    after_schedule: Annotated[IdText | None, Field(description="Run after a run of this schedule has ended well.")] = (
+    max_runs: Annotated[RunCount | None, Field(description="The schedule completes after this many runs.")] = None
+    expires_at: Annotated[Timestamp | None, Field(description="No run starts at or after this time.")] = None
+    after_schedule: Annotated[IdText | None, Field(description="Run once after a run of this schedule succeeds.")] = (
         None
     )
 
 
 class ListSchedules(Wire):
-    """A page of the schedules, the newest first."""
+    """List a page of schedules, newest first."""
 
     status: Annotated[ScheduleState | None, Field(description="Only schedules with this status.")] = None
     limit: Annotated[StrictInt, LIMIT] = 20
-    cursor: Annotated[ScheduleCursor | None, Field(description="`next` of the page before.")] = None
+    cursor: Annotated[ScheduleCursor | None, Field(description="`next` of the previous page.")] = None
 
 
 class GetSchedule(Wire):
-    """One schedule in full: its next runs, and what became of the past ones."""
+    """Show one schedule in full: its next runs and the results of past runs."""
 
     schedule_id: Annotated[IdText, SCHEDULE]
-    include_history: Annotated[StrictBool, Field(description="Also the past runs, the newest first.")] = True
-    history_limit: Annotated[StrictInt, Field(ge=1, le=100, description="How many past runs at most.")] = 10
+    include_history: Annotated[StrictBool, Field(description="Include past runs, newest first.")] = True
+    history_limit: Annotated[StrictInt, Field(ge=1, le=100, description="The maximum number of past runs.")] = 10
 
 
 class PauseSchedule(Wire):
-    """Stop a schedule for now; ResumeSchedule takes it up again."""
+    """Pause a schedule; ResumeSchedule continues it."""
 
     schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
 
 
 class ResumeSchedule(Wire):
-    """Take up a paused schedule again, with its next time to come."""
+    """Continue a paused schedule from its next due time."""
 
     schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
 
 
 class CancelSchedule(Wire):
-    """End a schedule for good."""
+    """Cancel a schedule permanently."""
 
     schedule_id: Annotated[IdText, SCHEDULE]
     reason: Annotated[Text, REASON] = ""
-    cancel_tasks: Annotated[StrictBool, Field(description="Also stop its tasks that have not ended.")] = False
+    cancel_tasks: Annotated[StrictBool, Field(description="Also cancel its tasks that have not ended.")] = False
 
 
 class Step(TaskParameters):
     """One step of a pipeline."""
 
-    delay: Annotated[DelayMs, Field(description="Milliseconds to wait after the end of the step before.")] = 0
+    delay: Annotated[DelayMs, Field(description="Milliseconds to wait after the previous step ends.")] = 0
 
 
 class CreatePipeline(Wire):
-    """Run tasks one after the other, each told what the one before has left. A step that fails stops the rest."""
+    """Run tasks in sequence; each gets the result of the previous one. A failed step stops the rest."""
 
     steps: Annotated[
         list[Step],
-        Field(min_length=PIPELINE_STEPS[0], max_length=PIPELINE_STEPS[1], description="The first begins at once."),
+        Field(min_length=PIPELINE_STEPS[0], max_length=PIPELINE_STEPS[1], description="The first step starts at once."),
     ]
 
 
 class AskUser(Wire):
-    """Ask the person who gave you this task. Use it only when you cannot go on without the answer.
+    """Ask the user who gave you this task. Use it only when you cannot continue without the answer.
 
-    Then end your turn: the answer comes as your next message.
+    Then end your turn: the answer arrives as your next message.
     """
 
-    question: Annotated[QuestionText, Field(description="One question, understandable without your work before it.")]
+    question: Annotated[
+        QuestionText, Field(description="One question that makes sense without knowing your earlier work.")
+    ]
     options: Annotated[
-        list[OptionText], Field(max_length=OPTIONS_MAX, description="Possible answers, if there are few.")
+        list[OptionText], Field(max_length=OPTIONS_MAX, description="The possible answers, if there are only a few.")
     ] = []
 
 
-# Answers.
+# Results.
 
 
 class DelegateTaskResult(Wire):
     task_id: str
     status: TaskState
-    why: str | None = None  # why it does not run yet
+    why: str | None = None  # why it is not running yet
 
 
 class TaskBrief(Wire):
@@ -296,8 +298,8 @@ class TaskLogsResult(Wire):
 
 class CancelTaskResult(Wire):
     task_id: str
-    status: TaskState  # a running one ends when its runner has stopped it
-    also_cancelled: list[str]  # those that depended on it; of a running one none yet
+    status: TaskState  # a running task ends when its runner has stopped it
+    also_cancelled: list[str]  # tasks that depended on it; none yet if it is still running
 
 
 class RetryTaskResult(Wire):
@@ -362,5 +364,5 @@ class CreatePipelineResult(Wire):
 
 class AskUserResult(Wire):
     task_id: str
-    asked: int  # how many questions wait for an answer now
+    asked: int  # the number of open questions
     next: str  # what to do now

@@ -81,7 +81,7 @@ def test_what_only_the_relay_reads_is_told_to_count_from_its_next_start(relay: W
     assert late == {"retention_days": (7, 90), "cpu_threshold": (50, 100)}
     assert {line["counts"] for line in shown.values()} == {"now", "next_start"}
     table = relay.ok("config", "show", "cpu_threshold").splitlines()
-    assert table[2:] == ["  from the next start of the relay; the one that runs has 100"]
+    assert table[2:] == ["  takes effect when the relay restarts; the running relay uses 100"]
 
 
 def test_of_a_relay_elsewhere_no_setting_of_this_home_is_said_to_count(relay: World) -> None:
@@ -103,23 +103,26 @@ def test_a_command_is_not_believed_to_be_held_back(relay: World, command: list[s
     done = relay.run(*command, "-a", "shell", "--permission-mode", "plan", "--max-turns", "2", "touch x")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "permission mode plan cannot be had: nothing holds a shell command to it; " in done.stderr
-    assert "a limit of 2 turns cannot be had" in done.stderr
+    assert "permission mode plan is not supported for shell tasks; " in done.stderr
+    assert "a limit of 2 turns is not supported for shell tasks" in done.stderr
     assert ("delegate: step 1: permission mode" in done.stderr) == (command[0] == "pipeline")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "--depends-on", "task-0", "x"], "--depends-on: there is no task task-0"),
-        (["run", "--depends-on", "a b", "x"], "--depends-on: is no id: those have letters, digits, dots, - and _ only"),
+        (["run", "--depends-on", "task-0", "x"], "--depends-on: no task task-0"),
+        (
+            ["run", "--depends-on", "a b", "x"],
+            "--depends-on: is not a valid id: use only letters, digits, dots, - and _",
+        ),
         (["run", "-m", "", "x"], "--model: is empty; give it a value, or leave it out"),
-        (["run", "-m", "a b", "x"], "--model: is no name of a model: those have letters, digits and ._:/@[]-"),
-        (["run", "--repository", "o/n", "-w", ".", "x"], "--repository: cannot be given beside --working-directory"),
-        (["pipeline", "one", "two", "-m", "a b"], "step 1: --model: is no name of a model"),
+        (["run", "-m", "a b", "x"], "--model: is not a valid model name: use up to 100 letters, digits and ._:/@[]-"),
+        (["run", "--repository", "o/n", "-w", ".", "x"], "--repository: cannot be combined with --working-directory"),
+        (["pipeline", "one", "two", "-m", "a b"], "step 1: --model: is not a valid model name"),
         (["schedule", "create", "x", "--cron", "60 * * * *"], "--cron: "),
         (["schedule", "create", "x", "--at", "2020-01-01T00:00Z"], "--at: "),
-        (["schedule", "create", "x", "--after", "schedule-0"], "--after: there is no schedule schedule-0"),
+        (["schedule", "create", "x", "--after", "schedule-0"], "--after: no schedule schedule-0"),
     ],
 )
 def test_a_refusal_names_the_option(relay: World, words: list[str], said: str) -> None:

@@ -97,7 +97,7 @@ def test_as_json_each_setting_is_a_line(desk: Desk, monkeypatch: pytest.MonkeyPa
         "variable": "CPU_THRESHOLD",
         "variables": ["DELEGATE_CPU_THRESHOLD", "CPU_THRESHOLD"],
         "range": "from 1 to 100",
-        "help": "percent of the machine's CPU above which the pool starts nothing more",
+        "help": "percent of the machine's CPU above which the pool starts no more tasks",
         "counts": "now",
         "running": None,
     }
@@ -135,7 +135,7 @@ def test_a_password_is_not_shown_wherever_it_stands_in_an_address(desk: Desk, ad
 def test_a_login_is_refused_in_the_address_of_a_relay_and_not_repeated(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice = "must have no login in it: the token of that relay belongs in DELEGATE_TOKEN"
+    advice = "must not contain a login; put the relay's token in DELEGATE_TOKEN"
 
     for address in (
         "https://me:hunter2@relay.example",
@@ -167,12 +167,12 @@ def test_an_address_that_no_client_would_use_is_refused_when_it_is_set_and_where
 
 def test_settings_that_belong_together_are_set_in_the_order_that_is_told(desk: Desk) -> None:
     code, _, err = desk.run("set", "lease", "10")
-    assert (code, "to shorten, heartbeat first, then lease" in err) == (3, True)
+    assert (code, "to shorten, set heartbeat first, then lease" in err) == (3, True)
     desk.ok("set", "heartbeat", "3")
     desk.ok("set", "lease", "10")
 
     code, _, err = desk.run("set", "lease", "100000")
-    assert (code, "to lengthen, reclaim_after first, then lease" in err) == (3, True)
+    assert (code, "to lengthen, set reclaim_after first, then lease" in err) == (3, True)
     desk.ok("set", "reclaim_after", "100000")
     desk.ok("set", "lease", "100000")
 
@@ -182,7 +182,7 @@ def test_the_home_cannot_be_set_in_the_file(desk: Desk) -> None:
 
     assert (code, out, desk.file.exists()) == (3, "", False)
     assert err == (
-        "delegate: home=elsewhere: the file lies in the home and cannot name it; that is for DELEGATE_HOME\n"
+        "delegate: home=elsewhere: the file is inside the home directory and cannot set it; use DELEGATE_HOME\n"
         "hint: set DELEGATE_HOME in your environment\n"
     )
 
@@ -263,8 +263,8 @@ def test_unset_takes_a_setting_out_and_leaves_the_rest(desk: Desk) -> None:
         (("colour", "--unset"), 3, "there is no such setting\nhint: `delegate config show` lists all settings"),
         (("cpu_threshold", "900"), 3, "cpu_threshold=900: must be from 1 to 100\nhint: cpu_threshold: percent"),
         (("cpu_threshold", "-1"), 3, "cpu_threshold=-1: must be from 1 to 100"),
-        (("database_url", "mysql://me:hunter2@host/db"), 3, "mysql://…@host/db: must be an address that begins with"),
-        (("home", "/tmp"), 3, "the file lies in the home and cannot name it; that is for DELEGATE_HOME"),
+        (("database_url", "mysql://me:hunter2@host/db"), 3, "mysql://…@host/db: must be a URL that starts with"),
+        (("home", "/tmp"), 3, "the file is inside the home directory and cannot set it; use DELEGATE_HOME"),
         (("lease", "700"), 3, "DELEGATE_LEASE=700.0: must be longer than DELEGATE_HEARTBEAT and no longer than"),
         (("cpu_threshold",), 2, "either a value or --unset"),
         (("cpu_threshold", ""), 2, "either a value or --unset"),
@@ -292,7 +292,7 @@ def test_a_file_with_mistakes_can_be_mended_one_by_one(desk: Desk) -> None:
     second = desk.run("set", "colour", "--unset")
 
     assert first[0] == 0
-    assert "the file still has a mistake" in first[2]
+    assert "the file still has an error" in first[2]
     assert "line 1: colour: there is no such setting" in first[2]
     assert (second, desk.file.read_text()) == ((0, "", ""), "cpu_threshold = 90\n")
 
@@ -303,7 +303,7 @@ def test_a_file_that_is_no_toml_is_left_for_its_owner_to_mend(desk: Desk) -> Non
     code, _, err = desk.run("set", "log_level", "debug")
 
     assert code == 3
-    assert f"{desk.file}: is not TOML: " in err
+    assert f"{desk.file}: is not valid TOML: " in err
     assert desk.file.read_text() == "log_level: info\n"
 
 
@@ -327,8 +327,8 @@ def test_it_is_told_who_still_counts_otherwise(desk: Desk, monkeypatch: pytest.M
         of_clients = desk.run("set", "relay_url", "https://relay.example")
 
     assert overruled[1] == "cpu_threshold = 70 (CPU_THRESHOLD)\n"
-    assert "CPU_THRESHOLD is set in the environment and wins over the file\n" in overruled[2]
-    assert "relay and runners read it when they start\nhint: `delegate down` and `delegate up`" in overruled[2]
+    assert "CPU_THRESHOLD is set in the environment and overrides the file\n" in overruled[2]
+    assert "the relay and its runners read it when they start\nhint: `delegate down` and `delegate up`" in overruled[2]
     assert of_clients[2] == ""
 
 

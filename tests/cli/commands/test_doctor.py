@@ -131,13 +131,13 @@ def plain(text: str) -> str:
 
 NOTHING = """\
 home
-  ok       home         ~/.delegate, made when it is first needed
+  ok       home         ~/.delegate, created when it is first needed
   ok       disk         N GiB free
 
 git
-  problem  git          is not installed: no task can work in a worktree
-                        fix: install git 2.32 or newer, as in `apt install git`
-                        or `brew install git`
+  problem  git          is not installed: tasks cannot work in a worktree
+                        fix: install git 2.32 or newer, for example with
+                        `apt install git` or `brew install git`
 
 agents
   problem  claude       is not installed
@@ -149,29 +149,30 @@ agents
   note     permissions  …
 
 relay
-  note     relay        is not running: the first task starts it, or
-                        `delegate up`
+  note     relay        is not running; the first task or `delegate up` starts
+                        it
 
 this repository
-  note     directory    ~/shop is in no git repository: tasks here work in place
+  note     directory    ~/shop is not in a git repository: tasks here work in
+                        place
   ok       next task    claude (the default), its own default model
 
 pull requests
-  note     gh           is not installed: `--pr` pushes a branch and opens
-                        nothing
+  note     gh           is not installed: `--pr` pushes a branch, but opens no
+                        pull request
                         fix: install gh from https://cli.github.com, then
                         `gh auth login`
 
-left-overs
+leftovers
   ok       processes    none
   ok       kept work    none
 
-mend first: git is not installed: no task can work in a worktree; install git
-2.32 or newer, as in `apt install git` or `brew install git`
+fix first: git is not installed: tasks cannot work in a worktree; install git
+2.32 or newer, for example with `apt install git` or `brew install git`
 """
 HALF = """\
 home
-  ok       home            ~/.delegate, made when it is first needed
+  ok       home            ~/.delegate, created when it is first needed
   ok       disk            N GiB free
 
 git
@@ -188,8 +189,8 @@ agents
   note     permissions     …
 
 relay
-  note     relay           is not running: the first task starts it, or
-                           `delegate up`
+  note     relay           is not running; the first task or `delegate up`
+                           starts it
 
 this repository
   ok       remote          ~/shop.git, default branch main
@@ -198,16 +199,16 @@ this repository
                            (.delegate.toml)
 
 pull requests
-  note     gh              is not installed: `--pr` pushes a branch and opens
-                           nothing
+  note     gh              is not installed: `--pr` pushes a branch, but opens
+                           no pull request
                            fix: install gh from https://cli.github.com, then
                            `gh auth login`
 
-left-overs
+leftovers
   ok       processes       none
   ok       kept work       none
 
-mend first: claude is not logged in (version 2.1.197); start `claude` once and
+fix first: claude is not logged in (version 2.1.197); start `claude` once and
 log in, or set ANTHROPIC_API_KEY
 """
 FILE = 'model = "sonnet-4-5"\nsetup = ["cd ."]\nchecks = ["git fsck"]\n'
@@ -244,8 +245,7 @@ git
 
 agents
   ok       claude          VERSION, logged in
-  ok       codex           VERSION, its login shows when it is used, models
-                           MODELS
+  ok       codex           VERSION, login not checked, models MODELS
   ok       acp:claude-agent-acp
                            is installed
   ok       acp:opencode acp
@@ -262,7 +262,7 @@ relay
 
 this repository
   ok       remote          https://github.com/acme/shop.git, default branch main
-  ok       login           git knows where to get one for github.com
+  ok       login           git has a login for github.com
   ok       .delegate.toml  0 setup commands, 1 check
   ok       next task       claude (the default), its own default model
 
@@ -270,7 +270,7 @@ pull requests
   ok       gh              VERSION
   ok       login           github.com as a-person
 
-left-overs
+leftovers
   ok       processes       none
   ok       kept work       none
 
@@ -279,7 +279,7 @@ nothing found that would make a task fail
 
 
 def without_numbers(text: str, home: Path) -> str:
-    shown = re.sub(r"models\n.*", "models\n                           MODELS", plain(text))
+    shown = re.sub(r"checked, models\b.*(?:\n {27}.*)*", "checked, models MODELS", plain(text))
     shown = re.sub(r"(?<![\d.])\d+\.\d+\.\d+(?![\d.])", "VERSION", shown)
     shown = re.sub(r"(?m)^(  ok       size +).*$", r"\1SIZE", shown)
     return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", shown).replace(str(home), "HOME")
@@ -385,13 +385,13 @@ def test_a_setting_that_cannot_be_read_is_the_first_to_mend(machine: Machine) ->
         "settings",
         "  problem  DELEGATE_LEASE  soon: must be a positive number of seconds",
     ]
-    assert "\nmend first: DELEGATE_LEASE soon: must be a positive number of seconds;\nDELEGATE_LEASE: " in done.stdout
+    assert "\nfix first: DELEGATE_LEASE soon: must be a positive number of seconds;\nDELEGATE_LEASE: " in done.stdout
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cpu_threshold = \n", "is not TOML: "),
+        ("cpu_threshold = \n", "is not valid TOML: "),
         ("grace = true\n", ", line 1: grace: must be "),
         ('token = "secret-of-mine"\n', " can be read by other users"),
     ],
@@ -478,7 +478,7 @@ def test_a_sandbox_that_does_not_run_is_a_problem_for_codex(machine: Machine) ->
 
     assert (found.level, found.message) == (
         "problem",
-        "does not work here, so codex could run no command: no namespaces",
+        "does not work on this machine, so codex cannot run commands: no namespaces",
     )
     assert "bypassPermissions" in found.fix
 
@@ -498,14 +498,14 @@ def test_an_agent_that_no_runner_looks_for_is_a_problem(machine: Machine) -> Non
     found = machine.findings()["agents: acp:mine --acp"]
 
     assert (found.level, "DELEGATE_ACP_AGENTS" in found.fix) == ("problem", True)
-    assert found.message.startswith("is wanted by .delegate.toml, ")
+    assert found.message.startswith("is chosen by .delegate.toml, ")
 
 
 def test_an_agent_of_the_settings_that_no_runner_looks_for_is_a_problem(machine: Machine) -> None:
     found = machine.findings(DELEGATE_DEFAULT_AGENT="acp:mine --acp")["agents: acp:mine --acp"]
 
     assert (found.level, "DELEGATE_ACP_AGENTS" in found.fix) == ("problem", True)
-    assert found.message.startswith("is wanted by the caller's settings, ")
+    assert found.message.startswith("is chosen by the caller's settings, ")
 
 
 @pytest.mark.slow
@@ -515,7 +515,7 @@ def test_a_program_that_hangs_is_left_alone_after_a_while(machine: Machine) -> N
 
     found = machine.findings()
 
-    assert found["agents: claude"].message == "gave no answer within 8 s"
+    assert found["agents: claude"].message == "did not answer within 8 s"
     assert levels(found, "agents: claude", "pull requests: gh") == ["warning", "warning"]
 
 
@@ -528,7 +528,7 @@ def test_a_repository_file_that_cannot_be_read_names_file_line_and_key(machine: 
     found = machine.findings()["this repository: .delegate.toml"]
 
     assert found.level == "problem"
-    assert found.message.startswith(".delegate.toml, line 2: checks must be a list of texts")
+    assert found.message.startswith(".delegate.toml, line 2: checks must be a list of strings")
 
 
 def test_a_file_that_cannot_be_read_leaves_open_who_would_work(machine: Machine) -> None:
@@ -619,8 +619,8 @@ def test_a_disk_below_the_floors_is_a_problem(machine: Machine) -> None:
     runner = machine.findings(DELEGATE_RUNNER_MIN_FREE=str(1 << 50))["home: disk"]
     relay = machine.findings(DELEGATE_RELAY_MIN_FREE=str(1 << 50))["home: disk"]
 
-    assert (runner.level, "runners take no task" in runner.message) == ("problem", True)
-    assert (relay.level, "the relay takes no task" in relay.message) == ("problem", True)
+    assert (runner.level, "runners claim no tasks" in runner.message) == ("problem", True)
+    assert (relay.level, "the relay accepts no tasks" in relay.message) == ("problem", True)
 
 
 def test_a_home_that_others_can_enter_and_a_token_that_they_can_read_are_told(machine: Machine) -> None:
@@ -646,7 +646,7 @@ def test_a_process_that_outlived_its_attempt_is_named(machine: Machine) -> None:
         process.wait()
 
     found = next(one for one in shown if one["subject"] == "processes")
-    assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: of an attempt that has ended")
+    assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: left by an attempt that has ended")
     assert f"kill {orphan.pid}" in found["fix"]
 
 
@@ -658,7 +658,7 @@ def test_a_process_that_only_names_the_supervisor_is_none(machine: Machine) -> N
         shown = [json.loads(line) for line in machine.run("--json").stdout.splitlines()]
 
     found = next(one for one in shown if one["subject"] == "processes")
-    assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: of an attempt that has ended")
+    assert (found["level"], found["message"]) == ("warning", f"{orphan.pid}: left by an attempt that has ended")
 
 
 @pytest.mark.parametrize(("days", "level"), [(3, "note"), (13, "warning")])
@@ -667,7 +667,7 @@ def test_unpushed_work_is_told_with_its_age(machine: Machine, days: int, level: 
     place.mkdir(parents=True, mode=PRIVATE_DIRECTORY)
     write_journal(place, kept(datetime.now(UTC) - timedelta(days=days, hours=1)))
 
-    found = machine.findings()["left-overs: kept work"]
+    found = machine.findings()["leftovers: kept work"]
 
     assert found.level == level
     assert f"the oldest {days} days old: task-1 (acme/shop)" in found.message
@@ -678,9 +678,9 @@ def test_a_workspace_that_nobody_works_in_is_told(machine: Machine) -> None:
     place.mkdir(parents=True, mode=PRIVATE_DIRECTORY)
     write_journal(place, kept(datetime.now(UTC)))
 
-    found = machine.findings()["left-overs: workspaces"]
+    found = machine.findings()["leftovers: workspaces"]
 
-    assert (found.level, found.message) == ("note", "1 workspace that nobody works in: task-1")
+    assert (found.level, found.message) == ("note", "1 unused workspace: task-1")
 
 
 def kept(at: datetime) -> WorkspaceJournal:
@@ -763,7 +763,7 @@ def test_a_runner_that_was_started_where_the_agent_is_not_is_a_problem(machine: 
     with ScriptedRelay([answer({**RELAY, "runners": [{**RUNNER, "agents": ["shell"]}]})]) as relay:
         found = told_by(relay, machine)["relay: runners"]
 
-    assert (found.level, found.message) == ("problem", "no runner has claude, so the next task would wait")
+    assert (found.level, found.message) == ("problem", "no runner finds claude, so the next task would wait")
 
 
 def test_a_relay_that_runs_is_asked_and_one_that_does_not_is_not_started(busy_world: World, machine: Machine) -> None:

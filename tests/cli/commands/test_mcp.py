@@ -66,9 +66,9 @@ def test_a_missing_file_is_made_and_a_link_is_followed(world: World) -> None:
     ("text", "said"),
     [
         (b'{"mcpServers": {\n  "a": 1,,\n}}', "line 2, column 10"),
-        (b"\xff\xfe", "not JSON"),
-        (b"[]", "no JSON object"),
-        (b'{"mcpServers": []}', '"mcpServers" is no object'),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[]", "is not a JSON object"),
+        (b'{"mcpServers": []}', '"mcpServers" is not a JSON object'),
     ],
 )
 def test_a_broken_file_is_refused_with_its_place_and_left_alone(world: World, text: bytes, said: str) -> None:
@@ -89,7 +89,7 @@ def test_without_any_agent_nothing_is_installed(world: World) -> None:
     done = world.run("mcp", "install")
 
     assert done.returncode == 2
-    assert "there is no claude and no codex on PATH" in done.stderr
+    assert "not found on PATH: claude, codex; " in done.stderr
 
 
 def test_an_agent_that_does_not_take_the_entry_is_quoted(world: World, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_an_agent_that_does_not_take_the_entry_is_quoted(world: World, tmp_path:
     done = world.run("mcp", "install", "--agent", "codex")
 
     assert done.returncode == 2
-    assert "did not take the entry: config.toml is broken" in done.stderr
+    assert "did not accept the entry: config.toml is broken" in done.stderr
 
 
 CLAUDE = """#!/usr/bin/env python3

@@ -73,15 +73,15 @@ def test_a_diff_that_was_cut_says_so(run: Run, capsys: pytest.CaptureFixture[str
     run(answer({**CHANGE, "isCut": True}), "diff", "task-1")
 
     assert capsys.readouterr().err == (
-        "delegate: the change is longer than what is kept here\n"
-        "hint: the branch has all of it: `delegate status` names it\n"
+        "delegate: the change is too long to be shown in full\n"
+        "hint: the branch has all of it; `delegate status` shows its name\n"
     )
 
 
 def test_a_task_without_a_change_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _ = run(problem("409 Conflict", "no_change", "task task-1 has no change to show"), "diff", "task-1")
+    code, _ = run(problem("409 Conflict", "no_change", "task task-1 has no changes to show"), "diff", "task-1")
 
-    assert (code, capsys.readouterr().err) == (5, "delegate: task task-1 has no change to show\n")
+    assert (code, capsys.readouterr().err) == (5, "delegate: task task-1 has no changes to show\n")
 
 
 def test_a_diff_as_json_is_one_object(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +100,7 @@ def test_the_prompt_is_printed_as_the_agent_got_it(run: Run, capfdbinary: pytest
 def test_a_prompt_that_was_not_rendered_is_told_from_one_that_was(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(answer({"text": "Fix it.", "isRendered": False}), "prompt", "task-1")
 
-    assert capsys.readouterr().err == "delegate: task-1 was given as it stands here, or has not begun yet\n"
+    assert capsys.readouterr().err == "delegate: task-1 has not started yet, or its prompt was passed on unchanged\n"
 
 
 def test_a_prompt_on_a_terminal_is_harmless(shown: Callable[..., str]) -> None:
@@ -125,7 +125,7 @@ def test_a_resume_needs_no_words(run: Run, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("context", "why"), [(" ", "is empty; say what is to be done"), ("\udcff", "is not UTF-8 text")]
+    ("context", "why"), [(" ", "is empty; describe what the agent should do"), ("\udcff", "is not UTF-8 text")]
 )
 def test_a_resume_with_words_that_are_none_is_refused(
     run: Run, capsys: pytest.CaptureFixture[str], context: str, why: str
@@ -155,7 +155,7 @@ def test_an_empty_answer_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
     code, asked = run(b"", "answer", "task-1")
 
     assert (code, asked) == (2, [])
-    assert capsys.readouterr().err == "delegate: answer: is empty; say what the agent is to know\n"
+    assert capsys.readouterr().err == "delegate: answer: is empty; write what the agent needs to know\n"
 
 
 def test_a_follower_is_told_the_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def test_a_time_that_the_clocks_skip_is_told_with_what_it_became(run: Run, capsy
     _, asked = run(answer({"schedule": once(nextRuns=[]), "history": []}), "schedule", "create", *words)
 
     assert body_of(asked)["scheduledAt"] == "2030-03-10T03:00:00-04:00"
-    said = "delegate: the clocks of America/New_York skip 2030-03-10T02:30: 2030-03-10T03:00:00-04:00 is meant\n"
+    said = "delegate: 2030-03-10T02:30 is skipped by the clocks of America/New_York; using 2030-03-10T03:00:00-04:00\n"
     assert said in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_an_empty_moment_is_refused_before_anybody_is_asked(
     code, asked = run(answer(DETAIL), "schedule", "create", "x", option, "", *also)
 
     assert (code, asked) == (2, [])
-    assert f"{option}: '' is no moment; write it as 2030-02-19T08:00" in capsys.readouterr().err
+    assert f"{option}: '' is not a time; write it as 2030-02-19T08:00" in capsys.readouterr().err
 
 
 def test_the_table_of_schedules_says_when_each_runs_next_and_why_not() -> None:
@@ -284,7 +284,7 @@ def test_the_page_of_a_schedule_has_its_history_with_outcomes() -> None:
         "  Sun 2026-03-01 02:00 EST  failed      task-0000000002  took 12s",
         "    command_failed: the command ended with exit code 7",
         "  Sat 2026-02-28 02:00 EST  completed   task-0000000001  2h00 late, took 1m",
-        "    2 more passed over",
+        "    2 more skipped",
         "  Fri 2026-02-27 02:00 EST  overlapped",
         "    task-0000000000 had not ended",
     ]
@@ -312,7 +312,7 @@ def test_schedules_are_listed_page_by_page(run: Run, capsys: pytest.CaptureFixtu
     )
 
     assert asked[0].line == "GET /api/schedules?limit=1&status=active HTTP/1.1"
-    assert capsys.readouterr().err == "delegate: these are the newest 1; -n shows more\n"
+    assert capsys.readouterr().err == "delegate: only the newest 1 are shown; -n shows more\n"
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,12 @@ def test_schedules_are_listed_page_by_page(run: Run, capsys: pytest.CaptureFixtu
         (
             [],
             "delegate: there are no schedules yet\n"
-            'hint: delegate schedule create "say what is to be done" --cron "0 2 * * *"\n',
+            'hint: delegate schedule create "update the dependencies" --cron "0 2 * * *"\n',
         ),
-        (["--status", "paused"], "delegate: no schedule is paused\nhint: `delegate schedule list` shows all\n"),
+        (
+            ["--status", "paused"],
+            "delegate: there are no schedules with status paused\nhint: `delegate schedule list` shows all\n",
+        ),
     ],
 )
 def test_no_schedules_are_told(run: Run, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
@@ -375,7 +378,7 @@ def test_an_id_that_cannot_be_one_is_not_sent(run: Run, capsys: pytest.CaptureFi
 
     assert (code, asked) == (5, [])
     assert capsys.readouterr().err == (
-        "delegate: there is no schedule ../tasks\nhint: `delegate schedule list` shows those there are\n"
+        "delegate: no schedule ../tasks\nhint: `delegate schedule list` lists all schedules\n"
     )
 
 

@@ -171,7 +171,7 @@ def test_interrupting_a_follower_leaves_its_task_alone(busy_world: World) -> Non
     task_id = busy_world.tasks()[0]["taskId"]
     assert following.returncode == 130
     assert err.splitlines()[-2:] == [
-        f"delegate: {task_id} goes on",
+        f"delegate: {task_id} keeps running in the background",
         f"hint: `delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it",
     ]
     assert busy_world.task(task_id)["status"] == "running"
@@ -310,7 +310,7 @@ def test_the_examples_for_the_shell_run_as_they_are_written(world: World, tmp_pa
 def test_more_tasks_than_a_page_holds_can_be_listed(busy_world: World) -> None:
     shown = busy_world.run("status", "-n", "2")
 
-    assert shown.stderr == "delegate: these are the newest 2; -n shows more\n"
+    assert shown.stderr == "delegate: only the newest 2 are shown; -n shows more\n"
     assert len(busy_world.ok("status", "-n", "9999", "--json").splitlines()) > 2
 
 

@@ -42,7 +42,7 @@ def test_a_machine_that_keeps_nothing_says_so(
     monkeypatch.setenv("DELEGATE_HOME", str(tmp_path))
 
     assert main(["workspaces"]) == 0
-    assert capsys.readouterr() == ("", "delegate: nothing is kept: all work was pushed, or nothing was changed\n")
+    assert capsys.readouterr() == ("", "delegate: no work is kept: everything was pushed, or nothing was changed\n")
 
 
 @pytest.mark.usefixtures("kept")
@@ -78,7 +78,7 @@ def test_kept_work_comes_back_as_a_repository(kept: Scene, capsys: pytest.Captur
     target = kept.place / FOLDER
     assert capsys.readouterr() == (
         f"{target}\n",
-        f"delegate: {LINEAGE} is still kept, too\nhint: `delegate workspaces drop {LINEAGE}` removes it for good\n",
+        f"delegate: {LINEAGE} is still kept\nhint: `delegate workspaces drop {LINEAGE}` removes it for good\n",
     )
     assert kept.run("rev-parse", "--abbrev-ref", "HEAD", cwd=target) == BRANCH
     assert kept.run("status", "--porcelain", cwd=target).split("\n") == ["M src/app.py", "?? new.txt"]
@@ -99,14 +99,14 @@ def test_kept_work_comes_back_where_one_wants_it(kept: Scene, capsys: pytest.Cap
         (
             ["restore", "task-none"],
             5,
-            "delegate: nothing is kept for task-none\nhint: `delegate workspaces` lists what is\n",
+            "delegate: no work is kept for task-none\nhint: `delegate workspaces` lists kept work\n",
         ),
         (
             ["drop", "task-none"],
             5,
-            "delegate: nothing is kept for task-none\nhint: `delegate workspaces` lists what is\n",
+            "delegate: no work is kept for task-none\nhint: `delegate workspaces` lists kept work\n",
         ),
-        (["restore", LINEAGE, "checkout"], 2, "delegate: directory: {place}/checkout is not empty; name a new one\n"),
+        (["restore", LINEAGE, "checkout"], 2, "delegate: directory: {place}/checkout is not empty; name another one\n"),
         (
             ["restore", LINEAGE, "checkout/README.md/x"],
             2,
@@ -115,8 +115,7 @@ def test_kept_work_comes_back_where_one_wants_it(kept: Scene, capsys: pytest.Cap
         (
             ["drop", LINEAGE],
             2,
-            "delegate: the request was refused: drop removes the only copy of this work; "
-            "add --yes when nobody can be asked\n",
+            "delegate: the request was refused: this deletes the only copy of the work; add --yes to confirm\n",
         ),
     ],
 )

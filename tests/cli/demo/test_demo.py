@@ -45,7 +45,7 @@ def test_the_demo_shows_a_chain_ends_in_two_pull_requests_and_leaves_nothing_beh
     assert headings == [
         "A small repository with a bug",
         "A relay and its runners",
-        "Two pieces of work at the same time, and one that waits for both",
+        "Two tasks at the same time, and one that waits for both",
         "Your checkout",
         "Where everything is",
     ]
@@ -65,7 +65,7 @@ def test_the_demo_shows_a_chain_ends_in_two_pull_requests_and_leaves_nothing_beh
     assert shown.count("1 of 1 passed") == 2
     assert "    │ FAILED (failures=1)\n" in shown
     assert "    │ OK\n" in shown
-    assert "  changes     none: nobody but you touches it\n" in shown
+    assert "  changes     none: Delegate does not touch it\n" in shown
     assert "+    return sum(prices) * (1 - discount_percent / 100)\n" in shown
     assert left_behind(stage) == []
     assert not stage.home.exists()
@@ -97,7 +97,7 @@ def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "delegate: the demo did not get to its end: claude cannot be used here\n"
-        "hint: install claude and log in, or leave --agent away\n"
+        "hint: install claude and log in, or leave out --agent\n"
     )
     assert left_behind(stage) == []
 

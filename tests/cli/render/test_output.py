@@ -130,8 +130,8 @@ def test_a_narrow_terminal_gets_a_block_for_each_task() -> None:
 
 
 LACKS = (
-    "no more runners take work just now: the machine lacks memory since 2026-02-19 08:00:12 UTC: 3.1 GiB of memory "
-    "are available, running agents are expected to take 800.0 MiB of it, and one more needs 1.5 GiB"
+    "no other runner is accepting work: the machine has been short of memory since 2026-02-19 08:00:12 UTC: "
+    "3.1 GiB of memory are available, running agents are expected to take 800.0 MiB of it, and one more needs 1.5 GiB"
 )
 
 
@@ -362,7 +362,7 @@ def test_the_page_of_a_task_says_where_it_comes_from() -> None:
 
     assert found[6:10] == [
         "  continues   task-b",
-        "  depends on  task-a, task-c, however they end",
+        "  depends on  task-a, task-c, whether or not they complete",
         "  resumes     task-y, number 3 of the chain from task-x",
         "  schedule    schedule-1",
     ]

@@ -31,7 +31,7 @@ def test_every_kind_of_event_has_its_words() -> None:
         ),
         ("todo", {"items": "odd"}, "todo  "),
         ("usage", {"costUsd": 1}, ""),
-        ("ready", {}, "all that it waited for has ended"),
+        ("ready", {}, "all dependencies have ended"),
         ("question", {"text": "which\none?", "options": ["a", "b"]}, "asks: which one? (a / b)"),
         ("question", {"text": "why?", "options": []}, "asks: why?"),
         ("answer", {"text": "b"}, "answered: b"),
@@ -73,11 +73,11 @@ def test_every_kind_of_event_has_its_words() -> None:
         (
             "pull_request",
             {"url": "https://x/1", "draft": True, "adopted": True},
-            "pull request https://x/1 (draft, was there already)",
+            "pull request https://x/1 (draft, already existed)",
         ),
-        ("skipped", {"bytes": 12}, "12 bytes of output were dropped on the runner"),
+        ("skipped", {"bytes": 12}, "12 bytes of output were dropped by the runner"),
         ("parked", {"until": "2026-01-02T03:04:05Z", "reason": "usage_limit"}, None),
-        ("lost", {"runnerId": "runner-1"}, "lost with its runner: runner-1"),
+        ("lost", {"runnerId": "runner-1"}, "runner lost: runner-1"),
         ("cancel_requested", {"reason": ""}, "cancel requested"),
         ("finished", {"state": "completed", "reason": "done", "message": ""}, "completed"),
         (

@@ -149,7 +149,7 @@ def test_the_tree_of_one_task_is_all_around_it(
         "`- task-2     running    npm test\n"
         "   `- task-3  queued     npm run deploy\n"
     )
-    assert shown.err == "delegate: there are more: these are 3 tasks around task-2\n"
+    assert shown.err == "delegate: only 3 of the tasks connected to task-2 are shown\n"
 
 
 def test_the_tree_of_all_is_drawn_from_the_newest(

@@ -93,7 +93,7 @@ async def test_a_pipeline_runs_its_steps_one_after_the_other(owner: httpx2.Async
         step["scheduleId"] for step in created.json()["steps"]
     ]
     waiting = created.json()["steps"][1]
-    assert waiting["why"] == f"waits until a run of {created.json()['pipelineId']} has ended well"
+    assert waiting["why"] == f"waits for a run of {created.json()['pipelineId']} to succeed"
     assert [one["prompt"] for one in done] == prompts
     assert [one["continueFrom"] for one in done] == [None, done[0]["taskId"], done[1]["taskId"]]
 
@@ -120,7 +120,7 @@ async def test_a_schedule_is_paused_resumed_listed_and_cancelled_with_its_task(
     assert (cancelled["schedule"]["status"], cancelled["tasks"]) == ("cancelled", [])
     assert (same.status_code, same.json()["schedule"]["status"]) == (200, "cancelled")
     assert [one["taskId"] for one in stopped.json()["tasks"]] == [attempt.task_id]
-    assert (await attempt.renew())["cancel"] == "cancelled by its user"
+    assert (await attempt.renew())["cancel"] == "cancelled by the user"
     problem_of(await owner.post(f"{path}/resume", json={}), 409, "schedule_ended")
 
 
@@ -202,10 +202,10 @@ async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.Async
         "prompt: is empty; give it a value",
         "steps.1.prompt: is empty; give it a value",
         "timezone: has more than 100 characters",
-        "colour: is not known here",
+        "colour: is not a known field",
         "steps: is missing",
         "steps: needs at least 2 entries, not 1",
-        "cursor: is no cursor; send `next` of the page before, as it came",
+        "cursor: is not a valid cursor; send `next` of the previous page unchanged",
     ]
 
 
@@ -214,7 +214,7 @@ async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.Async
 async def test_a_moment_is_written_out_with_its_zone(owner: httpx2.AsyncClient, field: str, moment: object) -> None:
     refusal = problem_of(await owner.post("/api/schedules", json=once(**{field: moment})), 422, "invalid_field")
 
-    assert refusal["detail"] == f"{field}: is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z"
+    assert refusal["detail"] == f"{field}: is not an ISO 8601 time with a zone; write it like 2030-02-19T08:00:00Z"
 
 
 async def test_the_last_moment_there_is_can_be_scheduled(owner: httpx2.AsyncClient) -> None:
@@ -224,5 +224,5 @@ async def test_the_last_moment_there_is_can_be_scheduled(owner: httpx2.AsyncClie
     over = await owner.post("/api/schedules", json=once(scheduledAt="9999-12-31T23:59:59-01:00"))
 
     assert schedule["nextRuns"] == [last]
-    assert problem_of(over, 422, "invalid_field")["detail"].endswith("is no moment of the years 1 to 9999 in UTC")
+    assert problem_of(over, 422, "invalid_field")["detail"].endswith("is outside the years 1 to 9999 in UTC")
     await owner.post(f"/api/schedules/{schedule['scheduleId']}/cancel", json={})

@@ -179,14 +179,14 @@ def test_a_name_that_is_spelt_wrong_is_told_before_the_one_that_is_missing() -> 
     refusal = fault_in(FOR_OWNER["DelegateTask"].parameters, {"promt": "x"})
 
     assert refusal is not None
-    assert refusal.message == "promt: is no parameter of DelegateTask; did you mean prompt?"
+    assert refusal.message == "promt: is not a parameter of DelegateTask; did you mean prompt?"
 
 
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ({"promt": "x"}, "steps.1.promt: is no parameter of a step; did you mean prompt?"),
-        ({"prompt": "x", "zzz": 1}, "steps.1.zzz: is no parameter of a step; it takes prompt, priority, "),
+        ({"promt": "x"}, "steps.1.promt: is not a parameter of a step; did you mean prompt?"),
+        ({"prompt": "x", "zzz": 1}, "steps.1.zzz: is not a parameter of a step; valid names: prompt, priority, "),
         ({"prompt": ""}, "steps.1.prompt: is empty; give it a value"),
         ({"prompt": "x", "model": 1}, "steps.1.model: "),
     ],
@@ -229,7 +229,7 @@ def test_a_moment_is_written_out_with_its_zone(field: str, moment: object) -> No
     refusal = fault_in(FOR_OWNER["ScheduleTask"].parameters, {"prompt": "x", "scheduleType": "one_time", field: moment})
 
     assert refusal is not None
-    assert refusal.message == f"{field}: is no moment of ISO 8601 with its zone; write it like 2030-02-19T08:00:00Z"
+    assert refusal.message == f"{field}: is not an ISO 8601 time with a zone; write it like 2030-02-19T08:00:00Z"
 
 
 def fault_in(parameters: type[Wire], arguments: dict[str, Any]) -> DelegateError | None:

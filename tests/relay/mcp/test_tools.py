@@ -148,11 +148,11 @@ async def test_a_running_task_takes_those_that_wait_for_it_along_when_it_ends(ou
     first = await outer.text("CancelTask", taskId=attempt.task_id)
     again = await outer.call("CancelTask", taskId=attempt.task_id, reason="not needed")
     told = await attempt.renew()
-    await attempt.finish(outcome="cancelled", reason="cancelled", message="cancelled by its user")
+    await attempt.finish(outcome="cancelled", reason="cancelled", message="cancelled by the user")
 
     assert first == (
-        f"{attempt.task_id} is running; its runner has been told to stop it, "
-        "and what waits for it is cancelled when it has"
+        f"{attempt.task_id} is running; its runner is stopping it, "
+        "and the tasks that wait for it are cancelled once it has stopped"
     )
     assert (again["status"], again["alsoCancelled"], told["cancel"]) == ("running", [], "not needed")
     assert (await outer.call("TaskStatus", taskId=attempt.task_id))["task"]["message"] == "not needed"
@@ -170,13 +170,13 @@ async def test_what_to_do_is_told_in_tools(outer: Outer, runner: Runner) -> None
 
     said = "no `gh`: `RetryTask` tries it again"
     assert (failed["task"]["message"], failed["attempts"][0]["message"]) == (said, said)
-    assert failed["task"]["advice"].endswith("mend what the message names and `RetryTask` the task")
+    assert failed["task"]["advice"].endswith("fix the problem in the message and `RetryTask` the task")
     assert page["tasks"][1]["message"] == said
     assert text.endswith(
-        "`TaskStatus` of each task in `dependsOn` shows what failed: `RetryTask` that one, then this one"
+        "`TaskStatus` of each task in `dependsOn` shows what failed: `RetryTask` that task, then this one"
     )
     refusal = await outer.refusal("RetryTask", taskId=waiting)
-    assert f"hint: `RetryTask {attempt.task_id}` first, then this one again\n" in refusal
+    assert f"hint: `RetryTask {attempt.task_id}` first, then try this task again\n" in refusal
     refusal = await outer.refusal("DelegateTask", prompt="x", agent="shell", dependsOn=[waiting])
     assert f'`RetryTask {waiting}` and depend on the new task, or submit with `"onDependencyFailure": "run"`' in refusal
 
@@ -206,7 +206,7 @@ async def test_a_task_that_waits_for_an_answer_names_the_tool_that_gives_it(
 
     text = await outer.text("TaskStatus", taskId=attempt.task_id)
 
-    assert f"waits for an answer: `AnswerTask {attempt.task_id}` gives it" in text
+    assert f"waits for an answer; use `AnswerTask {attempt.task_id}`" in text
     await outer.call("CancelTask", taskId=attempt.task_id)
 
 
@@ -215,8 +215,8 @@ async def test_a_completed_task_is_started_anew_and_any_other_is_gone_on_with(ou
     await completed.finish()
     await failed.finish(outcome="failed", reason="command_failed", message="exit code 1", exitCode=1)
 
-    assert f"starts the work anew of {completed.task_id};" in await outer.text("RetryTask", taskId=completed.task_id)
-    assert f"goes on from {failed.task_id};" in await outer.text("RetryTask", taskId=failed.task_id)
+    assert f"repeats {completed.task_id};" in await outer.text("RetryTask", taskId=completed.task_id)
+    assert f"continues {failed.task_id};" in await outer.text("RetryTask", taskId=failed.task_id)
     for task in (await outer.call("TaskStatus", status="queued", limit=2))["tasks"]:
         await outer.call("CancelTask", taskId=task["taskId"])
 
@@ -224,7 +224,7 @@ async def test_a_completed_task_is_started_anew_and_any_other_is_gone_on_with(ou
 async def test_a_limit_that_nothing_holds_a_command_to_is_refused(outer: Outer) -> None:
     said = await outer.refusal("DelegateTask", prompt="make", agent="shell", maxBudgetUsd=0.5)
 
-    assert said.startswith("a limit of 0.5 USD cannot be had: nothing holds a shell command to it")
+    assert said.startswith("a limit of 0.5 USD is not supported for shell tasks")
 
 
 async def test_an_ended_task_is_run_again_or_gone_on_with(outer: Outer, runner: Runner) -> None:
@@ -261,7 +261,7 @@ async def test_the_last_lines_and_then_only_new_ones(outer: Outer, runner: Runne
     assert [line["text"] for line in new["lines"]] == ["three", "fo"]
     assert (seen["status"], new["status"]) == ("running", "completed")
     assert (await outer.call("TaskLogs", taskId=attempt.task_id, since=new["next"]))["lines"] == []
-    assert "since: is no `next`" in await outer.refusal("TaskLogs", taskId=attempt.task_id, since="yesterday")
+    assert "since: is not a `next`" in await outer.refusal("TaskLogs", taskId=attempt.task_id, since="yesterday")
 
 
 @pytest.mark.parametrize("mode", PROTOCOLS)
@@ -376,7 +376,7 @@ async def test_a_pipeline_begins_at_once_and_its_steps_wait_for_each_other(outer
     assert f"{first['scheduleId']} is completed (last run: started)" in told
     assert assignment is not None
     assert (assignment["prompt"], assignment["workingDirectory"]) == ("build", "/tmp")
-    assert refusal.startswith("steps.2.dependsOn: there is no task task-of-nobody")
+    assert refusal.startswith("steps.2.dependsOn: no task task-of-nobody")
     await outer.call("CancelSchedule", scheduleId=second["scheduleId"])
 
 
@@ -413,16 +413,16 @@ async def test_the_place_of_a_task_is_that_of_the_client_or_what_it_names(relay:
     ) as outer:
         unknown = await outer.refusal("DelegateTask", prompt="x")
 
-    assert nowhere.startswith("workingDirectory: is missing, and the client has not said where it is")
+    assert nowhere.startswith("workingDirectory: is missing, and the client has not sent its location")
     assert "delegate-machine" in whose
-    assert both.startswith("repository: cannot be given beside workingDirectory")
+    assert both.startswith("repository: cannot be combined with workingDirectory")
     assert (remote_task["repository"], remote_task["machine"]) == ("owner/name", "*")
     assert [(place.get("workingDirectory"), place["machine"]) for place in places] == [
         ("/tmp/grün haus", "mine"),
         (None, "mine"),
     ]
     assert garbled.startswith("delegate-directory: is not UTF-8")
-    assert "does not exist any more: name an absolute path, or name a repository" in removed
+    assert "no longer exists: give an absolute path, or give a repository" in removed
     assert "nobody" in unknown
     assert "claude" in unknown
 
@@ -438,7 +438,7 @@ async def test_the_agent_of_an_attempt_can_ask_and_nothing_else(
         async with speaking(relay, mode, AGENT_TOKEN) as inner:
             assert [tool.name for tool in (await inner.client.list_tools()).tools] == list(FOR_AGENTS) == ["ask_user"]
             assert "DelegateTask" not in str(inner.client.instructions)
-            with pytest.raises(MCPError, match="there is no tool DelegateTask; there are ask_user"):
+            with pytest.raises(MCPError, match="there is no tool DelegateTask; the tools are ask_user"):
                 await inner.client.call_tool("DelegateTask", {"prompt": "x"})
             asked = await inner.call("ask_user", question="red or blue?", options=["red", "blue"])
     async with client(relay.url, AGENT_TOKEN) as http:

@@ -181,7 +181,7 @@ def test_another_version_of_the_protocol_is_an_error(talk: NewReading, now: date
     running.answer({"protocolVersion": 2})
 
     outcome = running.reading.judge(EXIT_0, Ending.EXITED, now)
-    assert outcome.message == "some-agent ended with an error: it speaks version 2 of the protocol"
+    assert outcome.message == "some-agent ended with an error: it uses version 2 of the protocol"
 
 
 # What the task wishes.
@@ -238,14 +238,14 @@ def test_an_effort_that_is_not_known_is_a_warning(options: list[object], talk: N
     facts = running.open(*options)
 
     assert methods(running)[-1] == "session/prompt"
-    assert facts[0].data == {"text": "some-agent knows no effort extreme here; it works with its own"}
+    assert facts[0].data == {"text": "some-agent does not support effort extreme; it uses its own default"}
 
 
 @pytest.mark.parametrize("limit", [{"max_turns": 5}, {"budget_usd": 1.0}])
 def test_a_limit_that_the_protocol_does_not_know_is_a_warning(limit: dict[str, object], talk: NewReading) -> None:
     facts = talk(**limit).open()
 
-    words = "some-agent has no limit of turns or money; the task's limit is not in force"
+    words = "some-agent does not support turn or budget limits; the task's limit is not enforced"
     assert [fact.data for fact in facts][:1] == [{"text": words}]
 
 
@@ -258,7 +258,7 @@ def test_a_mode_that_the_agent_has_is_set(talk: NewReading) -> None:
     other.open(modes=modes)
 
     assert planning.asked[2]["params"] == {"sessionId": SESSION, "modeId": "plan"}
-    assert facts[0].data == {"text": "some-agent did not take a wish: not now"}
+    assert facts[0].data == {"text": "some-agent rejected an option: not now"}
     assert methods(planning)[-1] == methods(other)[-1] == "session/prompt"
 
 
@@ -324,7 +324,7 @@ def test_refused_tools_are_told_at_the_end(talk: NewReading) -> None:
 
     facts = running.send({"id": prompt["id"], "result": {"stopReason": "end_turn"}})
 
-    assert facts[-1].data == {"text": "tool calls that were not permitted: 2 (execute)"}
+    assert facts[-1].data == {"text": "tool calls denied: 2 (execute)"}
 
 
 # What it tells.

@@ -170,7 +170,7 @@ async def test_what_the_mode_does_not_allow_is_refused_and_told(bench: Bench, tu
     ran = await bench.run(ADAPTER, turn(permission_mode="acceptEdits"))
 
     assert not (bench.work / "made.txt").exists()
-    assert ran.told(EventKind.WARNING) == [{"text": "tool calls that were not permitted: 1 (execute)"}]
+    assert ran.told(EventKind.WARNING) == [{"text": "tool calls denied: 1 (execute)"}]
     assert ran.outcome.reason is Reason.DONE
 
 

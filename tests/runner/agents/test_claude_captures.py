@@ -96,13 +96,13 @@ BAD = {
     "credit_balance_too_low": Bad(
         1, Reason.AGENT_ERROR, "the account that claude uses has no credit left: Credit balance is too low"
     ),
-    "max_budget_usd": Bad(1, Reason.BUDGET, "claude has used up its budget: Reached maximum budget ($0.1)"),
+    "max_budget_usd": Bad(1, Reason.BUDGET, "claude reached its budget limit: Reached maximum budget ($0.1)"),
     "max_tokens": Bad(
         1,
         Reason.AGENT_ERROR,
         "claude ended with an error: API Error: Claude's response exceeded the 32000 output token maximum. To configu…",
     ),
-    "max_turns": Bad(1, Reason.MAX_TURNS, "claude has used up its turns: Reached maximum number of turns (2)"),
+    "max_turns": Bad(1, Reason.MAX_TURNS, "claude reached its turn limit: Reached maximum number of turns (2)"),
     "not_logged_in": Bad(1, Reason.NOT_LOGGED_IN, "claude is not logged in: Not logged in · Please run /login"),
     "overloaded_529_exhausted": Bad(
         1,
@@ -145,8 +145,8 @@ BAD = {
         "already in use.",
         "Error: Session ID 22222222-2222-4333-8444-555555555555 is already in use.\n",
     ),
-    "sigint_during_bash": Bad(1, Reason.AGENT_ERROR, "claude was interrupted before it had finished"),
-    "sigint_during_stream": Bad(0, Reason.AGENT_ERROR, "claude was interrupted before it had finished"),
+    "sigint_during_bash": Bad(1, Reason.AGENT_ERROR, "claude was interrupted before it finished"),
+    "sigint_during_stream": Bad(0, Reason.AGENT_ERROR, "claude was interrupted before it finished"),
     "sigterm_during_bash": Bad(143, Reason.CRASHED, "claude ended with exit code 143, without a result"),
     "sigterm_during_stream": Bad(143, Reason.CRASHED, "claude ended with exit code 143, without a result"),
     "stream_json_without_verbose": Bad(
@@ -159,7 +159,7 @@ BAD = {
     "unknown_model": Bad(
         1,
         Reason.UNKNOWN_MODEL,
-        "claude does not know the model, or may not use it: There's an issue with the selected model (no-such-model). "
+        "claude does not know the model or may not use it: There's an issue with the selected model (no-such-model). "
         "It may not exist or yo…",
     ),
 }
@@ -173,7 +173,7 @@ PARKED = {
     "usage_limit_subscription": Bad(
         1,
         Reason.USAGE_LIMIT,
-        "the subscription's limit is used up: You've hit your session limit · resets 8:49am (UTC)",
+        "the subscription's usage limit is reached: You've hit your session limit · resets 8:49am (UTC)",
     ),
 }
 

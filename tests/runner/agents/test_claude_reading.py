@@ -134,9 +134,9 @@ def test_the_to_do_list_is_taken_whole_from_todo_write(new_reading: NewReading, 
             ],
         ),
         ("connection_dropped_then_ok", ["the model's service could not be reached; retry 1 of 10 in 0.6 s"]),
-        ("usage_limit_warning_subscription", ["the subscription's limit five_hour is nearly used up (92%)"]),
-        ("usage_limit_subscription", ["the subscription's limit five_hour is used up"]),
-        ("permission_denied_default_mode", ["tool calls that were not permitted: 2 (Bash, Write)"]),
+        ("usage_limit_warning_subscription", ["the subscription's five_hour limit is nearly reached (92%)"]),
+        ("usage_limit_subscription", ["the subscription's five_hour limit is reached"]),
+        ("permission_denied_default_mode", ["tool calls denied: 2 (Bash, Write)"]),
     ],
 )
 def test_troubles_on_the_way_are_warnings(
@@ -527,10 +527,10 @@ def test_a_timeout_names_the_time(new_reading: NewReading, now: datetime) -> Non
     def message(milliseconds: int) -> str:
         return new_reading(timeout_ms=milliseconds).judge(KILLED, Ending.TIMEOUT, now).message
 
-    assert message(1_800_000) == "it was stopped because its time of 30 minutes was over"
-    assert message(3_600_000) == "it was stopped because its time of 1 hour was over"
-    assert message(1_000) == "it was stopped because its time of 1 second was over"
-    assert message(1_500) == "it was stopped because its time of 1.5 seconds was over"
+    assert message(1_800_000) == "it was stopped because it reached its time limit of 30 minutes"
+    assert message(3_600_000) == "it was stopped because it reached its time limit of 1 hour"
+    assert message(1_000) == "it was stopped because it reached its time limit of 1 second"
+    assert message(1_500) == "it was stopped because it reached its time limit of 1.5 seconds"
 
 
 # Sessions.

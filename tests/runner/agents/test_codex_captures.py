@@ -115,7 +115,7 @@ BAD = {
     "insufficient_quota": Bad(
         1,
         Reason.AGENT_ERROR,
-        "the account that codex uses has no credit left, or no plan for it: Quota exceeded. Check your plan and "
+        "the account that codex uses has no credit left, or no plan for codex: Quota exceeded. Check your plan and "
         "billing details.",
     ),
     "missing_env_key": Bad(
@@ -124,7 +124,7 @@ BAD = {
     "model_not_in_plan": Bad(
         1,
         Reason.UNKNOWN_MODEL,
-        "codex does not know the model, or may not use it: The 'gpt-5.5' model is not supported when using Codex with "
+        "codex does not know the model or may not use it: The 'gpt-5.5' model is not supported when using Codex with "
         "a ChatGPT account.",
     ),
     "not_git_repo": Bad(
@@ -143,7 +143,7 @@ BAD = {
     "plan_without_codex": Bad(
         1,
         Reason.AGENT_ERROR,
-        "the account that codex uses has no credit left, or no plan for it: To use Codex with your ChatGPT plan, "
+        "the account that codex uses has no credit left, or no plan for codex: To use Codex with your ChatGPT plan, "
         "upgrade to Plus: https://chatgpt.com/explor…",
     ),
     "resume_after_sigterm_first": Bad(-15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
@@ -167,7 +167,7 @@ BAD = {
     "unknown_model_404": Bad(
         1,
         Reason.UNKNOWN_MODEL,
-        "codex does not know the model, or may not use it: The model `no-such-model` does not exist or you do not have "
+        "codex does not know the model or may not use it: The model `no-such-model` does not exist or you do not have "
         "access to it.",
     ),
 }
@@ -181,19 +181,19 @@ PARKED = {
     "usage_limit_no_reset": Bad(
         1,
         Reason.USAGE_LIMIT,
-        "the subscription's limit is used up: You’ve hit your usage limit. Upgrade to Pro "
+        "the subscription's usage limit is reached: You’ve hit your usage limit. Upgrade to Pro "
         "(https://chatgpt.com/explore/pro), v…",
     ),
     "usage_limit_other_day": Bad(
         1,
         Reason.USAGE_LIMIT,
-        "the subscription's limit is used up: You’ve hit your usage limit. Visit https://chatgpt.com/settings/usage to "
-        "purchas…",
+        "the subscription's usage limit is reached: You’ve hit your usage limit. "
+        "Visit https://chatgpt.com/settings/usage to purchas…",
     ),
     "usage_limit_reached": Bad(
         1,
         Reason.USAGE_LIMIT,
-        "the subscription's limit is used up: You’ve hit your usage limit. Upgrade to Pro "
+        "the subscription's usage limit is reached: You’ve hit your usage limit. Upgrade to Pro "
         "(https://chatgpt.com/explore/pro), v…",
     ),
 }

@@ -169,14 +169,16 @@ def test_a_limit_of_turns_is_said_not_to_hold() -> None:
     facts = feed(CodexReading(codex_turn(max_turns=5)), STARTED)
 
     assert data_of(facts, EventKind.WARNING) == [
-        {"text": "codex has no limit of turns; the task's limit is not in force"}
+        {"text": "codex does not support turn limits; the task's limit is not enforced"}
     ]
 
 
 def test_a_limit_of_money_is_said_not_to_hold() -> None:
     facts = feed(CodexReading(codex_turn(budget_usd=5.0)), STARTED)
 
-    assert data_of(facts, EventKind.WARNING) == [{"text": "codex tells no cost; no limit of money is in force"}]
+    assert data_of(facts, EventKind.WARNING) == [
+        {"text": "codex does not report costs; the task's budget is not enforced"}
+    ]
 
 
 # What it costs.
@@ -236,15 +238,15 @@ def test_the_result_is_seen_when_the_turn_has_ended() -> None:
             KILLED,
             Ending.LINGERED,
             Reason.DONE,
-            "codex finished, and was ended because it did not exit by itself: Done.",
+            "codex finished, and was stopped because it did not exit: Done.",
         ),
         (
             KILLED,
             Ending.STALLED,
             Reason.DONE,
-            "codex finished, and was ended because it did not exit by itself: Done.",
+            "codex finished, and was stopped because it did not exit: Done.",
         ),
-        (KILLED, Ending.TIMEOUT, Reason.TIMEOUT, "it was stopped because its time of 30 minutes was over"),
+        (KILLED, Ending.TIMEOUT, Reason.TIMEOUT, "it was stopped because it reached its time limit of 30 minutes"),
         (KILLED, Ending.CANCELLED, Reason.CANCELLED, "it was cancelled"),
     ],
 )
@@ -288,7 +290,7 @@ def test_an_error_that_the_turn_outlived_is_a_warning_and_no_failure() -> None:
 
     facts = feed(reading, STARTED, error("the weather is bad"), said("Done."), DONE)
 
-    assert data_of(facts, EventKind.WARNING) == [{"text": "codex met an error: the weather is bad"}]
+    assert data_of(facts, EventKind.WARNING) == [{"text": "codex reported an error: the weather is bad"}]
     assert reading.judge(EXIT_0, Ending.EXITED, NOW).reason is Reason.DONE
 
 

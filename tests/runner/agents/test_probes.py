@@ -57,7 +57,7 @@ async def test_a_program_that_fails_is_a_problem_in_its_own_words(install: Insta
 
     found = await probe(CLAUDE, environ)
 
-    assert found.problem == "`claude --version` ended with 3: Cannot find module x"
+    assert found.problem == "`claude --version` ended with exit code 3: Cannot find module x"
     assert not await can_start(CLAUDE, environ)
 
 
@@ -141,7 +141,7 @@ async def test_a_program_that_does_not_speak_the_protocol_does_not_work(script: 
     environ = install(agent=script)
     agent = Acp(command="agent", is_root=False)
 
-    assert (await probe(agent, environ)).problem == "`agent` does not answer in the Agent Client Protocol"
+    assert (await probe(agent, environ)).problem == "`agent` does not speak the Agent Client Protocol"
     assert not await can_start(agent, environ)
 
 

@@ -77,7 +77,7 @@ def test_a_command_that_was_cut_on_its_way_is_not_run(run: Run) -> None:
     ended = run("echo hi; echo there", cut=7)
 
     assert (ended.returncode, ended.stdout) == (125, b"")
-    assert ended.stderr == b"delegate: the command did not arrive whole and was not run\n"
+    assert ended.stderr == b"delegate: the command arrived incomplete and was not run\n"
 
 
 def test_the_prompt_is_not_shown_to_other_users(new_turn: NewTurn) -> None:
@@ -103,7 +103,7 @@ def judged(turn: AgentTurn, exit: Exit, ending: Ending, now: datetime) -> Outcom
             "failed",
             "timeout",
             143,
-            "it was stopped because its time of 30 minutes was over",
+            "it was stopped because it reached its time limit of 30 minutes",
         ),
         (Exit(code=0, signal=None), "cancelled", "cancelled", "cancelled", 0, "it was cancelled"),
     ],

@@ -263,7 +263,7 @@ async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(s
         go.touch()
 
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
-    assert warnings == ["a message came too late: " + ("use tabs " * 20)[:80] + "…"]
+    assert warnings == ["a message arrived too late: " + ("use tabs " * 20)[:80] + "…"]
 
 
 async def test_lines_that_could_not_be_understood_are_counted_in_the_timeline(stage: Stage) -> None:
@@ -272,7 +272,7 @@ async def test_lines_that_could_not_be_understood_are_counted_in_the_timeline(st
     await run_attempt(with_script(equipment, Script(parse_errors=2)), assignment)
 
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
-    assert warnings == ["lines of the agent's output that could not be understood: 2"]
+    assert warnings == ["lines of the agent's output that could not be parsed: 2"]
 
 
 async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None:
@@ -284,7 +284,7 @@ async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None
 
     assert sessions == ["old", None]
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
-    assert warnings == ["the session of the attempt before is not there any more; the agent starts anew"]
+    assert warnings == ["the session of the previous attempt no longer exists; the agent starts a new one"]
 
 
 @pytest.mark.promise("P10")
@@ -457,4 +457,4 @@ async def test_an_end_that_cannot_be_completed_is_told_as_it_is(stage: Stage, ca
     await HeldAttempt(equipment, assignment).hold_until_end(decide, look)
 
     assert (await stage.detail(assignment.task_id)).task.status == "completed"
-    assert "end not completed" in caplog.messages
+    assert "checkpoint not added to the end of the attempt" in caplog.messages

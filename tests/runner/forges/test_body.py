@@ -89,15 +89,15 @@ Opened automatically for task-3f2a91c0de.
 > [!WARNING]
 > The agent's history could not be used, so all of its work is one commit.
 >
-> These paths decide what runs in CI or on a developer's machine; look at them first:
+> These paths decide what runs in CI or on a developer's machine; review them first:
 > - `.github/workflows/ci.yml`
 > - `.mcp.json`
 
-The agent left no summary of its work.
+The agent wrote no summary.
 
 ### Checks
 
-This repository names no checks, so nothing was run on this change.
+This repository defines no checks, so none were run on this change.
 
 ---
 
@@ -144,7 +144,7 @@ def test_a_red_check_says_how_it_ended() -> None:
         (None, "A title of my own", "ignored", "A title of my own"),
         (None, None, "\n  Fix the login page\nand more", "Fix the login page"),
         (None, "\u200b", "\u200b\n\x1b[31m\nAt last", "At last"),
-        (None, None, "\u200b", "Work of an agent"),
+        (None, None, "\u200b", "Work by an agent"),
         (None, "--web", "ignored", "--web"),
         (None, "Fixes #3 for @octocat <!-- x -->", "", "F\u200bixes #3 for @\u200boctocat"),
         (None, "x" * 500, "", "x" * 199 + "…"),

@@ -273,7 +273,7 @@ async def test_without_gh_the_words_say_where_to_get_it(scene: Scene) -> None:
 
 
 async def test_a_branch_without_a_commit_of_its_own_is_refused_at_once(scene: Scene) -> None:
-    with pytest.raises(PrRejected, match="no commit that its base lacks"):
+    with pytest.raises(PrRejected, match="no commits that are not on its base"):
         await scene.ensure(base=BRANCH)
 
     assert scene.asked("PullRequestCreate") == 1

@@ -40,7 +40,7 @@ from delegate.runner.process.supervisor import (
 
 pytestmark = pytest.mark.anyio
 
-FAKES = Path(__file__).parents[1] / "fakes"
+FAKES = Path(__file__).parents[2] / "fakes"
 ROLES = {"leader", "daemon1", "daemon2", "daemon3", "bare", "holder", "forker", "forked"}
 GONE_WITHIN = 15  # what P11 promises
 GRACE = timedelta(seconds=0.2)
@@ -419,15 +419,15 @@ async def test_the_program_is_looked_for_on_the_agents_own_path(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("program", "directory", "number", "why"),
     [
-        ("no-such-program", ".", errno.ENOENT, "there is no program no-such-program on PATH"),
+        ("no-such-program", ".", errno.ENOENT, "no-such-program was not found on PATH"),
         ("./missing", ".", errno.ENOENT, "the program ./missing does not exist"),
         ("./plain", ".", errno.EACCES, "./plain is not executable"),
         ("plain", ".", errno.EACCES, "{here}/plain is not executable"),
         ("./stale", ".", errno.ENOENT, "the program ./stale names an interpreter that does not exist"),
         ("sh", "missing", errno.ENOENT, "the directory {here}/missing does not exist"),
         ("sh", "plain", errno.ENOTDIR, "{here}/plain is not a directory"),
-        ("nul\0byte", ".", errno.ENOENT, "there is no program nul\0byte on PATH"),
-        ("./nul\0byte", ".", errno.EINVAL, "the command holds a NUL byte or a variable without a name"),
+        ("nul\0byte", ".", errno.ENOENT, "nul\0byte was not found on PATH"),
+        ("./nul\0byte", ".", errno.EINVAL, "the command contains a NUL byte or a variable without a name"),
         ("./\ud800", ".", errno.EINVAL, "the command cannot be started: surrogates not allowed"),
     ],
 )
@@ -561,7 +561,7 @@ def test_an_agent_whose_supervisor_cannot_leave_its_group_does_not_live_on(
     inside = tmp_path / "inside"
     inside.mkdir()
 
-    with pytest.raises(OSError, match="the memory ceiling cannot be set: No such file or directory"):
+    with pytest.raises(OSError, match="the memory limit cannot be set: No such file or directory"):
         spawn(["sleep", "600"], str(tmp_path), {"PATH": os.defpath}, [str(inside), str(tmp_path / "gone")])
 
     assert survivors(tmp_path) == [os.getpid()]

@@ -121,7 +121,7 @@ def test_without_a_group_to_divide_it_says_so_and_the_task_runs_without(
     assert none.unavailable_reason() == "this system has no cgroup v2"
     assert foreign.unavailable_reason() == "no cgroup with the memory controller is delegated to Delegate"
     assert [foreign.begin("att-1"), foreign.begin("att-2")] == [None, None]
-    assert caplog.messages == ["memory ceiling not enforced"]
+    assert caplog.messages == ["memory limit not enforced"]
 
 
 def test_without_a_limit_nothing_is_made(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_an_agent_that_was_killed_at_its_ceiling_ran_out_of_memory(stage: 
 
     assert isinstance(end, FinishRequest)
     assert (end.outcome, end.reason) == ("failed", Reason.OUT_OF_MEMORY)
-    assert end.message == "it took more than 64.0 MiB of memory, which is all that a task may have here"
+    assert end.message == "it exceeded the memory limit of 64.0 MiB per task"
 
 
 @pytest.mark.anyio
@@ -184,7 +184,7 @@ def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None
     (good,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path)))
     (bad,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=Groups()))
 
-    assert (good.level, good.message) == (Level.OK, "a task may take 64.0 MiB of memory")
+    assert (good.level, good.message) == (Level.OK, "a task may use 64.0 MiB of memory")
     assert bad.level is Level.WARNING
     assert bad.message == "DELEGATE_TASK_MEMORY_MAX is not enforced: this system has no cgroup v2"
     assert examine_ceiling(replace(case, settings=Settings()), MemoryLimits(limit=None)) == []

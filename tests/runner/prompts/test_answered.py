@@ -27,11 +27,11 @@ def test_without_questions_the_words_stay_as_they_are() -> None:
 def test_a_session_that_goes_on_hears_what_it_asked_and_the_one_answer_to_it() -> None:
     _, resumed = add_answers(assignment(COLOUR, SIZE), "anew", "resumed")
 
-    assert resumed.startswith("You have asked the person who runs you")
+    assert resumed.startswith("You asked the person who runs you")
     assert "Red or blue?\n- red\n- blue" in resumed
     assert resumed.index("Red or blue?") < resumed.index("Big or small?") < resumed.index("Blue, and small.")
     assert resumed.count("Blue, and small.") == 1
-    assert "Go on with the work" in resumed
+    assert "Continue the work" in resumed
 
 
 def test_a_new_session_hears_everything_and_the_answers_after_it() -> None:
@@ -39,7 +39,7 @@ def test_a_new_session_hears_everything_and_the_answers_after_it() -> None:
 
     assert anew.startswith("All there is to do.")
     assert "Blue, and small." in anew
-    assert "do not ask it again" in anew
+    assert "do not ask again" in anew
 
 
 @pytest.mark.parametrize(("mode", "has_summary"), [("in_place", False), ("worktree", True), ("pull_request", True)])

@@ -122,7 +122,7 @@ def test_the_repository_adds_its_own_words_checks_and_protected_paths() -> None:
 def test_what_is_not_there_leaves_no_trace() -> None:
     words = fresh_prompt(assignment(), RepoFile())
 
-    assert not re.search(r"None|About this repository|What was done before|adds:|must pass before", words)
+    assert not re.search(r"None|About this repository|Earlier work|adds:|must pass before", words)
     assert "\n\n\n" not in words
 
 
@@ -177,8 +177,8 @@ CONTINUED_TASK = {
 def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> None:
     anew, goes_on = in_place_prompts(assignment("Test it.", mode="in_place", continued_task=CONTINUED_TASK))
 
-    assert "continues that of another task, task-0, which has completed" in anew
-    assert f"stood: branch main, commit {'1' * 40}." in anew
+    assert "continues another task, task-0, which has completed" in anew
+    assert f"The state of its repository: branch main, commit {'1' * 40}." in anew
     told = {name: between_fences(name, anew) for name in ("asked", "files", "output", "request")}
     assert told == {
         "asked": "Build it.",
@@ -207,7 +207,7 @@ def test_in_a_worktree_the_task_before_has_a_chapter_of_its_own() -> None:
     words = fresh_prompt(assignment(continued_task=CONTINUED_TASK), RepoFile())
 
     assert "## The task before this one" in words
-    assert "## What was done before" not in words
+    assert "## Earlier work" not in words
     assert between_fences("asked", words) == "Build it."
 
 
@@ -240,7 +240,7 @@ def test_the_variable_never_grows_beyond_what_a_program_can_be_given() -> None:
 
     assert text is not None
     assert len(text.encode()) <= CONTEXT_MAX
-    assert text.endswith("[the rest was left out]\n")
+    assert text.endswith("[the rest is omitted]\n")
 
 
 def test_red_checks_are_shown_with_their_output() -> None:
@@ -248,7 +248,7 @@ def test_red_checks_are_shown_with_their_output() -> None:
 
     words = failed_checks_prompt(Checks(results=(green, red())))
 
-    assert words.startswith("The checks of the repository were run on your work, and 1 of 2 did not pass.\n")
+    assert words.startswith("The repository's checks ran on your work, and 1 of 2 failed.\n")
     assert "## `pytest -q`: 16/17\n" in words
     assert between_fences("output", words) == "E  assert 1 == 2"
     assert "ruff" not in words

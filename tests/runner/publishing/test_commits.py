@@ -142,7 +142,7 @@ async def test_changed_alternates_are_not_followed(site: Site, tmp_path: Path) -
     alternates = site.workspace.git_dir / "objects" / "info" / "alternates"
     alternates.write_bytes(site.workspace.alternates + os.fsencode(elsewhere) + b"\n")
 
-    await _is_one_commit_on_the_base(site, "borrows was changed")
+    await _is_one_commit_on_the_base(site, "alternates of the agent's repository were changed")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ async def test_a_head_that_is_a_pipe_is_not_waited_for(site: Site) -> None:
     head.unlink()
     os.mkfifo(head)
 
-    await _is_one_commit_on_the_base(site, "no branch that can be read")
+    await _is_one_commit_on_the_base(site, "branch of the agent's worktree cannot be read")
 
 
 async def test_a_head_that_is_no_commit_is_not_believed(site: Site) -> None:
@@ -187,7 +187,7 @@ async def test_without_its_repository_the_work_is_still_there(site: Site) -> Non
     shutil.rmtree(site.workspace.git_dir)
     (site.tree / ".git").unlink()
 
-    await _is_one_commit_on_the_base(site, "no branch that can be read")
+    await _is_one_commit_on_the_base(site, "branch of the agent's worktree cannot be read")
 
 
 async def test_once_taken_the_commits_need_the_agents_repository_no_more(site: Site) -> None:

@@ -5,7 +5,7 @@ import pytest
 from delegate.runner.publishing.messages import Writer, find_message_problem
 
 ADA = Writer(issue="PER-44", email="ada@example.com")
-CLOSES = "the message of one of them would close an issue that the task is not about"
+CLOSES = "one of the messages would close an issue that the task is not about"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_message_about_the_work_is_not(message: str) -> None:
 def test_a_message_that_speaks_for_people_is_objected_to(line: str, name: str) -> None:
     found = find_message_problem(f"Add a parser\n\n{line}\n", ADA)
 
-    assert found == f"the message of one of them speaks for somebody else ({name})"
+    assert found == f"one of the messages speaks for another person ({name})"
 
 
 def test_without_an_issue_keys_are_words() -> None:

@@ -19,8 +19,8 @@ from delegate.runner.publishing.publication import PublicationDraft, ReviewFacts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P19")]
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
-SHAPED = "the agent's commits are published as one: one of them has what looks like a secret in it (GitHub token)"
-MACHINES = "the agent's commits are published as one: one of them has a secret of this machine in it (CANARY)"
+SHAPED = "the agent's commits were squashed into one: one of them contains what looks like a secret (GitHub token)"
+MACHINES = "the agent's commits were squashed into one: one of them contains a secret of this machine (CANARY)"
 secrets = pytest.mark.parametrize(("secret", "warning"), [(TOKEN, SHAPED), (KNOWN, MACHINES)], ids=["shaped", "known"])
 
 
@@ -153,7 +153,7 @@ async def test_a_history_that_is_too_large_to_look_through_goes_out_as_one_commi
 
     (warning,) = (await drafted(site)).warnings
 
-    assert warning.endswith("bytes, more than is looked through")
+    assert warning.endswith("bytes, too many to scan")
 
 
 async def test_all_portions_are_looked_through(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ async def test_messages_that_act_at_the_merge_do_not_go_out(site: Site, message:
 
     draft = await drafted(site)
 
-    assert draft.warnings[0].startswith("the agent's commits are published as one: the message of one of them ")
+    assert draft.warnings[0].startswith("the agent's commits were squashed into one: one of the messages ")
     assert message not in await pushed(site, draft)
 
 
@@ -198,7 +198,7 @@ async def test_carried_files_that_the_agent_committed_are_denied(site: Site, nam
 
     denied = (await drafted(site)).verdict.denied
 
-    assert denied == (f"{name} was carried in from your checkout, and such files are not published",)
+    assert denied == (f"{name} was copied from your checkout; such files are not published",)
 
 
 async def test_carried_files_in_the_history_alone_cost_the_commits(site: Site) -> None:
@@ -211,7 +211,7 @@ async def test_carried_files_in_the_history_alone_cost_the_commits(site: Site) -
     draft = await drafted(site)
 
     assert draft.warnings == (
-        "the agent's commits are published as one: one of them has a file that was carried in from your checkout",
+        "the agent's commits were squashed into one: one of them contains a file that was copied from your checkout",
     )
     assert "hunter2" not in await pushed(site, draft)
 
@@ -249,4 +249,4 @@ async def test_the_reviewer_sees_what_was_left_out(site: Site, tmp_path: Path) -
     story = ReviewFacts(summary="", checks=Checks(), model=None, usage=Usage(), duration=timedelta())
     facts = body_facts(publication(site).prepared.assignment, draft, story)
 
-    assert facts.warnings == ("not published: nested/ is a repository of its own",)
+    assert facts.warnings == ("not published: nested/ is a nested repository",)

@@ -58,7 +58,7 @@ def test_a_plain_change_is_neither_denied_nor_protected() -> None:
 )
 def test_links_that_leave_the_tree_are_denied(path: str, target: str) -> None:
     assert verdict(changed(path, mode="120000", target=target)).denied == (
-        f"{path} is a link that leads out of the repository, to {target}",
+        f"{path} is a link to {target}, outside of the repository",
     )
 
 
@@ -74,7 +74,7 @@ def test_links_that_stay_in_the_tree_are_not(path: str, target: str) -> None:
     "path", [".GIT/config", "git~1", "a/.git/hooks/x", ".git.", ".git::$INDEX_ALLOCATION", "a\\.git\\x"]
 )
 def test_names_of_gits_own_are_denied(path: str) -> None:
-    assert verdict(changed(path)).denied == (f"{path} has a name that git keeps for itself",)
+    assert verdict(changed(path)).denied == (f"{path} has a name that git reserves",)
 
 
 def test_what_is_removed_is_not_denied() -> None:
@@ -84,13 +84,13 @@ def test_what_is_removed_is_not_denied() -> None:
 def test_too_many_files_are_denied() -> None:
     files = tuple(changed(f"f{number}") for number in range(FILES_MAX + 1))
 
-    assert verdict(*files).denied == ("5,001 files are changed; 5,000 is the most that is published",)
+    assert verdict(*files).denied == ("the change has 5,001 files; the maximum is 5,000",)
 
 
 def test_too_many_bytes_are_denied() -> None:
     denied = judge(Stats(changed=(changed("x"),), size=BYTES_MAX + 1), PublishRules()).denied
 
-    assert denied == ("the change has 200,000,001 bytes; 200,000,000 is the most that is published",)
+    assert denied == ("the change has 200,000,001 bytes; the maximum is 200,000,000",)
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_too_many_bytes_are_denied() -> None:
 def test_secrets_in_added_lines_are_denied_without_being_repeated(text: str, kind: str) -> None:
     denied = verdict(changed("settings.py", added=text.encode())).denied
 
-    assert denied == (f"settings.py has what looks like a secret in it ({kind})",)
+    assert denied == (f"settings.py contains what looks like a secret ({kind})",)
 
 
 def test_a_secret_in_a_name_is_denied_without_being_repeated() -> None:
     found = verdict(changed(f"{GITHUB_TOKEN}.txt", is_new=True, added=GITHUB_TOKEN.encode()))
 
-    assert found.denied == ("the name of a file has what looks like a secret in it (GitHub token)",)
+    assert found.denied == ("the name of a file contains what looks like a secret (GitHub token)",)
     assert verdict(changed(f"{GITHUB_TOKEN}.txt")).denied == ()
 
 
@@ -122,7 +122,7 @@ def test_carried_files_are_denied_unless_they_are_gone() -> None:
 
     denied = judge(stats, PublishRules(carried=frozenset({b".env", b"gone.env"}))).denied
 
-    assert denied == (".env was carried in from your checkout, and such files are not published",)
+    assert denied == (".env was copied from your checkout; such files are not published",)
 
 
 def test_examples_of_secrets_are_not_denied() -> None:
@@ -135,7 +135,7 @@ def test_examples_of_secrets_are_not_denied() -> None:
 def test_submodules_that_run_programs_are_denied(text: str) -> None:
     found = verdict(changed(".gitmodules", added=f'[submodule "x"]\n{text}\n'.encode()))
 
-    assert found.denied == (".gitmodules sets a command, an address or a path that can run programs",)
+    assert found.denied == (".gitmodules sets a command, a URL or a path that can run programs",)
 
 
 def test_a_plain_submodule_is_protected_and_not_denied() -> None:
@@ -149,7 +149,7 @@ def test_a_plain_submodule_is_protected_and_not_denied() -> None:
 def test_a_repository_without_an_entry_is_denied() -> None:
     found = verdict(changed("vendor/lib", mode="160000", old_mode="000000"))
 
-    assert found.denied == ("vendor/lib is a repository inside the repository, without an entry in .gitmodules",)
+    assert found.denied == ("vendor/lib is a nested repository without an entry in .gitmodules",)
 
 
 def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None:
@@ -157,7 +157,7 @@ def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None
 
     assert verdict(odd=odd).denied == (
         "OVERSIZED is larger than 2 GiB",
-        "GITS_OWN has a name that git keeps for itself",
+        "RESERVED_NAME has a name that git reserves",
         "SHARED is a hard link to a file outside of the change",
     )
 
@@ -174,7 +174,7 @@ def test_only_the_first_sentences_are_told() -> None:
 def test_a_name_cannot_write_to_a_terminal() -> None:
     denied = verdict(changed("\x1b]0;x\x07", mode="120000", target="/")).denied
 
-    assert denied == ("\\x1b]0;x\\x07 is a link that leads out of the repository, to /",)
+    assert denied == ("\\x1b]0;x\\x07 is a link to /, outside of the repository",)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ async def test_a_worktree_swapped_for_a_link_is_not_looked_into(site: Site, tmp_
     site.tree.rename(tmp_path / "moved")
     site.tree.symlink_to(tmp_path / "user")
 
-    with pytest.raises(GitFailed, match="replaced by something else"):
+    with pytest.raises(GitFailed, match="replaced by a file or a link"):
         await site.take()
 
 
@@ -289,7 +289,7 @@ async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, mo
     os.mkfifo(site.tree / name)
     site.write("docs/guide.md", "changed\n")
 
-    with pytest.raises(GitFailed, match=f"{name} is a pipe"):
+    with pytest.raises(GitFailed, match=f"{name} is a named pipe"):
         await site.take()
 
 

@@ -131,7 +131,7 @@ async def test_secrets_are_taken_out_before_anything_is_on_disk(tmp_path: Path) 
     assert (first, second, rest) == (b"say ", b"[redacted: TOKEN] or ", b"the")
     lines = (tmp_path / f"{0:016d}.jsonl").read_bytes()
     assert b"the-secret" not in lines
-    assert b"secrets were taken out of the output: TOKEN" in lines
+    assert b"secrets were removed from the output: TOKEN" in lines
 
 
 async def test_an_attempt_without_secrets_says_nothing_of_them(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ async def test_saving_beside_an_agent_gives_up_on_such_a_pipe(scene: Scene, monk
     (workspace.tree / ".gitignore").unlink()
     os.mkfifo(workspace.tree / ".gitignore")
 
-    with pytest.raises(GitFailed, match=r"\.gitignore is a pipe"):
+    with pytest.raises(GitFailed, match=r"\.gitignore is a named pipe"):
         await save(scene.git, workspace)
     release_workspace(workspace)
 
@@ -362,7 +362,7 @@ async def test_what_is_kept_is_listed_and_dropped(scene: Scene) -> None:
 async def test_nothing_else_is_dropped(scene: Scene, name: str) -> None:
     await attempt(scene, 1)
 
-    with pytest.raises(NoSuchWorkspace, match="nothing is kept"):
+    with pytest.raises(NoSuchWorkspace, match="no work is kept"):
         drop(scene.home, name)
 
 

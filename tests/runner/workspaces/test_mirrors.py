@@ -123,7 +123,7 @@ async def test_an_empty_repository_is_told_what_it_lacks(scene: Scene) -> None:
     scene.run("init", "-q", "--bare", str(scene.place / "empty.git"))
     mirror = await fetch_mirror(scene.git, scene.home, repository(str(scene.place / "empty.git")))
 
-    with pytest.raises(SetupProblem, match="has no commit yet"):
+    with pytest.raises(SetupProblem, match="has no commits: push a first one"):
         await base_of(scene.git, mirror, None)
 
 

@@ -91,7 +91,7 @@ async def test_there_is_no_repository_in(scene: Scene, place: str) -> None:
 async def test_the_home_directory_is_no_project(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(scene.checkout))
 
-    with pytest.raises(SetupProblem, match="is not taken for a project's repository"):
+    with pytest.raises(SetupProblem, match="itself cannot be the repository of a task"):
         await located(scene, scene.checkout)
 
 
@@ -108,7 +108,7 @@ async def test_git_does_not_trust_a_repository_of_another_user(scene: Scene) -> 
 async def test_a_remote_that_could_run_a_program_is_refused(scene: Scene, url: str) -> None:
     scene.run("config", "remote.origin.url", url)
 
-    with pytest.raises(SetupProblem, match="no address"):
+    with pytest.raises(SetupProblem, match="is not a URL that Delegate can use"):
         await located(scene, scene.checkout)
 
 

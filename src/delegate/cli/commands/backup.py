@@ -1,4 +1,4 @@
-"""The commands about the database file: backup, restore."""
+"""Commands for the database file: backup and restore."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from delegate.errors import Refused
 @shared_options
 @click.pass_obj
 def backup(context: CommandContext, path: str | None) -> None:
-    """Copy the database, also while the relay uses it, and print where the copy is."""
+    """Back up the database, even while the relay is running, and print the path of the copy."""
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
 
     context.require_local("delegate backup")
     if path and not Path(path).parent.is_dir():
-        raise Refused(why=f"there is no directory {Path(path).absolute().parent}; make it first")
+        raise Refused(why=f"directory {Path(path).absolute().parent} does not exist; create it first")
     try:
         _print_path(context, save(context.settings, Path(path) if path else None))
     except OSError as error:
@@ -33,11 +33,11 @@ def backup(context: CommandContext, path: str | None) -> None:
 
 @click.command(epilog=examples("delegate restore", "delegate restore --yes /mnt/safe/delegate.db"))
 @click.argument("file", required=False, shell_complete=complete_paths("file"))
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @shared_options
 @click.pass_obj
 def restore(context: CommandContext, file: str | None, yes: bool) -> None:
-    """Put a backup in the place of the database, which is kept beside it; without FILE, the newest one."""
+    """Replace the database with FILE or the newest backup; the old database is kept beside it."""
     from delegate.store.backup import restore as put_back  # noqa: PLC0415  the store takes long to load
 
     context.require_local("delegate restore")
@@ -54,9 +54,9 @@ def restore(context: CommandContext, file: str | None, yes: bool) -> None:
 
 def _confirm(context: CommandContext, file: str | None) -> None:
     if not terminal.is_terminal(sys.stdin):
-        raise Refused(why="restore replaces the database; add --yes when nobody can be asked")
+        raise Refused(why="this replaces the database; add --yes to confirm")
     what = file or "the newest backup"
-    click.confirm(f"Replace {context.home.database} by {what}? Everything since then is lost.", abort=True, err=True)
+    click.confirm(f"Replace {context.home.database} with {what}? Everything since then is lost.", abort=True, err=True)
 
 
 def _print_path(context: CommandContext, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Completion of commands and options by the user's own shell."""
+"""`delegate completion`: prints the shell completion script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = "delegate"
 @shared_options
 @click.pass_obj
 def completion(context: CommandContext, shell: str) -> None:
-    """Print what makes this shell complete the commands and options of Delegate."""
+    """Print the shell completion script."""
     found = get_completion_class(shell)
     assert found is not None  # click knows all three
     cli = click.get_current_context().find_root().command
@@ -34,5 +34,5 @@ def completion(context: CommandContext, shell: str) -> None:
 
 
 def complete(cli: click.Command, context: CommandContext) -> int:
-    """Answer what the script of a shell asks."""
+    """Respond to a completion request from a shell."""
     return shell_complete(cli, {"obj": context}, PROGRAM, COMPLETION_VARIABLE, context.environ[COMPLETION_VARIABLE])

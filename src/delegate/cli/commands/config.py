@@ -1,4 +1,4 @@
-"""The commands about settings: config show, set, path."""
+"""Commands for settings: config show, set, path."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 NONE = "none"
-LOCK_TIMEOUT = 10.0  # seconds; whoever holds the lock reads a small file and writes it
+LOCK_TIMEOUT = 10.0  # seconds; the holder reads and writes one small file
 
 
 class AppliesWhen(StrEnum):
     NOW = "now"
-    NEXT_START = "next_start"  # the relay that runs was started with another value
-    ELSEWHERE = "elsewhere"  # it is for a relay of this home, and commands speak to another
+    NEXT_START = "next_start"  # the running relay was started with another value
+    ELSEWHERE = "elsewhere"  # it applies to the relay of this home, but commands use another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingStatus:
-    """Since when a setting counts."""
+    """When a setting takes effect."""
 
     applies: AppliesWhen
-    running: Any = None  # what the running relay has instead, as JSON has it
+    running: Any = None  # the value that the running relay uses instead, as in JSON
 
 
 @click.group(epilog=examples("delegate config show", "delegate config set cpu_threshold 60", "delegate config path"))
 @shared_options
 def config() -> None:
-    """What is set, and by whom; and to set it in the file of this home."""
+    """Show and change settings."""
 
 
 def _complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  click's own
@@ -69,9 +69,9 @@ def _complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @shared_options
 @click.pass_obj
 def show(context: CommandContext, key: str | None) -> None:
-    """Every setting, or one: its value, where that comes from, and what it may be.
+    """Show all settings, or one: the value, its origin and the allowed range.
 
-    What the running relay has not read yet is told as such.
+    A value that the running relay has not read yet is marked.
     """
     if key is not None:
         _check_known(key)
@@ -87,11 +87,11 @@ def show(context: CommandContext, key: str | None) -> None:
     )
     if any(status.applies is AppliesWhen.ELSEWHERE for _, status in found):
         named = ", ".join(TASK_DEFAULTS)
-        context.say(f"{context.settings.relay_url} has its own settings; of yours it is sent what you set of {named}")
+        context.say(f"{context.settings.relay_url} has its own settings; yours are sent only for {named}")
 
 
 def _running_settings(context: CommandContext) -> Mapping[str, object]:
-    """What the relay of this home has read when it started; nothing when none runs, or when it cannot be asked."""
+    """The settings that the relay of this home read when it started; empty when none runs or it does not respond."""
     if not context.settings.is_local or homes.live_address(context.home) is None:
         return {}
     try:
@@ -114,7 +114,7 @@ def _setting_status(context: CommandContext, one: ResolvedSetting, running: Mapp
 @shared_options
 @click.pass_obj
 def path(context: CommandContext) -> None:
-    """Where the file of this home is, or would be."""
+    """Print the path of this home's settings file, even if it does not exist."""
     file = Home(home_of(context.environ)).config
     if context.as_json:
         context.print_json({"path": str(file), "exists": file.exists()})
@@ -133,30 +133,32 @@ def path(context: CommandContext) -> None:
 )
 @click.argument("key", shell_complete=_complete_keys)
 @click.argument("value", required=False)
-@click.option("--unset", is_flag=True, help="Take it out of the file.")
+@click.option("--unset", is_flag=True, help="Remove the setting from the file.")
 @shared_options
 @click.pass_obj
 def set_value(context: CommandContext, key: str, value: str | None, unset: bool) -> None:
-    """Write a setting into the file of this home; comments in it stay.
+    """Write a setting to this home's settings file; comments are kept.
 
-    A single - reads the value from standard input, so that a token stands in no list of processes.
+    A single - reads the value from standard input, which keeps a token out of the process list.
     """
     if unset == bool(value):
-        raise HintedUsage("either a value or --unset", f"`delegate config set {key} VALUE`, or --unset in its place")
+        raise HintedUsage(
+            "give either a value or --unset", f"`delegate config set {key} VALUE`, or --unset instead of VALUE"
+        )
     if value == "-":
         value = read_value(key)
     home = Home(home_of(context.environ))
     with _lock_file(home):
-        _change(context, Path(os.path.realpath(home.config)), key, value)  # where people link theirs, the file itself
+        _change(context, Path(os.path.realpath(home.config)), key, value)  # a symbolic link stays a link
     _report_setting(context, key)
 
 
 @contextmanager
 def _lock_file(home: Home) -> Iterator[None]:
-    """No other command changes the file meanwhile: each writes all of it."""
+    """Keep other commands from changing the file: each of them writes the whole file."""
     lock = homes.acquire_lock(home.config_lock, LOCK_TIMEOUT)
     if lock is None:
-        raise Refused(why=f"another command is writing {home.config}; try again when it has ended")
+        raise Refused(why=f"another command is writing {home.config}; try again in a moment")
     try:
         yield
     finally:
@@ -183,20 +185,20 @@ def _check_known(key: str) -> None:
 
 
 def _read_document(file: Path) -> TOMLDocument:
-    """The file with its comments, which only this reader keeps."""
-    from tomlkit import parse  # noqa: PLC0415  takes longer than all the rest, and only `set` needs it
+    """The file with its comments, which only this parser keeps."""
+    from tomlkit import parse  # noqa: PLC0415  slow to load, and only `set` needs it
     from tomlkit.exceptions import ParseError  # noqa: PLC0415
 
     text, _ = read_text(file)
     try:
         return parse(text)
     except ParseError:
-        check_file(file, text)  # says it with the words of everybody who reads the file
+        check_file(file, text)  # raises the same error as every other reader of the file
         raise
 
 
 def _toml_value(key: str, text: str) -> Any:  # Any: whatever TOML has
-    """The value as people would write it: a number where it is one, and their own words for a duration."""
+    """The value as people write it: a number where it is one, and a duration as typed."""
     spec = setting_spec(key)
     try:
         value = spec.parse(text)
@@ -213,7 +215,7 @@ def _toml_value(key: str, text: str) -> Any:  # Any: whatever TOML has
 
 
 def _write(context: CommandContext, file: Path, before: str, after: str) -> None:
-    """What was right must not become wrong; a file that was wrong is mended one setting at a time."""
+    """Reject a change that makes a valid file invalid; an invalid file can be fixed one setting at a time."""
     problem = _problem(file, after)
     if problem is not None and _problem(file, before) is None:
         raise problem
@@ -221,7 +223,7 @@ def _write(context: CommandContext, file: Path, before: str, after: str) -> None
         homes.make_directory(file.parent)
         homes.write_private(file, after)
     if problem is not None:
-        context.say(f"the file still has a mistake: {problem.message}", problem.hint)
+        context.say(f"the file still has an error: {problem.message}", problem.hint)
 
 
 def _problem(file: Path, text: str) -> BadSetting | None:
@@ -236,7 +238,7 @@ def _report_setting(context: CommandContext, key: str) -> None:
     try:
         found = next((one for one in resolve_settings(context.environ) if one.name == key), None)
     except BadSetting:
-        return  # of another setting, and told
+        return  # about another setting, and reported already
     if found is None:
         return
     if context.as_json:
@@ -244,9 +246,11 @@ def _report_setting(context: CommandContext, key: str) -> None:
     else:
         context.print([f"{key} = {_format_value(key, to_json_value(key, found.value))} ({_origin(found)})"])
     if found.variable is not None:
-        context.say(f"{found.variable} is set in the environment and wins over the file")
+        context.say(f"{found.variable} is set in the environment and overrides the file")
     if key not in CLIENT_SETTINGS and homes.live_address(Home(home_of(context.environ))) is not None:
-        context.say("relay and runners read it when they start", "`delegate down` and `delegate up` start them again")
+        context.say(
+            "the relay and its runners read it when they start", "`delegate down` and `delegate up` restart them"
+        )
 
 
 def _entry(one: ResolvedSetting, status: SettingStatus) -> TableRow:
@@ -259,7 +263,9 @@ def _entry(one: ResolvedSetting, status: SettingStatus) -> TableRow:
 def _note(key: str, status: SettingStatus) -> str:
     if status.applies is not AppliesWhen.NEXT_START:
         return ""
-    return f"from the next start of the relay; the one that runs has {one_line(_format_value(key, status.running))}"
+    return (
+        f"takes effect when the relay restarts; the running relay uses {one_line(_format_value(key, status.running))}"
+    )
 
 
 def _data(one: ResolvedSetting, status: SettingStatus) -> dict[str, object]:
@@ -283,7 +289,7 @@ def _origin(one: ResolvedSetting) -> str:
 
 
 def _format_value(key: str, value: object) -> str:
-    """A value as JSON has it, for people."""
+    """A JSON value, formatted for people."""
     if isinstance(value, list):
         value = ", ".join(value)
     if value in (None, ""):

@@ -1,4 +1,4 @@
-"""The command that looks at everything a task needs: `delegate doctor`."""
+"""`delegate doctor`: checks everything that a task needs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 LEVEL_WIDTH = 7
-SUBJECT_MAX = 14  # a longer one, such as the command of an agent, has a line of its own
-TEXT_MIN = 36  # columns; with less room for words beside it, every finding becomes a block
+SUBJECT_MAX = 14  # a longer one, such as an agent's command, gets its own line
+TEXT_MIN = 36  # columns; with fewer for its text, every finding becomes a block
 FILE = "config.toml"
 COMMAND = re.compile(r"`[^`]+`")
 GLUE = "\x00"  # cannot be part of a text that goes to a terminal
@@ -36,7 +36,7 @@ EXIT_PROBLEM = 1
 @shared_options
 @click.pass_obj
 def doctor(context: CommandContext) -> int:
-    """Look at everything a task needs here, and say what to mend. Starts nothing, pays nothing."""
+    """Check everything that a task needs on this machine, and say what to fix. Starts nothing, costs nothing."""
     from delegate.runner.doctor.findings import first_problem  # noqa: PLC0415  the runner takes long to load
 
     findings = _findings(context)
@@ -69,15 +69,15 @@ def _findings(context: CommandContext) -> list[Finding]:
                 is_root=os.geteuid() == 0,
             )
             return [*unread, *anyio.run(examine, case)]
-    except FileNotFoundError as problem:  # what tempfile says when no directory can be written
-        fix = "make room, or set TMPDIR to a directory that can be written"
+    except FileNotFoundError as problem:  # tempfile found no writable directory
+        fix = "free some disk space, or set TMPDIR to a writable directory"
         return [*unread, DoctorSection.SETTINGS.problem("TMPDIR", str(problem.strerror or problem).lower(), fix)]
 
 
 def _settings_finding(problem: BadData) -> Finding:
     from delegate.runner.doctor.findings import DoctorSection  # noqa: PLC0415
 
-    name = str(problem.data.get("name", FILE))  # of the variable
+    name = str(problem.data.get("name", FILE))  # the name of the variable
     return DoctorSection.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
 
 
@@ -137,7 +137,7 @@ def _fix(one: Finding, width: int, style: OutputStyle) -> Iterator[str]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """A command or a path is there to be copied: it stays on one line if it can, and whole if it is longer."""
+    """Wrap text, but keep a command on one line if it fits, so that people can copy it."""
 
     def glue(command: re.Match[str]) -> str:
         return command[0].replace(" ", GLUE) if len(command[0]) <= width else command[0]
@@ -149,7 +149,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 def _conclusion(findings: Iterable[Finding], first: Finding | None, style: OutputStyle) -> list[str]:
     if first is not None:
-        words = f"mend first: {first.subject} {first.message}" + (f"; {first.fix}" if first.fix else "")
+        words = f"fix first: {first.subject} {first.message}" + (f"; {first.fix}" if first.fix else "")
         return [style.paint(line, "bold") for line in _wrap(words, style.width)]
     warnings = sum(one.level == "warning" for one in findings)
     warning_text = {0: "", 1: "; 1 warning"}.get(warnings, f"; {warnings} warnings")

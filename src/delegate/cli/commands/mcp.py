@@ -1,4 +1,4 @@
-"""`delegate mcp`: the bridge for clients of MCP, and how they learn of it."""
+"""`delegate mcp`: runs the bridge for MCP clients, and registers it with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delegate.errors import Refused
 NAME = "delegate"
 FILE = ".mcp.json"
 FILE_MAX = 16 * 1024 * 1024
-# What tells a relay from another, without secrets; a client may start its servers with little else than PATH.
+# They select the relay and are not secret; a client may start its servers with little more than PATH.
 FORWARDED_VARIABLES = ("DELEGATE_HOME", "DELEGATE_RELAY_URL")
 ADD_TIMEOUT = 60.0  # seconds for an agent's program to write one entry
 ServerEntry = dict[str, Any]  # Any: JSON, as MCP clients share it
@@ -33,25 +33,25 @@ ServerEntry = dict[str, Any]  # Any: JSON, as MCP clients share it
 )
 @shared_options
 def mcp() -> None:
-    """Let other agents delegate: they speak MCP to the relay through `delegate mcp start`."""
+    """Let other agents delegate tasks over MCP, through `delegate mcp start`."""
 
 
 @mcp.command(epilog=examples("delegate mcp start", "delegate mcp start -v 2> bridge.log"))
 @shared_options
 @click.pass_obj
 def start(context: CommandContext) -> int:
-    """Serve MCP on standard input and output; a client of MCP starts this, not a person."""
-    from delegate.bridge.run import run  # noqa: PLC0415  the quick way here does not come by this module
+    """Serve MCP on standard input and output; MCP clients start this command."""
+    from delegate.bridge.run import run  # noqa: PLC0415  the fast entry point does not load this module
 
     return run(verbose=context.verbose)
 
 
 @mcp.command(epilog=examples("delegate mcp config", "delegate mcp config --write"))
-@click.option("--write", is_flag=True, help=f"Merge it into {FILE} of this directory; everything else there stays.")
+@click.option("--write", is_flag=True, help=f"Merge the entry into {FILE} in this directory; everything else is kept.")
 @shared_options
 @click.pass_obj
 def config(context: CommandContext, write: bool) -> None:
-    """Print the entry for .mcp.json, which Claude Code and others read."""
+    """Print the entry for .mcp.json, which Claude Code and other clients read."""
     path = Path(existing_directory(None)) / FILE if write else None
     entry = build_entry(context.environ)
     if path is None:
@@ -66,18 +66,16 @@ def config(context: CommandContext, write: bool) -> None:
 
 
 @mcp.command(epilog=examples("delegate mcp install", "delegate mcp install --agent codex"))
-@click.option("--agent", type=click.Choice(["claude", "codex"]), help="Only this one.")
+@click.option("--agent", type=click.Choice(["claude", "codex"]), help="Only for this agent.")
 @shared_options
 @click.pass_obj
 def install(context: CommandContext, agent: str | None) -> None:
-    """Add the entry to Claude Code and Codex, for all directories, with their own commands."""
+    """Register the server with Claude Code and Codex, for all directories."""
     commands = {"claude": context.settings.claude_command, "codex": context.settings.codex_command}
     wanted = {name: command for name, command in commands.items() if agent in {None, name}}
     found = {name: shutil.which(command) for name, command in wanted.items()}
     if not any(found.values()):
-        raise Refused(
-            why=f"there is no {' and no '.join(wanted.values())} on PATH; `delegate mcp config` prints the entry"
-        )
+        raise Refused(why=f"not found on PATH: {', '.join(wanted.values())}; `delegate mcp config` prints the entry")
     entry = build_entry(context.environ)
     for name, program in found.items():
         done = f"not installed ({wanted[name]} is not on PATH)" if program is None else ADD[name](program, entry)
@@ -88,9 +86,9 @@ def install(context: CommandContext, agent: str | None) -> None:
 
 
 def build_entry(environ: Mapping[str, str]) -> ServerEntry:
-    """How a client starts the bridge: this very program, for the relay that this shell means.
+    """The entry that makes a client start the bridge: this program, for the relay that this shell uses.
 
-    Settings that are wrong are refused: an address with a login in it would be copied.
+    Invalid settings raise an error: an address with a login in it would be copied.
     """
     load(environ)
     program, *words = own_program()
@@ -100,7 +98,7 @@ def build_entry(environ: Mapping[str, str]) -> ServerEntry:
 
 
 def own_program() -> list[str]:
-    """As it was called, so that a link that outlives the next version is kept."""
+    """The program as it was called, so that a link that survives an upgrade is kept."""
     called = Path(os.path.abspath(sys.argv[0]))
     for program in (called, Path(sys.executable).with_name(NAME)):
         if program.name == NAME and program.is_file() and os.access(program, os.X_OK):
@@ -109,11 +107,11 @@ def own_program() -> list[str]:
 
 
 def merge(path: Path, entry: ServerEntry) -> str:
-    """Put the entry into the file as a whole; what was done, in a word."""
+    """Put the entry into the file, and return what was done."""
     known = _read_json(path)
     servers = known.setdefault("mcpServers", {})
     if not isinstance(servers, dict):
-        raise Refused(why=f'{path}: "mcpServers" is no object; mend it, or move the file away')
+        raise Refused(why=f'{path}: "mcpServers" is not a JSON object; fix it, or move the file away')
     before = servers.get(NAME)
     if before == entry:
         return "unchanged"
@@ -137,16 +135,16 @@ def _read_json(path: Path) -> ServerEntry:
         known = json.loads(text.decode("utf-8-sig")) if text.strip() else {}
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
-        raise Refused(why=f"{path} is not JSON ({position}); mend it, or move it away") from error
+        raise Refused(why=f"{path} is not valid JSON ({position}); fix it, or move it away") from error
     except (ValueError, RecursionError) as error:
-        raise Refused(why=f"{path} is not JSON ({error}); mend it, or move it away") from error
+        raise Refused(why=f"{path} is not valid JSON ({error}); fix it, or move it away") from error
     if not isinstance(known, dict):
-        raise Refused(why=f"{path} holds no JSON object; mend it, or move it away")
+        raise Refused(why=f"{path} is not a JSON object; fix it, or move it away")
     return known
 
 
 def _replace(path: Path, text: str) -> None:
-    """A reader sees the old file or the new, never half of it; who may read it stays."""
+    """Replace the file atomically, and keep its permissions."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("x", encoding="utf-8") as file:
@@ -161,7 +159,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def add_to_claude(program: str, entry: ServerEntry) -> str:
-    """Its command refuses a name that it knows, whatever stands behind it, and has none that replaces it."""
+    """`claude mcp add-json` refuses a name that exists, and no command of claude replaces an entry."""
     before = _claude_entry()
     if before == {"type": "stdio", **entry}:
         return "unchanged"
@@ -172,7 +170,7 @@ def add_to_claude(program: str, entry: ServerEntry) -> str:
         raise _refusal(program, done)
     remove = [program, "mcp", "remove", "--scope", "user", NAME]
     if before is None:
-        raise Refused(why=f"{program} knows another {NAME}, which would be lost; `{' '.join(remove)}` takes it out")
+        raise Refused(why=f"{program} has another server named {NAME}; `{' '.join(remove)}` removes it")
     _run_command(remove)
     second = _add_to_claude(program, {"type": "stdio", **entry})
     if second.returncode:
@@ -186,14 +184,14 @@ def _add_to_claude(program: str, entry: ServerEntry) -> subprocess.CompletedProc
 
 
 def _claude_entry() -> ServerEntry | None:
-    """The entry as its own file has it: no command of it tells all of an entry."""
+    """The entry from claude's own file, because none of its commands prints a whole entry."""
     servers = _read_json(Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json").get("mcpServers")
     found = servers.get(NAME) if isinstance(servers, dict) else None
     return found if isinstance(found, dict) else None
 
 
 def add_to_codex(program: str, entry: ServerEntry) -> str:
-    """Its command replaces an entry of that name, and says nothing of it."""
+    """`codex mcp add` silently replaces an entry of the same name."""
     before = _codex_entry()
     if before == entry:
         return "unchanged"
@@ -205,8 +203,8 @@ def add_to_codex(program: str, entry: ServerEntry) -> str:
 
 
 def _codex_entry() -> ServerEntry | None:
-    """A file that cannot be read is for its own program to complain about."""
-    import tomllib  # noqa: PLC0415  only to install
+    """The entry from codex's own file; codex itself reports a file that cannot be read."""
+    import tomllib  # noqa: PLC0415  only `install` needs it
 
     try:
         file = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
@@ -235,4 +233,4 @@ def _output_text(done: subprocess.CompletedProcess[str]) -> str:
 
 def _refusal(program: str, done: subprocess.CompletedProcess[str]) -> Refused:
     last = _output_text(done).splitlines()[-1:] or [f"exit code {done.returncode}"]
-    return Refused(why=f"{program} did not take the entry: {last[0]}; `delegate mcp config` prints it")
+    return Refused(why=f"{program} did not accept the entry: {last[0]}; `delegate mcp config` prints it")

@@ -1,4 +1,4 @@
-"""The commands about what came of a task, and how it goes on: diff, prompt, resume, answer."""
+"""Commands for a task's result and its continuation: diff, prompt, resume, answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delegate.cli.render import terminal
 from delegate.cli.text_input import check_text, read_text
 from delegate.errors import escape
 
-# The first that fits; a file's heading looks like a changed line.
+# The first match counts; a file's heading looks like a changed line.
 LINE_COLOURS = (
     (
         ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mode", "new mode", "rename ", "copy "),
@@ -28,7 +28,7 @@ LINE_COLOURS = (
 @shared_options
 @click.pass_obj
 def diff(context: CommandContext, task_id: str) -> None:
-    """Show what a task has changed, against the commit it started from."""
+    """Show what a task changed since the commit it started from."""
     change = context.client().change(task_id)
     if context.as_json:
         context.print_json(change)
@@ -40,12 +40,12 @@ def diff(context: CommandContext, task_id: str) -> None:
         _print_exactly(change["patch"])
     if change["isCut"]:
         context.say(
-            "the change is longer than what is kept here", "the branch has all of it: `delegate status` names it"
+            "the change is too long to be shown in full", "the branch has all of it; `delegate status` shows its name"
         )
 
 
 def lines_of(text: str) -> list[str]:
-    """Where git ends them, and nowhere else."""
+    """Split only at line feeds, as git does."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -55,7 +55,7 @@ def paint_line(line: str) -> str:
 
 
 def escape_line(line: str) -> str:
-    """A foreign line for a terminal: as it is, without what would drive it."""
+    """Escape control characters in untrusted text, except tabs."""
     return "\t".join(escape(part) for part in line.split("\t"))
 
 
@@ -71,13 +71,13 @@ def _print_exactly(text: str) -> None:
 @shared_options
 @click.pass_obj
 def prompt(context: CommandContext, task_id: str) -> None:
-    """Show what the agent was told: the request with all that Delegate has put around it."""
+    """Show the prompt that the agent received, with everything that Delegate added to it."""
     given = context.client().prompt(task_id)
     if context.as_json:
         context.print_json(given)
         return
     if not given["isRendered"]:
-        context.say(f"{task_id} was given as it stands here, or has not begun yet")
+        context.say(f"{task_id} has not started yet, or its prompt was passed on unchanged")
     if terminal.is_terminal(sys.stdout):
         context.print(map(escape_line, lines_of(given["text"])))
     else:
@@ -91,11 +91,11 @@ def prompt(context: CommandContext, task_id: str) -> None:
     )
 )
 @click.argument("task_id", metavar="ID")
-@click.option("--context", metavar="TEXT", help="What the agent is to know or to do differently.")
+@click.option("--context", metavar="TEXT", help="What the agent should know or do differently.")
 @shared_options
 @click.pass_obj
 def resume(command_context: CommandContext, task_id: str, context: str | None) -> None:
-    """Go on where an ended task stopped: a new task with its session and its work; prints the new id."""
+    """Continue an ended task as a new task, with its session and its work, and print the new id."""
     added = None if context is None else check_text("context", context)
     command_context.print_task(command_context.client().resume(task_id, added))
 
@@ -112,7 +112,7 @@ def resume(command_context: CommandContext, task_id: str, context: str | None) -
 @shared_options
 @click.pass_obj
 def answer(context: CommandContext, task_id: str, words: tuple[str, ...]) -> None:
-    """Answer what a task's agent has asked; it goes on with the answer in the same session.
+    """Answer an agent's question; the agent continues in the same session.
 
     Several words make one answer; a single - reads it from standard input. `delegate status ID` shows the question.
     """

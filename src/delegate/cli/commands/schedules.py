@@ -1,4 +1,4 @@
-"""The commands about what runs later: the group `schedule`, and `pipeline`."""
+"""Commands for work that runs later: the group `schedule`, and `pipeline`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATUSES = ["active", "paused", "completed", "expired", "failed", "cancelled"]
 )
 @shared_options
 def schedule() -> None:
-    """Run tasks later, once or again and again; the relay starts them, whoever is logged in."""
+    """Run tasks later, once or repeatedly; the relay starts them, even if you are not logged in."""
 
 
 @schedule.command(
@@ -56,17 +56,17 @@ def schedule() -> None:
     ),
 )
 @click.argument("words", nargs=-1, metavar="PROMPT…")
-@click.option("--cron", metavar="FIELDS", help='When, again and again: "minute hour day month weekday".')
-@click.option("--at", metavar="MOMENT", help="When, once: 2030-02-19T08:00, with or without a zone, or +2h.")
-@click.option("--after", metavar="ID", help="When that schedule's run has ended well.")
-@click.option("--timezone", metavar="ZONE", default="UTC", help="Like America/New_York; UTC if not set.")
+@click.option("--cron", metavar="FIELDS", help='Run repeatedly: "minute hour day month weekday".')
+@click.option("--at", metavar="TIME", help="Run once: 2030-02-19T08:00, with or without a zone, or +2h.")
+@click.option("--after", metavar="ID", help="Run when a run of that schedule has completed.")
+@click.option("--timezone", metavar="ZONE", default="UTC", help="Such as America/New_York; default UTC.")
 @click.option(
     "--missed-run-policy",
     type=click.Choice(["skip", "catchup", "fail"]),
-    help="When nothing could start it in time; skip if not set.",
+    help="What to do when a run could not start in time; default skip.",
 )
-@click.option("--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="How often at most.")
-@click.option("--expires-at", metavar="MOMENT", help="Never at that moment or after it.")
+@click.option("--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="Maximum number of runs.")
+@click.option("--expires-at", metavar="TIME", help="Start no run at or after this time.")
 @work_options
 @one_task_options
 @shared_options
@@ -87,16 +87,16 @@ def create(context: CommandContext, /, words: tuple[str, ...], prompt_file: str 
 
 
 def timing_of(context: CommandContext, options: dict[str, Any], now: datetime) -> dict[str, object]:
-    """When it is to run, taken out of the options as the relay wants it."""
+    """Take the timing out of the options, as the relay expects it."""
     cron, at, after = options.pop("cron"), options.pop("at"), options.pop("after")
     zone, expires = options.pop("timezone"), options.pop("expires_at")
     check_encoding("timezone", zone)
     check_encoding("cronExpression", cron or "")
     if cron is None and at is None and after is None:
-        advice = 'add --cron "0 2 * * *" for every night at two, --at +2h for once, or --after ID for after another one'
-        raise HintedUsage("when is it to run?", advice)
+        advice = 'add --cron "0 2 * * *" for every night at 2:00, --at +2h, or --after ID for another schedule'
+        raise HintedUsage("no time is set for the schedule", advice)
     if cron is not None and at is not None:
-        raise HintedUsage("choose one of --cron and --at", "--cron runs again and again, --at once")
+        raise HintedUsage("choose one of --cron and --at", "--cron runs repeatedly, --at once")
     zone_named(zone)
     at, expires = (
         _parse_datetime(context, "scheduledAt", at, zone, now),
@@ -118,7 +118,7 @@ def _parse_datetime(context: CommandContext, field: str, typed: str | None, zone
         return None
     meant = parse_datetime(field, typed, zone, now)
     if is_skipped_time(typed, zone):
-        context.say(f"the clocks of {zone} skip {typed.strip()}: {meant} is meant")
+        context.say(f"{typed.strip()} is skipped by the clocks of {zone}; using {meant}")
     return meant
 
 
@@ -128,24 +128,26 @@ def _parse_datetime(context: CommandContext, field: str, typed: str | None, zone
         "delegate schedule list", "delegate schedule list --status active", "delegate schedule list --json"
     ),
 )
-@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="How many; 20 if not set.")
+@click.option("--status", type=click.Choice(STATUSES), help="List only schedules with this status.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="Maximum number of schedules; default 20."
+)
 @shared_options
 @click.pass_obj
 def list_(context: CommandContext, status: str | None, limit: int) -> None:
-    """List the newest schedules: when each runs next, and why not."""
+    """List the newest schedules, with their next run or the reason why there is none."""
     schedules, more = fetch_newest(partial(_page, context.client(), status), limit)
     if context.as_json:
         context.print_json_lines(schedules)
     elif schedules:
         context.print(schedule_table(schedules, context.style()))
         if more:
-            context.say(f"these are the newest {limit}; -n shows more")
+            context.say(f"only the newest {limit} are shown; -n shows more")
     elif status:
-        context.say(f"no schedule is {status}", "`delegate schedule list` shows all")
+        context.say(f"there are no schedules with status {status}", "`delegate schedule list` shows all")
     else:
         context.say(
-            "there are no schedules yet", 'delegate schedule create "say what is to be done" --cron "0 2 * * *"'
+            "there are no schedules yet", 'delegate schedule create "update the dependencies" --cron "0 2 * * *"'
         )
 
 
@@ -159,12 +161,12 @@ def _page(client: Client, status: str | None, limit: int, cursor: str | None) ->
 )
 @click.argument("schedule_id", metavar="ID")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, HISTORY_MAX), default=10, help="How many of its runs; 10 if not set."
+    "-n", "--limit", type=click.IntRange(1, HISTORY_MAX), default=10, help="Maximum number of runs; default 10."
 )
 @shared_options
 @click.pass_obj
 def get(context: CommandContext, schedule_id: str, limit: int) -> None:
-    """Show a schedule, and what came of each of its runs."""
+    """Show a schedule and the outcome of its runs."""
     detail = context.client().schedule_in_full(schedule_id, limit)
     if context.as_json:
         context.print_json({**detail["schedule"], "history": detail["history"]})
@@ -176,22 +178,22 @@ def get(context: CommandContext, schedule_id: str, limit: int) -> None:
     epilog=examples("delegate schedule pause schedule-1f0c9a77e2", 'delegate schedule pause ID --reason "holidays"')
 )
 @click.argument("schedule_id", metavar="ID")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
 @shared_options
 @click.pass_obj
 def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
-    """Start nothing more until it is resumed; a task that runs goes on."""
+    """Start no more runs until the schedule is resumed; a running task continues."""
     check_encoding("reason", reason)
     _print_schedule(context, context.client().pause_schedule(schedule_id, reason))
 
 
 @schedule.command(epilog=examples("delegate schedule resume schedule-1f0c9a77e2"))
 @click.argument("schedule_id", metavar="ID")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
 @shared_options
 @click.pass_obj
 def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
-    """Let a paused schedule run again, from its next time on."""
+    """Resume a paused schedule, starting with its next time."""
     check_encoding("reason", reason)
     _print_schedule(context, context.client().resume_schedule(schedule_id, reason))
 
@@ -202,19 +204,19 @@ def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
     )
 )
 @click.argument("schedule_id", metavar="ID")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown with the schedule.")
-@click.option("--cancel-tasks", is_flag=True, help="Also those of its tasks that have not ended.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
+@click.option("--cancel-tasks", is_flag=True, help="Also cancel those of its tasks that have not ended.")
 @shared_options
 @click.pass_obj
 def cancel(context: CommandContext, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
-    """End a schedule for good; its tasks go on, unless they are cancelled with it."""
+    """End a schedule for good; its tasks continue unless --cancel-tasks is given."""
     check_encoding("reason", reason)
     response = context.client().cancel_schedule(schedule_id, reason, cancel_tasks=cancel_tasks)
     if context.as_json:
         context.print_json({**response["schedule"], "tasks": response["tasks"]})
         return
     _print_schedule(context, response["schedule"])
-    # One that runs is still being stopped: its runner tells when its processes have ended.
+    # A running task is still being stopped: its runner reports when its processes have ended.
     context.print(
         f"{task['taskId']} {'is being cancelled' if task['status'] == 'running' else task['status']}"
         for task in response["tasks"]
@@ -242,13 +244,13 @@ def _print_schedule(context: CommandContext, changed: ScheduleData) -> None:
     type=Duration(0, DELAY_MAX_MS, "0 ms to 31,622,400,000 ms (366 days)"),
     default=0,
     metavar="TIME",
-    help="How long a step waits after the end of the one before; as 30s, 5m, 2h.",
+    help="How long a step waits after the end of the previous one, such as 30s, 5m or 2h.",
 )
 @work_options
 @shared_options
 @click.pass_obj
 def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, **options: Any) -> None:
-    """Run tasks one after the other, each going on from the one before; a step that fails stops the rest.
+    """Run tasks in sequence, each continuing from the previous one; a step that fails stops the rest.
 
     Each argument is the prompt of one step; a single - reads one of them from standard input.
     """
@@ -257,7 +259,7 @@ def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, *
         hint = 'put quotes around each prompt: delegate pipeline "build it" "test it"'
         raise HintedUsage(f"a pipeline has {low} to {high} steps, not {len(prompts)}", hint)
     if prompts.count("-") > 1:
-        raise HintedUsage("only one step can be read from standard input", "write the others as words")
+        raise HintedUsage("only one step can be read from standard input", "write the others as arguments")
     fields = request_fields(context, options)
     texts = [read_text(f"step {number}", (prompt,)) for number, prompt in enumerate(prompts, 1)]
     steps = [

@@ -1,4 +1,4 @@
-"""The commands about the local relay: up, down, info, serve."""
+"""Commands for the local relay: up, down, info, serve."""
 
 from __future__ import annotations
 
@@ -31,21 +31,25 @@ DOWN_POLL = 0.1
 NOT_ENDED = {
     "queued": "is back in the queue",
     "waiting": "waits for an answer",
-    "running": "was not handed back in time; what becomes of it is decided when Delegate is up again",
+    "running": "did not stop in time; its outcome is decided when Delegate runs again",
 }
-FIRST_REPORT_AFTER = 0.5  # seconds; most drains need no words
-REPORT_INTERVAL = 1.0  # seconds between questions about what is still running
+FIRST_REPORT_AFTER = 0.5  # seconds; most drains end earlier and need no message
+REPORT_INTERVAL = 1.0  # seconds between queries for running tasks
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
 DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
 
 
 @click.command(epilog=examples("delegate up", "delegate up --runners 4", "delegate up --foreground"))
-@click.option("--foreground", is_flag=True, help="Stay here; Ctrl-C drains, a second one stops at once.")
-@click.option("--runners", metavar="N|auto", help="How many; auto is as many as the machine can bear.")
+@click.option(
+    "--foreground",
+    is_flag=True,
+    help="Stay in the foreground. Ctrl-C lets running tasks finish; press it again to stop them now.",
+)
+@click.option("--runners", metavar="N|auto", help="Number of runners; auto is as many as the machine can handle.")
 @shared_options
 @click.pass_obj
 def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
-    """Start the relay of this machine and its runners."""
+    """Start the local relay and its runners."""
     context.require_local("delegate up")
     parse_runner_count(runners, context.settings)
     if foreground:
@@ -57,7 +61,10 @@ def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     elif address is not None:
         context.print([f"relay at {address.url}" + ("" if started else ", already up")])
         if not started and runners is not None:
-            context.say("the number of its runners stays as it is", "`delegate down` first, then `up --runners` again")
+            context.say(
+                "--runners has no effect on a relay that is up",
+                "`delegate down` stops it; then use `up --runners` again",
+            )
     return 0
 
 
@@ -70,7 +77,8 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
             context.say(error["message"], error["hint"] or "")
         else:
             context.say(
-                f"relay at {message['url']}, {message['runners']} runners; Ctrl-C drains, a second one stops at once"
+                f"relay at {message['url']}, {message['runners']} runners. Ctrl-C lets running tasks finish; "
+                "press it again to stop them now"
             )
 
     log.configure(context.settings.log_level)
@@ -78,7 +86,7 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
 
 
 @click.command(epilog=examples("delegate down", "delegate down --now"))
-@click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again are queued.")
+@click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again return to the queue.")
 @shared_options
 @click.pass_obj
 def down(context: CommandContext, now: bool) -> int:
@@ -86,7 +94,7 @@ def down(context: CommandContext, now: bool) -> int:
     context.require_local("delegate down")
     holder = home_files.lock_holder(context.home.keeper_lock)
     if holder is None:
-        context.say(f"nothing runs for {context.home.root}")
+        context.say(f"no relay is running for {context.home.root}")
         return 0
     began = datetime.now(UTC)
     if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
@@ -94,7 +102,7 @@ def down(context: CommandContext, now: bool) -> int:
     interrupts = _wait_until_gone(context, holder)
     left = home_files.surviving_processes(context.home, holder)
     for one in left:
-        context.say(f"process {one.pid} ({one.command}) was left: {one.why}", f"look with `ps -fp {one.pid}`")
+        context.say(f"process {one.pid} ({one.command}) still exists: {one.why}", f"`ps -fp {one.pid}` shows it")
     stopped = _find_stopped_tasks(context, began) if now or interrupts > 1 else []
     if context.as_json:
         tasks = [{"taskId": task.id, "status": task.state, "reason": task.reason} for task in stopped]
@@ -105,13 +113,13 @@ def down(context: CommandContext, now: bool) -> int:
 
 
 def _find_stopped_tasks(context: CommandContext, began: datetime) -> Sequence[Task]:
-    """The tasks that were running when they were stopped; there is no relay left to ask."""
+    """The tasks that were stopped while they ran, read from the database because the relay is gone."""
     from delegate.store.offline import read_tasks_running_since  # noqa: PLC0415  the store takes long to load
 
     try:
         return read_tasks_running_since(context.settings, began)
     except DelegateError as problem:
-        context.say(f"what became of running tasks cannot be told: {problem.message}", "`delegate status` shows it")
+        context.say(f"the outcome of the stopped tasks is not known: {problem.message}", "`delegate status` shows it")
         return []
 
 
@@ -122,7 +130,7 @@ def describe_outcome(task: Task) -> str:
 
 
 def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> int:
-    """Wait for the end of the drain, saying what it waits for; returns how often it was interrupted."""
+    """Wait for the end of the drain, and report what it waits for; returns the number of interrupts."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     reporter, answered = DrainReporter(context), 0
@@ -131,7 +139,7 @@ def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> 
         if len(interrupts) > answered:
             answered += 1
             if answered == 1:
-                context.say("still draining; Ctrl-C again stops the running tasks now")
+                context.say("still waiting for running tasks; press Ctrl-C again to stop them now")
             elif holder.is_alive:
                 os.kill(holder.pid, signal.SIGQUIT)
         reporter.report()
@@ -140,7 +148,7 @@ def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> 
 
 
 class DrainReporter:
-    """Says which tasks a drain waits for, each once."""
+    """Reports which tasks a drain waits for, each once."""
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
@@ -156,7 +164,7 @@ class DrainReporter:
                 self._reported.add(task["taskId"])
                 self._context.say(describe_wait(task, datetime.now(UTC)))
         except DelegateError:
-            return  # it is stopping; there is nobody left to ask
+            return  # the relay is stopping and does not respond
 
     def _running_tasks(self) -> Iterable[TaskData]:
         client = self._context.client_of_running_relay()
@@ -169,7 +177,7 @@ def describe_wait(task: TaskData, now: datetime) -> str:
     left = max(0.0, task["timeout"] / 1000 - (now - began).total_seconds())
     ends = datetime.fromtimestamp(now.timestamp() + left, UTC).astimezone().strftime("%H:%M")
     total = format_duration(task["timeout"] / 1000)
-    return f"waiting for {task['taskId']} ({task['agent']}), until {ends} at most ({total} in all)"
+    return f"waiting for {task['taskId']} ({task['agent']}), until {ends} at the latest (its timeout is {total})"
 
 
 @click.command(epilog=examples("delegate info", "delegate info --json"))
@@ -186,15 +194,15 @@ def info(context: CommandContext) -> None:
 
 
 @click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
-@click.option("--host", default="127.0.0.1", help="Only this machine for now: 127.0.0.1.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Any free one if not set.")
+@click.option("--host", default="127.0.0.1", help="Must be an address of this machine; default 127.0.0.1.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; default any free port.")
 @shared_options
 @click.pass_obj
 def serve(context: CommandContext, host: str, port: int) -> int:
-    """Run the relay alone in the foreground: it takes tasks, and executes nothing."""
+    """Run only the relay, in the foreground: it accepts tasks but runs none."""
     context.require_local("delegate serve")
     if host not in home_files.LOOPBACK:
-        raise Refused(why=f"a relay answers only on this machine for now, not on {host}; use --host 127.0.0.1")
+        raise Refused(why=f"a relay listens only on this machine, not on {host}; use --host 127.0.0.1")
     lock = home_files.lock_home(context.home, timeout=1.0)
     home_files.make_token(context.home)
     with _open_listener(port) as listener:
@@ -214,7 +222,7 @@ def _serve(context: CommandContext, listener: socket.socket) -> int:
 
     log.configure(context.settings.log_level)
     context.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
-    # DELEGATE_TOKEN is for a relay that is named by its address; this one is opened by the token of its home.
+    # DELEGATE_TOKEN belongs to the relay at DELEGATE_RELAY_URL; this one accepts the token of its home.
     return run(replace(context.settings, token=""), listener, keeper=False)
 
 

@@ -1,4 +1,4 @@
-"""Handing work in: `delegate` and `run`, and the options they share with schedules and pipelines."""
+"""The commands `delegate` and `run`, and the options they share with schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class Duration(click.ParamType[int]):
 TIMEOUT = Duration(*values.TIMEOUT_RANGE_MS, "1,000 ms (1s) to 86,400,000 ms (24h)")
 
 
-# The settings that are defaults of a task, and the wishes that they stand for.
+# The settings that are defaults of a task, and the request fields that they set.
 TASK_DEFAULTS = {
     "default_agent": "defaultAgent",
     "task_timeout_ms": "timeout",
     "max_output_buffer": "maxOutputBuffer",
 }
 SCHEDULE_OPTIONS = {"--at", "--cron", "--after", "--timezone", "--missed-run-policy", "--max-runs", "--expires-at"}
-# Why a pipeline does not take what a single task does.
+# Why a pipeline does not take these options of a single task.
 NOT_IN_PIPELINES = {
     "--depends-on": "the steps of a pipeline wait for each other",
-    "--continue-from": "each step of a pipeline goes on from the one before it",
+    "--continue-from": "each step of a pipeline continues from the previous one",
     "--on-dependency-failure": "a step that fails stops the rest of a pipeline",
-    "--title": "a step of a pipeline is called as its prompt begins",
-    "--prompt-file": "the steps of a pipeline are its arguments, of which - reads one from standard input",
+    "--title": "a step of a pipeline is named after its prompt",
+    "--prompt-file": "the steps of a pipeline are its arguments; - reads one from standard input",
 }
-# Options that go under another name than their own to the relay.
+# Options whose request field has another name.
 FIELD_NAMES = {"cron": "cronExpression", "at": "scheduledAt", "after": "afterSchedule"}
 CAMEL = re.compile(r"\b[a-z]+[A-Z][A-Za-z]+\b")
 STEP = re.compile(r"\bsteps\.(\d+)(?:\.|: )")
@@ -65,7 +65,7 @@ FIELD = re.compile(r"^((?:step \d+: )?)([A-Za-z]+)(?:\.\d+)?(?=: )")
 
 
 class PromptCommand(click.Command):
-    """Takes a prompt and wishes, and tells what is wrong with them in the words of its own options."""
+    """Takes a prompt and options, and replaces the names of request fields in errors by those options."""
 
     def invoke(self, ctx: click.Context) -> Any:  # Any: click's own
         try:
@@ -80,7 +80,7 @@ class PromptCommand(click.Command):
             raise reported from error
 
     def _use_option_names(self, text: str) -> str:
-        """What the relay calls by the name of a field, as it was typed."""
+        """Replace the names of request fields by the options that the user types."""
         names = {
             FIELD_NAMES.get(param.name or "", to_camel_case(param.name or "")): max(param.opts, key=len)
             for param in self.params
@@ -136,21 +136,21 @@ class Dollars(click.FloatRange):
 
 
 class TaskIds(click.ParamType[str]):
-    """Ids, of which several may stand together with commas between them."""
+    """One or more ids, separated by commas."""
 
     name = "ids"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # click's own
         if not any(part.strip() for part in str(value).split(",")):
-            self.fail("is empty; name a task, as `delegate status` lists them", param, ctx)
+            self.fail("is empty; `delegate status` lists the tasks", param, ctx)
         return str(value)
 
 
 def parse_single_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Of several the last would count, and nobody would know."""
+    """Refuse several ids: click would silently use the last one."""
     ids = {part.strip() for part in ",".join(given).split(",") if part.strip()}
     if len(ids) > 1:
-        raise click.BadParameter(f"names one task, not {len(ids)}; --depends-on takes several")
+        raise click.BadParameter(f"takes one task, not {len(ids)}; --depends-on takes several")
     return next(iter(ids), None)
 
 
@@ -163,47 +163,53 @@ def combine_options(options: list[Callable[[Function], Function]]) -> Callable[[
     return add
 
 
-# How the work is done; for every task, whoever starts it and when.
+# Options of every task, including those of schedules and pipelines.
 work_options = combine_options(
     [
-        click.option(
-            "-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 goes first; P2 is the default."
-        ),
+        click.option("-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 runs first; default P2."),
         click.option(
             "-w",
             "--working-directory",
             metavar="DIR",
             shell_complete=complete_paths("dir"),
-            help="Where the agent works; the present directory if not set.",
+            help="Where the agent works; default the current directory.",
         ),
-        click.option("--worktree", is_flag=True, help="Work in a fresh worktree; the work ends on a pushed branch."),
-        click.option("--pr", is_flag=True, help="The same, and a pull request."),
-        click.option("--repository", metavar="REPO", help="Instead of a directory: owner/name, an address or a path."),
-        click.option("--base", metavar="BRANCH", help="Where a worktree starts; the default branch if not set."),
-        click.option("--label", "labels", multiple=True, help="As on an issue, like delegate:codex; may be repeated."),
-        click.option("-a", "--agent", help="claude, codex, shell or acp:<command>; claude if nobody says otherwise."),
+        click.option("--worktree", is_flag=True, help="Work in a fresh worktree, and push the result to a branch."),
+        click.option("--pr", is_flag=True, help="The same, and open a pull request."),
+        click.option("--repository", metavar="REPO", help="Instead of a directory: owner/name, a URL or a path."),
+        click.option("--base", metavar="BRANCH", help="Branch to start from; default the repository's default branch."),
+        click.option(
+            "--label", "labels", multiple=True, help="A label as on an issue, such as delegate:codex; may be repeated."
+        ),
+        click.option(
+            "-a", "--agent", help="claude, codex, shell or acp:<command>; claude unless configured otherwise."
+        ),
         click.option("-m", "--model", help="The agent's model."),
         click.option("-e", "--effort", type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"])),
-        click.option("-t", "--timeout", type=TIMEOUT, metavar="TIME", help="As 30m, 90s, or milliseconds."),
+        click.option(
+            "-t", "--timeout", type=TIMEOUT, metavar="TIME", help="Time limit, such as 30m or 90s, or in milliseconds."
+        ),
         click.option(
             "-b",
             "--max-output-buffer",
             type=WholeNumber(*values.OUTPUT_RANGE, "a number of bytes"),
             metavar="BYTES",
-            help="Output that is kept.",
+            help="How much output to keep.",
         ),
-        click.option("--max-budget-usd", type=Dollars(), metavar="USD", help="A hard stop."),
-        click.option("--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="A hard stop."),
+        click.option("--max-budget-usd", type=Dollars(), metavar="USD", help="Stop the agent at this cost."),
+        click.option(
+            "--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="Stop the agent after this many turns."
+        ),
         click.option(
             "--permission-mode", type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"])
         ),
-        click.option("--rerun", is_flag=True, help="A shell task may run again when its runner is lost."),
+        click.option("--rerun", is_flag=True, help="Let a shell task run again when its runner is lost."),
     ]
 )
-# What makes no sense for the steps of a pipeline, which have an order of their own.
+# Options that make no sense for the steps of a pipeline, which have a fixed order.
 one_task_options = combine_options(
     [
-        click.option("--title", help="What the work is called; the prompt's first line if not set."),
+        click.option("--title", help="Title of the task; default the prompt's first line."),
         click.option(
             "--prompt-file", metavar="FILE", shell_complete=complete_paths("file"), help="Read the prompt from a file."
         ),
@@ -220,12 +226,12 @@ one_task_options = combine_options(
             multiple=True,
             callback=parse_single_task,
             metavar="ID",
-            help="The same, and go on from what that task leaves: its session, if any.",
+            help="The same, and continue from that task, in its session if it has one.",
         ),
         click.option(
             "--on-dependency-failure",
             type=click.Choice(["cancel", "run"]),
-            help="When one of them does not end well; cancel if not set.",
+            help="What to do when one of them does not complete; default cancel.",
         ),
     ]
 )
@@ -239,7 +245,7 @@ one_task_options = combine_options(
         'delegate delegate --pr "rate limit the runner endpoints"',
         'delegate delegate --pr --repository owner/name --base main "update the changelog"',
         'delegate delegate "npm test" --depends-on task-1f0c9a77e2',
-        'delegate delegate "mend what the tests found" --continue-from task-1f0c9a77e2',
+        'delegate delegate "fix what the tests found" --continue-from task-1f0c9a77e2',
         'delegate delegate -a shell -f "make test"',
         "delegate delegate -p P0 -t 2h --prompt-file plan.md",
         "git diff | delegate delegate -",
@@ -248,13 +254,15 @@ one_task_options = combine_options(
 @click.argument("words", nargs=-1, metavar="PROMPT…")
 @work_options
 @one_task_options
-@click.option("-f", "--follow", is_flag=True, help="Show its output until it ends, then exit as it did.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Show the task's output until it ends, then exit with its exit code."
+)
 @shared_options
 @click.pass_obj
 def delegate(
     context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **options: Any
 ) -> int:
-    """Hand a piece of work to an agent, and print the task's id.
+    """Hand a task to an agent, and print the task's id.
 
     Several words make one prompt; a single - reads it from standard input.
     """
@@ -272,14 +280,14 @@ run = PromptCommand(
     "run",
     params=delegate.params,
     callback=delegate.callback,
-    short_help="Hand a piece of work to an agent: short for `delegate delegate`.",
-    help="Hand a piece of work to an agent, and print the task's id: a short form of `delegate delegate`.",
+    short_help="Hand a task to an agent: short for `delegate delegate`.",
+    help="Hand a task to an agent, and print the task's id: a short form of `delegate delegate`.",
     epilog=examples('delegate run "npm run build" -a shell', 'delegate run "npm test" --depends-on task-1f0c9a77e2'),
 )
 
 
 def request_fields(context: CommandContext, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as the relay takes them: those that were given, where the work is, and what the caller has set."""
+    """The options as request fields: those that were given, the location, and the caller's own defaults."""
     for name, value in options.items():
         if isinstance(value, str | tuple):
             check_encoding(to_camel_case(name), *value)
@@ -292,12 +300,12 @@ def request_fields(context: CommandContext, options: Mapping[str, Any]) -> dict[
 
 
 def caller_defaults(context: CommandContext) -> dict[str, Any]:
-    """What the relay cannot know of the caller's settings: it has read its own when it started."""
+    """The caller's settings that the relay cannot know: it read its own when it started."""
     return {TASK_DEFAULTS[one.name]: one.value for one in context.resolved_settings if is_sent(context, one)}
 
 
 def is_sent(context: CommandContext, one: ResolvedSetting) -> bool:
-    """The file of this home is its relay's, which reads it at its start; to one elsewhere it speaks for the caller."""
+    """Whether to send this setting: the local relay reads the file of this home itself, a remote one does not."""
     is_explicit = one.variable is not None or (one.is_in_file and not context.settings.is_local)
     return is_explicit and one.name in TASK_DEFAULTS
 
@@ -320,11 +328,11 @@ def location_fields(context: CommandContext, directory: str | None, repository: 
 
 def existing_directory(given: str | None, field: str = "workingDirectory") -> str:
     if given == "":
-        raise InvalidField(field=field, why="is empty; name a directory, or leave it out for the present one")
+        raise InvalidField(field=field, why="is empty; name a directory, or leave it out for the current one")
     try:
         path = os.path.abspath(given or ".")
     except FileNotFoundError:
-        raise InvalidField(field="working directory", why="the present directory does not exist any more") from None
+        raise InvalidField(field="working directory", why="the current directory no longer exists") from None
     if not Path(path).is_dir():
         problem = "is not a directory" if Path(path).exists() else "does not exist"
         raise InvalidField(field=field, why=f"{path} {problem}")
@@ -342,7 +350,8 @@ def _follow_to_end(context: CommandContext, client: Client, task: TaskData) -> i
         ended = follow.follow(context, client, task)
     except KeyboardInterrupt:
         context.say(
-            f"{task_id} goes on", f"`delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it"
+            f"{task_id} keeps running in the background",
+            f"`delegate logs -f {task_id}` follows it, `delegate cancel {task_id}` stops it",
         )
         return follow.EXIT_INTERRUPTED
     if context.as_json:

@@ -1,4 +1,4 @@
-"""The commands about tasks that are there: status, logs, cancel, retry."""
+"""Commands for existing tasks: status, logs, cancel, retry."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from delegate.client.client import Client
     from delegate.client.responses import TaskData
 
-TAIL_MAX = 10_000  # lines the relay gives at most
+TAIL_MAX = 10_000  # the most lines that the relay returns
 ENDED = {"completed", "failed", "cancelled"}
 CANCEL_MARGIN = 20.0  # seconds beyond the agents' grace that a cancel waits for its task's end
 CANCEL_POLL = 0.1
-ID_LIKE = re.compile(r"task-\S*")  # also when it is mistyped: nobody's reason begins so
+ID_LIKE = re.compile(r"task-\S*")  # also a mistyped id: no reason starts like this
 REASON_HINT = "write the reason as --reason TEXT"
 
 
@@ -39,8 +39,8 @@ REASON_HINT = "write the reason as --reason TEXT"
     )
 )
 @click.argument("task_id", metavar="[ID]", required=False)
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="How many tasks; 20 if not set.")
-@click.option("--tree", is_flag=True, help="Draw which task waits for which; with ID, all around it.")
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="Maximum number of tasks; default 20.")
+@click.option("--tree", is_flag=True, help="Show which task waits for which; with ID, all tasks connected to it.")
 @shared_options
 @click.pass_obj
 def status(context: CommandContext, task_id: str | None, limit: int, tree: bool) -> None:
@@ -60,9 +60,9 @@ def _show_newest(context: CommandContext, limit: int, *, tree: bool) -> None:
     elif tasks:
         context.print(_draw_tree(context, tasks) if tree else task_table(tasks, context.style()))
         if more:
-            context.say(f"these are the newest {limit}; -n shows more")
+            context.say(f"only the newest {limit} are shown; -n shows more")
     else:
-        context.say("there are no tasks yet", 'delegate delegate "say what is to be done"')
+        context.say("there are no tasks yet", 'delegate run "fix the failing test"')
 
 
 def _show_graph(context: CommandContext, task_id: str) -> None:
@@ -72,7 +72,7 @@ def _show_graph(context: CommandContext, task_id: str) -> None:
         return
     context.print(_draw_tree(context, graph["tasks"]))
     if graph["isCut"]:
-        context.say(f"there are more: these are {len(graph['tasks'])} tasks around {task_id}")
+        context.say(f"only {len(graph['tasks'])} of the tasks connected to {task_id} are shown")
 
 
 def _draw_tree(context: CommandContext, tasks: list[TaskData]) -> list[str]:
@@ -107,19 +107,21 @@ def _show_task(context: CommandContext, task_id: str) -> None:
     )
 )
 @click.argument("task_id", metavar="ID")
-@click.option("--tail", type=click.IntRange(1, TAIL_MAX), metavar="N", help="Only the last N lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the task ends.")
-@click.option("--raw", is_flag=True, help="The exact bytes of the last attempt.")
+@click.option("--tail", type=click.IntRange(1, TAIL_MAX), metavar="N", help="Show only the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the task ends.")
+@click.option("--raw", is_flag=True, help="Print the exact bytes of the last attempt.")
 @shared_options
 @click.pass_obj
 def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
-    """Show what a task has printed or done, during the run and after it."""
+    """Show what a task printed or did, while it runs or afterwards."""
     from delegate.cli import follow as live  # noqa: PLC0415  only followers need it
 
     if follow + raw + (tail is not None) > 1:
         raise HintedUsage("choose one of --tail, -f and --raw", "`delegate logs --help` shows how it is used")
     if raw and context.as_json:
-        raise HintedUsage("choose one of --raw and --json", "exact bytes are no JSON; without --raw each line is")
+        raise HintedUsage(
+            "choose one of --raw and --json", "raw bytes are not JSON; without --raw, each line is a JSON object"
+        )
     client = context.client()
     if raw:
         _copy_raw(client, task_id)
@@ -165,11 +167,11 @@ def _copy_raw(client: Client, task_id: str) -> None:
     )
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID… [REASON]")
-@click.option("--reason", metavar="TEXT", help="Why; it is shown with the tasks.")
+@click.option("--reason", metavar="TEXT", help="The reason, shown with the tasks.")
 @shared_options
 @click.pass_obj
 def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) -> int:
-    """Stop tasks, with every process they have started; words that are no ids of tasks say why."""
+    """Stop tasks and every process they started; words after the ids are the reason."""
     task_ids, why = split_ids_and_reason(words, reason)
     check_encoding("reason", why)
     client = context.client()
@@ -180,7 +182,7 @@ def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) 
         except DelegateError as error:
             if error.exit_code != IllegalMove.exit_code:
                 raise
-            context.print_error(error, as_json=context.as_json)  # of this one; the others are cancelled all the same
+            context.print_error(error, as_json=context.as_json)  # the other tasks are still cancelled
             codes.append(error.exit_code)
     deadline = time.monotonic() + context.settings.grace.total_seconds() + CANCEL_MARGIN
     codes += [_report_cancel(context, _wait_for_end(client, task, deadline)) for task in asked]
@@ -188,18 +190,18 @@ def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) 
 
 
 def split_ids_and_reason(arguments: tuple[str, ...], reason: str | None) -> tuple[list[str], str]:
-    """The first word names a task, and so does each that looks like it; the reason comes after all of them."""
+    """The first argument is an id, and so is each that looks like one; the reason follows them."""
     ids = [arguments[0], *(word for word in arguments[1:] if ID_LIKE.fullmatch(word))]
     rest = tuple(word for word in arguments[1:] if not ID_LIKE.fullmatch(word))
     if arguments != (*ids, *rest):
-        raise HintedUsage(f"{ids[-1]} stands after the reason", f"{REASON_HINT}, and the tasks before it")
+        raise HintedUsage(f"{ids[-1]} comes after the reason", f"{REASON_HINT}, or put it after all task ids")
     if rest and reason is not None:
-        raise HintedUsage(f"{rest[0]!r} is no id of a task, and --reason says why already", REASON_HINT)
+        raise HintedUsage(f"{rest[0]!r} is not a task id, and --reason already gives the reason", REASON_HINT)
     return list(dict.fromkeys(ids)), " ".join(rest) if reason is None else reason
 
 
 def _wait_for_end(client: Client, task: TaskData, deadline: float) -> TaskData:
-    """The task at its end, or as it is when the time is over."""
+    """The task when it has ended, or as it is at the deadline."""
     while task["status"] not in ENDED and time.monotonic() < deadline:
         time.sleep(CANCEL_POLL)
         task = client.task(task["taskId"])["task"]
@@ -214,7 +216,7 @@ def _report_cancel(context: CommandContext, task: TaskData) -> int:
     elif task["status"] in ENDED:
         context.say(f"{task['taskId']} had {task['status']} before it could be cancelled")
     else:
-        context.say(f"{task['taskId']} will be cancelled when its runner is heard of again")
+        context.say(f"{task['taskId']} will be cancelled when its runner reconnects")
     return IllegalMove.exit_code if task["status"] in ENDED - {"cancelled"} else 0
 
 
@@ -225,6 +227,6 @@ def _report_cancel(context: CommandContext, task: TaskData) -> int:
 def retry(context: CommandContext, task_id: str) -> None:
     """Run an ended task again as a new task, and print the new id.
 
-    One that failed or was cancelled goes on from what it left behind; one that completed starts anew.
+    A task that failed or was cancelled continues from where it stopped; a completed one starts over.
     """
     context.print_task(context.client().retry(task_id))

@@ -1,4 +1,4 @@
-"""The command about work that was not pushed: list it, restore it, drop it. Asks the runner's own rooms."""
+"""`delegate workspaces`: lists, restores and drops work that was not pushed, without the relay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
 @shared_options
 @click.pass_context
 def workspaces(click_context: click.Context) -> None:
-    """List the work on this machine that was never pushed, with its size; restore it or drop it."""
+    """List, restore or drop work on this machine that was never pushed."""
     if click_context.invoked_subcommand is None:
         _list(click_context.ensure_object(CommandContext))
 
@@ -48,7 +48,7 @@ def _list(context: CommandContext) -> None:
     elif kept:
         context.print(kept_table(kept, context.style()))
     else:
-        context.say("nothing is kept: all work was pushed, or nothing was changed")
+        context.say("no work is kept: everything was pushed, or nothing was changed")
 
 
 def kept_table(kept: list[KeptWork], style: OutputStyle) -> list[str]:
@@ -97,7 +97,7 @@ def format_size(size: int) -> str:
 @shared_options
 @click.pass_obj
 def restore(context: CommandContext, name: str, directory: str | None) -> None:
-    """Make a repository with the work as it was, and print where; without DIR, beside here under its branch's name."""
+    """Create a repository with the work as it was, and print its path; without DIR, it is named after its branch."""
     import anyio  # noqa: PLC0415  slow to load
 
     from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load
@@ -109,9 +109,7 @@ def restore(context: CommandContext, name: str, directory: str | None) -> None:
         context.print_json({**kept_data(kept), "path": str(target)})
     else:
         context.print([str(target)])
-        context.say(
-            f"{kept.lineage} is still kept, too", f"`delegate workspaces drop {kept.lineage}` removes it for good"
-        )
+        context.say(f"{kept.lineage} is still kept", f"`delegate workspaces drop {kept.lineage}` removes it for good")
 
 
 async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
@@ -119,7 +117,7 @@ async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
     from delegate.runner.workspaces.kept import restore  # noqa: PLC0415  the same
 
     try:
-        # A copy of the settings of its own: a runner of this home may be reading its.
+        # It uses its own copy of git's settings: a runner of this home may be reading the other.
         with TemporaryDirectory(prefix="delegate-") as scratch:
             git = await read_git(context.environ, Path(scratch))
             await restore(git, context.home, lineage, target)
@@ -132,11 +130,11 @@ async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
 
 @workspaces.command(epilog=examples("delegate workspaces drop task-1f0c9a77e2", "delegate workspaces drop --yes ID"))
 @click.argument("name", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @shared_options
 @click.pass_obj
 def drop(context: CommandContext, name: str, yes: bool) -> None:
-    """Remove for good what is kept under that name."""
+    """Delete kept work for good."""
     from delegate.runner.workspaces.kept import drop, find_kept  # noqa: PLC0415  the runner takes long to load
 
     kept = find_kept(context.home, name)
@@ -151,6 +149,6 @@ def drop(context: CommandContext, name: str, yes: bool) -> None:
 
 def _confirm(kept: KeptWork) -> None:
     if not terminal.is_terminal(sys.stdin):
-        raise Refused(why="drop removes the only copy of this work; add --yes when nobody can be asked")
+        raise Refused(why="this deletes the only copy of the work; add --yes to confirm")
     files = "1 changed file" if kept.files == 1 else f"{kept.files} changed files"
     click.confirm(f"Remove {kept.lineage} ({files}, {format_size(kept.size)}) for good?", abort=True, err=True)

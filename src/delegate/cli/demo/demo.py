@@ -1,4 +1,4 @@
-"""`delegate demo`: the main job end to end, in a place of its own that is removed afterwards."""
+"""`delegate demo`: runs example tasks end to end in a temporary directory."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from delegate.client.responses import RunnerData, TaskData
 
 RUNNERS = "2"
-RUNNER_TIMEOUT = 30.0  # seconds for a runner to start and to look for its agents
+RUNNER_TIMEOUT = 30.0  # seconds for a runner to start and find its agents
 STOP_TIMEOUT = 60.0
 POLL = 0.05
-# What the user has set for their own Delegate must not reach the demo, except where its programs are.
+# The user's settings must not affect the demo, except for the paths of programs.
 KEPT_SETTINGS = {"DELEGATE_CLAUDE_COMMAND", "DELEGATE_CODEX_COMMAND", "DELEGATE_GH_COMMAND"}
 
 
 class DemoFailed(Unavailable):
-    """the demo did not get to its end: {why}
+    """the demo failed: {why}
     {advice}"""
 
     code, exit_code = "demo_failed", 1
@@ -49,14 +49,16 @@ class DemoFailed(Unavailable):
     "--agent",
     type=click.Choice(["shell", "claude", "codex"]),
     default="shell",
-    help="Who does the work; shell if not set.",
+    help="Agent that does the work; default shell.",
 )
-@click.option("--repository", metavar="OWNER/NAME", help="Open a real pull request there instead, with your own gh.")
-@click.option("--keep", is_flag=True, help="Leave the repository and the demo's home for a closer look.")
+@click.option(
+    "--repository", metavar="OWNER/NAME", help="Open a real pull request in this repository, with your own gh."
+)
+@click.option("--keep", is_flag=True, help="Keep the demo's repository and home directory.")
 @shared_options
 @click.pass_obj
 def demo(context: CommandContext, agent: str, repository: str | None, keep: bool) -> None:
-    """Watch work being delegated in a throw-away repository, up to its pull requests."""
+    """Run example tasks in a temporary repository, up to their pull requests."""
     for program in ("git", "python3"):
         if shutil.which(program) is None:
             raise Refused(why=f"the demo needs {program}, which is not installed")
@@ -71,13 +73,11 @@ def demo(context: CommandContext, agent: str, repository: str | None, keep: bool
             here = {"workingDirectory": str(sandbox.repository), "machine": home_files.machine_id(sandbox.home)}
             chain = submit_all(client, CHAIN, {**here, "agent": "shell"})
             works = submit_all(client, WORKS, {**here, "agent": agent})
-            follow_all(display, client, "A chain: the deploy waits for the tests, and they wait for the build", chain)
-            ended = follow_all(
-                display, client, "Two pieces of work at the same time, and one that waits for both", works
-            )
+            follow_all(display, client, "A chain: deploy waits for test, and test waits for build", chain)
+            ended = follow_all(display, client, "Two tasks at the same time, and one that waits for both", works)
         else:
             works = submit_all(client, (TRY_OUT,), {"repository": repository, "agent": agent})
-            ended = follow_all(display, client, "One piece of work, in a worktree of its own", works)
+            ended = follow_all(display, client, "One task, in its own worktree", works)
         display.show_summary(sandbox, client, ended, keep=keep)
 
 
@@ -108,7 +108,7 @@ def _interrupt(*_: object) -> None:
 
 
 def make_repository(sandbox: DemoSandbox) -> None:
-    """A clone and, beside it, what it was cloned from: the place where branches are pushed to."""
+    """Create a repository and, beside it, the bare repository that branches are pushed to."""
     sandbox.repository.mkdir()
     for name, text in FILES.items():
         (sandbox.repository / name).write_text(text)
@@ -120,7 +120,7 @@ def make_repository(sandbox: DemoSandbox) -> None:
 
 
 def start_relay(sandbox: DemoSandbox, agent: str) -> Client:
-    """A relay with runners of which one, at least, has seen the agent's program run."""
+    """Start a relay, and wait until one of its runners can use the agent."""
     programs = {"claude": sandbox.settings.claude_command, "codex": sandbox.settings.codex_command}
     if agent in programs and shutil.which(programs[agent], path=sandbox.environ.get("PATH")) is None:
         raise _agent_unusable(agent)
@@ -131,7 +131,9 @@ def start_relay(sandbox: DemoSandbox, agent: str) -> Client:
         if time.monotonic() > deadline and runners:
             raise _agent_unusable(agent)
         if time.monotonic() > deadline:
-            raise DemoFailed(why="no runner got ready", advice=f"look into {sandbox.home.logs} (run it with --keep)")
+            raise DemoFailed(
+                why="no runner became ready", advice=f"see the logs in {sandbox.home.logs} (run it with --keep)"
+            )
         time.sleep(POLL)
     return client
 
@@ -141,7 +143,7 @@ def _has_agent(runners: list[RunnerData], agent: str) -> bool:
 
 
 def _agent_unusable(agent: str) -> DemoFailed:
-    return DemoFailed(why=f"{agent} cannot be used here", advice=f"install {agent} and log in, or leave --agent away")
+    return DemoFailed(why=f"{agent} cannot be used here", advice=f"install {agent} and log in, or leave out --agent")
 
 
 def stop_relay(sandbox: DemoSandbox) -> None:
@@ -156,7 +158,7 @@ def stop_relay(sandbox: DemoSandbox) -> None:
 
 
 def submit_all(client: Client, works: tuple[DemoWork, ...], defaults: Mapping[str, object]) -> list[DemoStep]:
-    """All of them at once: they name each other."""
+    """Submit all tasks in one request, because they refer to each other."""
     tasks = client.submit_together([work.request(defaults) for work in works])
     pairs = enumerate(zip(works, tasks, strict=True), 1)
     return [DemoStep(number=number, of=len(works), work=work, task=task) for number, (work, task) in pairs]
@@ -169,7 +171,7 @@ def follow_all(display: DemoDisplay, client: Client, title: str, parts: list[Dem
 
 
 def follow_work(display: DemoDisplay, client: Client, part: DemoStep) -> TaskData:
-    """Show a task while it runs, or what it has done meanwhile, and return it as it ended."""
+    """Show a task while it runs, or what it has already done, and return it when it has ended."""
     task = part.task
     display.show_task(part)
     for item in client.stream(task["taskId"]):

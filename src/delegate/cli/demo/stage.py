@@ -1,4 +1,4 @@
-"""The demo as its audience sees it, and the place it plays in."""
+"""The demo's display and its temporary directory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMMAND_TIMEOUT = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSandbox:
-    """Everything the demo makes is in here."""
+    """The directory that holds everything the demo creates."""
 
     root: Path
     environ: Mapping[str, str]
@@ -59,7 +59,7 @@ class DemoSandbox:
         return load({**self.environ, "DELEGATE_HOME": str(self.home.root)})
 
     def run(self, *command: str) -> str:
-        """The demo's own small commands; the work itself is done by runners."""
+        """Run one of the demo's own commands; the tasks themselves are run by runners."""
         done = subprocess.run(
             command,
             cwd=self.repository,
@@ -77,7 +77,7 @@ class DemoSandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoStep:
-    """One piece of the work, and the task it became."""
+    """One work item, and the task it became."""
 
     number: int
     of: int
@@ -90,12 +90,12 @@ class DemoDisplay:
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
-        self._look = context.style()
+        self._style = context.style()
         self._pending = ""
         self._sanitizer = OutputSanitizer()
 
     def show_intro(self, sandbox: DemoSandbox) -> None:
-        self._print("Delegate hands work to agents on your machine and keeps it safe until it is done.")
+        self._print("Delegate hands tasks to agents on your machine and keeps them safe until they are done.")
         self.show_heading("A small repository with a bug")
         self._print_fact("repository", str(sandbox.repository))
         self._print_fact("the bug", BUG)
@@ -112,11 +112,11 @@ class DemoDisplay:
         """Which waits for which, as `delegate status --tree` draws it."""
         if len(tasks) > 1:
             marks = ASCII if is_ascii(self._context.environ, sys.stdout) else LINES
-            for line in draw(tasks, self._look, marks):
+            for line in draw(tasks, self._style, marks):
                 self._print(f"  {line}")
 
     def show_task(self, part: DemoStep) -> None:
-        task, paint = part.task, self._look.paint
+        task, paint = part.task, self._style.paint
         count, title = paint(f"{part.number}/{part.of} ", "dim"), paint(part.work.title, "bold")
         self._print("", f"{count}{title}  {paint(task['taskId'], 'cyan')}")
         mark = "$" if task["agent"] == "shell" else ">"
@@ -140,7 +140,7 @@ class DemoDisplay:
         good = task["status"] == "completed"
         summary = ", ".join(filter(None, (f"{task['status']}{_format_run_time(task)}", format_usage(task["usage"]))))
         summary += "" if good else f": {escape(task['message'] or '')}"
-        self._print(f"    {self._look.paint('✓' if good else '✗', 'green' if good else 'red')} {summary}")
+        self._print(f"    {self._style.paint('✓' if good else '✗', 'green' if good else 'red')} {summary}")
 
     def show_summary(self, sandbox: DemoSandbox, client: Client, tasks: list[TaskData], *, keep: bool) -> None:
         if self._context.as_json:
@@ -152,20 +152,20 @@ class DemoDisplay:
             self.show_heading("Your checkout")
             branch, changes = sandbox.run("git", "branch", "--show-current"), sandbox.run("git", "status", "--short")
             self._print_fact("branch", branch.strip())
-            self._print_fact("changes", changes.strip() or "none: nobody but you touches it")
+            self._print_fact("changes", changes.strip() or "none: Delegate does not touch it")
         self.show_heading("Where everything is")
         self._print_fact("repository", str(sandbox.repository))
         self._print_fact("database", str(sandbox.home.database))
         self._print_fact("logs", str(sandbox.home.logs))
         if keep:
-            self._print_fact("look at it", f"DELEGATE_HOME={sandbox.home.root} delegate status")
+            self._print_fact("inspect", f"DELEGATE_HOME={sandbox.home.root} delegate status")
         else:
-            self._print_fact("", "all of it is removed now; `delegate demo --keep` leaves it")
-        next_command = self._look.paint('delegate run --pr "fix the failing test"', "bold")
+            self._print_fact("", "all of it is deleted now; `delegate demo --keep` keeps it")
+        next_command = self._style.paint('delegate run --pr "fix the failing test"', "bold")
         self._print("", f"Your turn: {next_command}")
 
     def _review(self, client: Client, task: TaskData) -> None:
-        """What a reviewer looks at: the words, the checks and the change."""
+        """Show what a reviewer reads: the summary, the checks and the change."""
         result = task["result"]
         if result is None or result["branch"] is None:
             self.show_heading(f"No pull request: {task['title']}")
@@ -178,17 +178,17 @@ class DemoDisplay:
         self._print_fact("change", format_change_size(result))
         for line in result["summary"].splitlines():
             self._print_fact("", escape(line))
-        show = paint_line if self._look.colour else escape_line
+        show = paint_line if self._style.colour else escape_line
         self._print(*map(show, lines_of(client.change(task["taskId"])["patch"].rstrip())))
 
     def show_heading(self, text: str) -> None:
-        self._print("", self._look.paint(text, "bold"))
+        self._print("", self._style.paint(text, "bold"))
 
     def _print_fact(self, label: str, text: str) -> None:
-        self._print(f"  {self._look.paint(f'{label:<10}', 'dim')}  {text}")
+        self._print(f"  {self._style.paint(f'{label:<10}', 'dim')}  {text}")
 
     def _print_progress(self, line: str) -> None:
-        self._print(f"{self._look.paint('    │ ', 'dim')}{line.rstrip()}")
+        self._print(f"{self._style.paint('    │ ', 'dim')}{line.rstrip()}")
 
     def _print(self, *lines: str) -> None:
         """Flushes, because a pipe would otherwise show the demo only at its end."""

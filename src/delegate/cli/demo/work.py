@@ -1,4 +1,4 @@
-"""The demo's throw-away repository, and the work that is delegated in it."""
+"""The demo's temporary repository, and the tasks that run in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
     ".delegate.toml": f'checks = ["{TEST_COMMAND}"]\n',
 }
 
-# What `git -c` would say, for every git that the demo or its agents run: nobody's own settings decide how it ends.
+# Applied, as with `git -c`, to every git of the demo and its agents, so that the user's settings do not matter.
 GIT_SETTINGS = {
     "user.name": "Delegate demo",
     "user.email": "demo@delegate.invalid",
@@ -51,12 +51,12 @@ class DemoWork:
     name: str
     title: str
     command: str  # for the shell agent
-    prompt: str = ""  # for an agent with a model; without one it is a command in any case
-    after: tuple[str, ...] = ()  # the names of those it waits for
+    prompt: str = ""  # for other agents; without it, the command runs in any case
+    after: tuple[str, ...] = ()  # the names of the work items it waits for
     ends: str = "completed"
 
     def request(self, defaults: Mapping[str, object]) -> dict[str, object]:
-        """What is asked of the relay; work for an agent ends in a pull request, a command runs in place."""
+        """The request for the relay; work with a prompt ends in a pull request, a command runs in place."""
         agent = defaults["agent"] if self.prompt else "shell"
         text = self.command if agent == "shell" else self.prompt
         named = {"name": self.name, "title": self.title, "dependsOn": list(self.after)}
@@ -74,25 +74,25 @@ WORKS = (
         title="Read the discount as a percentage",
         command="""\
 grep -n 'return' shop.py
-sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > mended.py && mv mended.py shop.py
+sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > fixed.py && mv fixed.py shop.py
 git commit --quiet --all --message 'Read the discount as a percentage'
 echo 'A discount of 50 took off fifty times the price; `total` divides it by 100 now.'""",
-        prompt="The unit test in test_shop.py fails. Find the bug in shop.py, mend it with the smallest change, and "
+        prompt="The unit test in test_shop.py fails. Find the bug in shop.py, fix it with the smallest change, and "
         "commit it with git. Do not change the test.",
     ),
     DemoWork(
         name="feature",
         title="Say what a basket costs in words",
         command="""\
-sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > mended.py && mv mended.py shop.py
+sed 's|(1 - discount_percent)|(1 - discount_percent / 100)|' shop.py > fixed.py && mv fixed.py shop.py
 { echo; echo; echo 'def receipt(prices):'
   echo '    return f"{len(prices)} items, {total(prices):.2f} in all"'; } >> shop.py
 { echo; echo '    def test_receipt(self):'
   echo '        self.assertEqual(receipt([1, 2]), "2 items, 3.00 in all")'; } >> test_shop.py
 sed 's|import total|import receipt, total|' test_shop.py > with_receipt.py && mv with_receipt.py test_shop.py
-echo 'Added `receipt` and a test of it; the discount had to be mended first.'""",
+echo 'Added `receipt` and a test of it; the discount had to be fixed first.'""",
         prompt="Add a function receipt(prices) to shop.py that returns text like '2 items, 3.00 in all', with a unit "
-        "test. If a test fails because of another bug in shop.py, mend that too.",
+        "test. If a test fails because of another bug in shop.py, fix that too.",
     ),
     DemoWork(
         name="list",

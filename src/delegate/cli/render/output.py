@@ -1,4 +1,4 @@
-"""What people read: the table of many tasks, lists of facts, the page of the relay."""
+"""Formats the task table, lists of facts and the relay page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delegate.cli.render.timeline import format_duration, parse_time
 if TYPE_CHECKING:
     from delegate.client.responses import QuestionData, RelayData, TaskData
 
-ABOVE = "(above)"  # in a tree, instead of the status of a task that was drawn before
+ABOVE = "(above)"  # in a tree, instead of the status of a task that is already drawn
 # Of tasks, of schedules and of their runs.
 STATUS_COLOURS = {
     "queued": "yellow",
@@ -44,18 +44,18 @@ LABEL = 8  # columns of the longest label about the relay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputStyle:
-    """Where the text goes: how wide, in colour or not, and when it is read."""
+    """How to format text: width, colour, and the current time."""
 
     width: int
     colour: bool
     now: datetime
-    wraps: bool = False  # on a terminal long text goes on under its own beginning; elsewhere a fact is one line
+    wraps: bool = False  # on a terminal, long text continues below its start; elsewhere a fact is one line
 
     def paint(self, text: str, colour: str) -> str:
         return terminal.paint(text, colour) if self.colour and colour and text else text
 
     def wrap_text(self, text: str, indent: int) -> list[str]:
-        """Text that starts in the column `indent`, as lines that end at the edge; words and paths stay whole."""
+        """Text that starts in column `indent`, wrapped at the edge; words and paths are not broken."""
         room = self.width - indent
         if not self.wraps or room < PROMPT_MIN or terminal.cells(text) <= room:
             return [text]
@@ -73,7 +73,7 @@ def json_line(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One of many in a table; the second cell is its status."""
+    """A row of a table; the second cell is its status."""
 
     cells: Sequence[str]
     text: str
@@ -81,7 +81,7 @@ class TableRow:
 
 
 def format_table(headings: Sequence[str], last: str, entries: Sequence[TableRow], style: OutputStyle) -> list[str]:
-    """A table with the words in its last column; on a terminal too narrow for that, a block for each."""
+    """A table with free text in its last column; on a narrow terminal, a block for each row."""
     rows = [entry.cells for entry in entries]
     widths = [max(map(terminal.cells, column)) for column in zip(headings, *rows, strict=True)]
     room = style.width - sum(widths) - len(GAP) * len(widths)
@@ -96,7 +96,7 @@ def format_table(headings: Sequence[str], last: str, entries: Sequence[TableRow]
 
 
 def _note(entry: TableRow, style: OutputStyle) -> list[str]:
-    """Under its row: what matters most stands often at the end, so that on a terminal all of it is shown."""
+    """The note under a row; a terminal shows all of it, because the end often matters most."""
     indent, room = "  ", style.width - 2
     lines = terminal.fold(fit(entry.note, NOTE_MAX), room) if style.wraps and room > 1 else [entry.note]
     return [style.paint(fit(f"{indent}{line}", style.width), "dim") for line in lines if line]
@@ -107,7 +107,7 @@ def _row(row: Iterable[str], widths: Iterable[int], last: str) -> str:
 
 
 def paint_status_at(line: str, start: int, status: str, style: OutputStyle) -> str:
-    """The line with each word of the status that stands there in its colour, also when the edge has cut it."""
+    """Paint each word of the status that begins at `start`, even if the line was cut inside it."""
     word, gap, further = status.partition(" ")
     end = start + len(word)
     colour = STATUS_COLOURS.get(word) or STATUS_COLOURS.get(word.strip("()"), "")
@@ -138,7 +138,7 @@ def task_name(task: TaskData) -> str:
 
 
 def task_note(task: TaskData) -> str:
-    """What a task asks, why it waits, or how it ended when it did not end well."""
+    """What a task asks, why it waits, or how it ended if it did not complete."""
     if asked := open_questions(task):
         return f"asks: {one_line(asked[-1]['text'])}"
     if task["why"]:
@@ -150,13 +150,13 @@ def task_note(task: TaskData) -> str:
 
 
 def open_questions(task: TaskData) -> list[QuestionData]:
-    """What nobody has answered; an ended task asks nothing any more."""
+    """The questions without an answer; an ended task has none."""
     is_over = task["status"] in {"completed", "failed", "cancelled"}
     return [question for question in task["questions"] if question["answer"] is None and not is_over]
 
 
 def fact_lines(facts: Mapping[str, str | Sequence[str] | None], style: OutputStyle) -> list[str]:
-    """Labels and what is known, one below the other; several lines of one fact stand under each other."""
+    """Labels and values, one below the other; the lines of one fact are aligned."""
     known = {label: [value] if isinstance(value, str) else value for label, value in facts.items() if value}
     width = max(map(len, known), default=0)
     lines = []

@@ -1,4 +1,4 @@
-"""Schedules as people read them: the table of many, the page of one, the steps of a pipeline."""
+"""Formats the schedule table, the page of one schedule and the steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 HEADINGS = ("SCHEDULE", "STATUS", "NEXT", "WHEN")
 WHEN_MAX = 16  # columns for a cron expression in the table
 PROMPT_SHOWN = 400
-STOPPED = {"expired", "failed"}  # not by the one who asks: the message says by what
+STOPPED = {"expired", "failed"}  # not by the user: the message says why
 RUN_HEADINGS = ("DUE", "OUTCOME", "TASK")
-# How the last run ended, where the status alone would let it seem to have ended well.
+# How the last run ended, where the status alone would suggest success.
 OUTCOME_LABELS = {
     "started": "task started",
     "failed": "task failed",
@@ -30,7 +30,7 @@ OUTCOME_LABELS = {
     "overlapped": "overlapped",
     "refused": "refused",
 }
-LATE_AFTER = 60.0  # seconds after its time from which a run was late
+LATE_AFTER = 60.0  # seconds after its due time from which a run counts as late
 INDENT = "  "
 
 
@@ -126,7 +126,7 @@ def _history(runs: Sequence[RunData], zone: str, style: OutputStyle) -> list[str
 
 
 def _run(run: RunData, zone: str) -> TableRow:
-    missed = f"{run['missed']} more passed over" if run["missed"] else ""
+    missed = f"{run['missed']} more skipped" if run["missed"] else ""
     reason = "" if run["reason"] in {None, run["outcome"]} else run["reason"]
     details = [] if run["outcome"] == "completed" else [reason, run["message"]]
     return TableRow(
@@ -137,7 +137,7 @@ def _run(run: RunData, zone: str) -> TableRow:
 
 
 def _run_details(run: RunData) -> list[str]:
-    """How the task of a run went: late, and how long."""
+    """How late the task of a run started, and how long it took."""
     late = (parse_time(run["at"]) - parse_time(run["occurrence"])).total_seconds()
     details = [f"{format_duration(late)} late"] if late >= LATE_AFTER else []
     if run["finishedAt"]:
@@ -148,7 +148,7 @@ def _run_details(run: RunData) -> list[str]:
 
 
 def pipeline_table(made: PipelineData, style: OutputStyle) -> list[str]:
-    """The steps in their order; each is a schedule of its own."""
+    """The steps in order; each is a schedule."""
     entries = [
         TableRow(
             cells=(one_line(step["scheduleId"]), _status(step), _starts(step)), text=one_line(step["prompt"]), note=""
@@ -170,7 +170,7 @@ def _delay(schedule: ScheduleData) -> str:
 
 
 def format_datetime(text: str, zone: str) -> str:
-    """Thu 2026-02-19 02:00 EST; the seconds only when there are some."""
+    """Thu 2026-02-19 02:00 EST; with seconds only if they are not zero."""
     moment = datetime.fromisoformat(text).astimezone(_zone_or_utc(zone))
     seconds = f":{moment:%S}" if moment.second else ""
     return f"{moment:%a %Y-%m-%d %H:%M}{seconds} {moment.tzname()}"

@@ -1,4 +1,4 @@
-"""The page of one task: what is known of it, where it comes from, and its timeline."""
+"""Formats the page of one task: its facts, its origin and its timeline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _event_lines(event: EventData, style: OutputStyle) -> list[str]:
 
 
 def _question(task_id: str, asked: Sequence[QuestionData], style: OutputStyle) -> list[str]:
-    """What an agent wants to know, in full, and the command that tells it."""
+    """The agent's questions in full, and the command that answers them."""
     lines = []
     for question in asked:
         texts = [line for text in question["text"].strip().splitlines() for line in style.wrap_text(one_line(text), 2)]
@@ -73,7 +73,7 @@ def _question(task_id: str, asked: Sequence[QuestionData], style: OutputStyle) -
 
 
 def _is_plain(text: str) -> bool:
-    """Whether it means the same between double quotes of a shell."""
+    """Whether a shell leaves the text unchanged in double quotes."""
     return text.isprintable() and not set(text) & set('"$`\\!')
 
 
@@ -103,7 +103,7 @@ def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] |
         "checkpoint": _checkpoint(detail["checkpoint"]),
         "answered": _answered_questions(task),
         "budget": f"${task['maxBudgetUsd']:g}" if task["maxBudgetUsd"] else None,
-        "turns at most": str(task["maxTurns"]) if task["maxTurns"] else None,
+        "max turns": str(task["maxTurns"]) if task["maxTurns"] else None,
     }
 
 
@@ -121,7 +121,7 @@ def _issue(task: TaskData) -> str:
 def _lineage(task: TaskData) -> dict[str, str | Sequence[str] | None]:
     """The tasks and the schedule it comes from."""
     others = [one for one in task["dependsOn"] if one != task["continueFrom"]]
-    in_spite = ", however they end" if task["onDependencyFailure"] == "run" else ""
+    in_spite = ", whether or not they complete" if task["onDependencyFailure"] == "run" else ""
     is_resumed = task["context"] is not None or (task["lineage"] != task["taskId"] and task["agent"] != "shell")
     return {
         "continues": task["continueFrom"],
@@ -139,7 +139,7 @@ def _chain(task: TaskData) -> str | None:
 
 
 def _result(result: ResultData | None) -> dict[str, str | Sequence[str] | None]:
-    """What came of a task, for people: where it is, how large it is, and whether it was checked."""
+    """The result of a task: where it is, how large it is, and whether its checks passed."""
     if result is None:
         return {}
     at = f" at {result['commit'][:COMMIT_SHOWN]}" if result["commit"] else ""
@@ -154,7 +154,7 @@ def _result(result: ResultData | None) -> dict[str, str | Sequence[str] | None]:
 
 
 def _checkpoint(left: CheckpointData | None) -> str:
-    """What the last attempt has left for the next one."""
+    """What the last attempt left for the next one."""
     if left is None:
         return ""
     commit = (left["commit"] or "")[:COMMIT_SHOWN]
@@ -186,7 +186,7 @@ def _reason(task: TaskData) -> str:
 
 
 def _format_run_time(attempts: Sequence[AttemptData], now: datetime) -> str:
-    """For how long something was at work: what lay between two attempts, as a week's wait for an answer, is none."""
+    """The total time of all attempts, without the time between them."""
     if not attempts:
         return ""
     ends = (parse_time(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)

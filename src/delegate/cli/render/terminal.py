@@ -1,4 +1,4 @@
-"""What a terminal can show: its width, its colours, and foreign text on one line."""
+"""Terminal width and colours, and untrusted text made safe to show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 from delegate.errors import escape
 
-DEFAULT_WIDTH = 120  # columns when the output is no terminal and COLUMNS is not set
+DEFAULT_WIDTH = 120  # columns when the output is not a terminal and COLUMNS is not set
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "bold": "1", "dim": "2"}
 
 
@@ -32,7 +32,7 @@ def width(environ: Mapping[str, str]) -> int:
 
 def is_ascii(environ: Mapping[str, str], stream: TextIO | None) -> bool:
     """Whether only ASCII can be drawn: the user's locale says so, or the stream cannot write more."""
-    # Python itself sets LC_CTYPE to C.UTF-8 where the locale is C, so this value tells nothing about the terminal.
+    # Python itself sets LC_CTYPE to C.UTF-8 where the locale is C, so this value says nothing about the terminal.
     kind = environ.get("LC_CTYPE", "").replace("C.UTF-8", "")
     locale = environ.get("LC_ALL") or kind or environ.get("LANG", "")
     encoding = (stream.encoding or "") if stream is not None else ""
@@ -44,22 +44,22 @@ def paint(text: str, *colours: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Foreign text in a table: white space folded, everything else that is not printable escaped."""
+    """Untrusted text on one line: white space collapsed, other unprintable characters escaped."""
     return escape(" ".join(text.split()))
 
 
 def escape_json(line: str) -> str:
-    """The same JSON, without characters that a terminal or its reader would take for something else."""
+    """The same JSON, with unprintable characters escaped."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def cells(text: str) -> int:
-    """How many columns the text takes."""
+    """The number of columns the text takes."""
     if text.isascii():
         return len(text)
-    import unicodedata  # noqa: PLC0415  most tables need none of its tables
+    import unicodedata  # noqa: PLC0415  slow to load, and most text is ASCII
 
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 

@@ -1,4 +1,4 @@
-"""Events in words: the timeline of a task, and what an agent is doing while it works."""
+"""Formats events as text: a task's timeline, and the progress of an agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET_KINDS = {
     "usage",
     "session",
     "prompt",
-}  # what a follower need not be told
+}  # not shown to followers
 COMMIT_SHOWN = 10
 SHORT_MODEL = re.compile(r"^claude-([a-z]+-\d)")
 TODO_MARKS = {"completed": "x", "in_progress": ">"}
@@ -29,7 +29,7 @@ Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here
 
 
 def parse_time(text: str) -> datetime:
-    """A time of the relay on the clock of the reader."""
+    """A timestamp of the relay in local time."""
     return datetime.fromisoformat(text).astimezone()
 
 
@@ -55,7 +55,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_usage(usage: UsageData) -> str:
-    """What the agent used, in words; empty when it told nothing."""
+    """What the agent used, as text; empty when it reported nothing."""
     parts = []
     if usage["inputTokens"] or usage["outputTokens"]:
         cached = usage["cacheReadTokens"] + usage["cacheWriteTokens"]
@@ -68,7 +68,7 @@ def format_usage(usage: UsageData) -> str:
 
 
 def format_event(event: EventData) -> str:
-    """One event as a line; empty for what no reader needs."""
+    """One event as a line; empty for an event that is not shown."""
     formatter = FORMATTERS.get(event["kind"])
     return "" if formatter is None else formatter(event["data"])
 
@@ -115,7 +115,7 @@ def _format_setup(data: Data) -> str:
     if isinstance(carried, list):
         return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
     code = data.get("exitCode")
-    failure = "stopped: it took too long" if code is None else f"failed, exit code {code}"
+    failure = "stopped: timed out" if code is None else f"failed, exit code {code}"
     ending = f"{_text(data, 'seconds')} s" if code == 0 else failure
     return f"setup  {_text(data, 'command')} · {ending}"
 
@@ -134,7 +134,7 @@ def _format_push(data: Data) -> str:
 
 
 def _format_pull_request(data: Data) -> str:
-    words = [word for word, key in (("draft", "draft"), ("was there already", "adopted")) if data.get(key) is True]
+    words = [word for word, key in (("draft", "draft"), ("already existed", "adopted")) if data.get(key) is True]
     return f"pull request {_text(data, 'url')}" + (f" ({', '.join(words)})" if words else "")
 
 
@@ -144,7 +144,7 @@ def _format_prompt(data: Data) -> str:
 
 
 def format_choices(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in Data
-    """What was decided, and by whom: agent codex (label), base main (.delegate.toml)."""
+    """The chosen preferences and their sources: agent codex (label), base main (.delegate.toml)."""
     choice_texts = [(_text(one, "field"), _text(one, "value"), _text(one, "source")) for one in choices]
     shown = [
         (field, format_model_name(value) if field == "model" else value, source)
@@ -201,7 +201,7 @@ def _entries(data: Data, key: str) -> list[Data]:
 
 
 def _short(data: Data, key: str) -> str:
-    """A commit as people read it."""
+    """An abbreviated commit id."""
     return _text(data, key)[:COMMIT_SHOWN]
 
 
@@ -212,14 +212,14 @@ def _text(data: Data, key: str) -> str:
 
 FORMATTERS: dict[str, Callable[[Data], str] | None] = {
     "submitted": lambda _: "submitted",
-    "ready": lambda _: "all that it waited for has ended",
+    "ready": lambda _: "all dependencies have ended",
     "claimed": _format_claimed,
     "started": _format_started,
     "session": _format_session,
     "message": lambda data: _text(data, "text"),
     "tool": _format_tool,
     "todo": _format_todo,
-    "usage": None,  # the sum stands at the top of the page
+    "usage": None,  # the total is at the top of the page
     "question": _format_question,
     "answer": _label_formatter("answered", "text"),
     "warning": _label_formatter("warning", "text"),
@@ -231,11 +231,11 @@ FORMATTERS: dict[str, Callable[[Data], str] | None] = {
     "commit": _format_commit,
     "push": _format_push,
     "pull_request": _format_pull_request,
-    "output": None,  # has its own command
-    "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped on the runner",
+    "output": None,  # shown by `delegate logs`
+    "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped by the runner",
     "released": _format_released,
     "parked": _format_parked,
-    "lost": _label_formatter("lost with its runner", "runnerId"),
+    "lost": _label_formatter("runner lost", "runnerId"),
     "cancel_requested": _label_formatter("cancel requested", "reason"),
     "finished": _format_finished,
 }

@@ -1,4 +1,4 @@
-"""Which task waits for which, drawn: every task under the one it depends on. Pure."""
+"""Draws which task waits for which: every task below the one it depends on. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.cli.render.terminal import cells, fit, one_line, pad
 if TYPE_CHECKING:
     from delegate.client.responses import TaskData
 
-PREFIX_MIN = 6  # columns for the lines in front of a task; with fewer a task takes two lines
+PREFIX_MIN = 6  # columns for the lines before a task; with fewer, a task takes two lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Node:
         return _bars(self.lasts[:-1], marks) + (marks.corner if self.lasts[-1] else marks.tee)
 
     def below(self, marks: Marks) -> str:
-        """What stands in front of a second line of the same task."""
+        """The prefix of a second line of the same task."""
         return _bars((*self.lasts, not self.has_children), marks)
 
 
@@ -60,7 +60,7 @@ def _bars(lasts: Sequence[bool], marks: Marks) -> str:
 
 
 def draw(tasks: Sequence[TaskData], style: OutputStyle, marks: Marks) -> list[str]:
-    """All graphs among the tasks, the one with the newest task first; a task with several dependencies stands once."""
+    """All graphs among the tasks, newest first; the dependents of a task are drawn only once."""
     graphs = [list(_nodes(graph)) for graph in connected_components(tasks)]
     nodes = [node for graph in graphs for node in graph]
     ids = max(cells(_id(node)) for node in nodes)
@@ -107,7 +107,7 @@ def _two_lines(node: Node, style: OutputStyle, marks: Marks, most: int) -> list[
 
 
 def _cut_left(prefix: str, most: int, marks: Marks) -> str:
-    """Of a deep graph only the lines nearest to the task are drawn."""
+    """In a deep graph, keep only the lines nearest to the task."""
     return prefix if len(prefix) <= most else (marks.cut + prefix[len(prefix) - most + 1 :])[:most]
 
 
@@ -140,7 +140,7 @@ def connected_components(tasks: Sequence[TaskData]) -> list[list[TaskData]]:
 
 
 def _nodes(graph: Sequence[TaskData]) -> Iterator[Node]:
-    """Every task under each of those it depends on, the oldest first; whatever follows one stands where it is first."""
+    """Every task below each of its dependencies, oldest first; its dependents only at its first occurrence."""
     oldest_first = sorted(graph, key=lambda task: task["createdAt"])
     known = {task["taskId"]: task for task in oldest_first}
     children: dict[str, list[str]] = {task_id: [] for task_id in known}

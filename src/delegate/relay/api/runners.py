@@ -1,7 +1,8 @@
-"""The door for runners: register, claim, renew, record, effect, finish, release. docs/protocol.md describes it."""
+"""The endpoints for runners: register, claim, renew, record, effect, finish, release. See docs/protocol.md."""
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import anyio
@@ -13,8 +14,6 @@ from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.ending import Transition
 from delegate.queue.lease_guard import LeaseRef
-from delegate.queue.runners import leave as leave_runner
-from delegate.queue.runners import register as register_runner
 from delegate.relay.auth import new_runner_token, require_owner, require_runner
 from delegate.relay.notify import AGENTS_KEY, holder_key, notify
 from delegate.relay.problems import PROBLEMS
@@ -24,6 +23,8 @@ from delegate.relay.views import STATUS_OF_STATE, assignment, control, effect_vi
 from delegate.report import record as reports
 from delegate.report.effects import EffectReport, read_chain_effects, record_effect
 from delegate.report.record import AttemptSignals
+from delegate.store.database import Database
+from delegate.store.runners import delete_runner, put_runner
 from delegate.tokens import hash_token
 from delegate.wire.runners import (
     AttemptsResponse,
@@ -43,6 +44,8 @@ from delegate.wire.runners import (
     Timings,
 )
 
+log = logging.getLogger(__name__)
+
 router = APIRouter(prefix="/api/runners", responses=PROBLEMS)
 CurrentRunner = Annotated[Runner, Depends(require_runner)]
 AttemptInPath = Annotated[AttemptId, Depends(attempt_in_path)]
@@ -54,7 +57,7 @@ RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest))]
 FinishBody = Annotated[FinishRequest, Depends(JsonBody(FinishRequest))]
 EffectBody = Annotated[EffectRequest, Depends(JsonBody(EffectRequest))]
 ReleaseBody = Annotated[ReleaseRequest, Depends(JsonBody(ReleaseRequest))]
-# A parked claim looks again this often: leases run out and parked tasks come due without anybody ringing.
+# A waiting claim checks again this often: leases expire and parked tasks become due without a notification.
 CLAIM_POLL_SECONDS = 5.0
 
 
@@ -73,7 +76,7 @@ async def register(request: Request, body: RegisterBody) -> Response:
         seen_at=now,
     )
     token = new_runner_token()
-    await register_runner(relay.database, known, token_hash=hash_token(token))
+    await _register(relay.database, known, token_hash=hash_token(token))
     settings = relay.settings
     timings = Timings(
         heartbeat=settings.heartbeat.total_seconds(),
@@ -85,7 +88,7 @@ async def register(request: Request, body: RegisterBody) -> Response:
 
 @router.post("/leave", response_model=LeaveResponse)
 async def leave(request: Request, current: CurrentRunner, _body: LeaveBody) -> Response:
-    await leave_runner(relay_of(request).database, current)
+    await _leave(relay_of(request).database, current)
     return respond(LeaveResponse(runner_id=current.id))
 
 
@@ -121,7 +124,7 @@ async def _claim_or_wait(
                 notify(relay.hub, transition)
             held = claimed.held
             if held is not None and woken_for not in (None, held.task.lane):
-                relay.hub.wake(woken_for)  # what it was woken for still waits
+                relay.hub.wake(woken_for)  # the task it was woken for is still waiting
             remaining = deadline - anyio.current_time()
             if held is not None:
                 relay.hub.notify(held.task.id)
@@ -140,7 +143,7 @@ async def attempts(request: Request, current: CurrentRunner) -> Response:
 
 @router.post("/attempts/{attempt_id}/renew", response_model=Control)
 async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RenewBody) -> Response:
-    """Renews at once; the answer comes when there is news for the agent, or when `wait` is over."""
+    """Renews the lease at once; responds when there is a signal for the attempt, or after `wait` seconds."""
     relay = relay_of(request)
     lease = _lease_ref(current, attempt_id, body.fence)
     deadline = anyio.current_time() + body.wait
@@ -150,7 +153,7 @@ async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRun
             remaining = deadline - anyio.current_time()
             if remaining <= 0:
                 break
-            # Looked up before the first wait, too: news may have come between the renewal and the bell.
+            # Read before the first wait, too: a signal may have arrived between the renewal and the subscription.
             signals = await reports.signals(relay.database, lease, body.messages_seen)
             if not signals.is_urgent:
                 await subscription.wait(remaining)
@@ -192,7 +195,7 @@ async def release(request: Request, attempt_id: AttemptInPath, current: CurrentR
 
 @router.post("/attempts/{attempt_id}/effect", response_model=Control)
 async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: EffectBody) -> Response:
-    """Announces an effect, or tells what came of it; the lease is renewed, too."""
+    """Announces an effect or reports its outcome; also renews the lease."""
     relay = relay_of(request)
     effect_report = EffectReport(
         kind=body.kind,
@@ -209,7 +212,7 @@ async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 
 @router.get("/tasks/{task_id}/effects", response_model=EffectsResponse)
 async def effects(request: Request, task_id: TaskInPath, current: CurrentRunner) -> Response:
-    """For a runner that had an attempt of the task and must know what became of an effect it had begun."""
+    """Lists the effects of a task for a runner that held an attempt of it and must settle an effect it began."""
     found = await read_chain_effects(relay_of(request).database, task_id, current)
     return respond(
         EffectsResponse(status=STATUS_OF_STATE[found.state], effects=[effect_view(one) for one in found.effects])
@@ -223,3 +226,17 @@ def _notify_and_respond(relay: Relay, transition: Transition, next_seq: int) -> 
 
 def _lease_ref(current: Runner, attempt_id: AttemptId, fence: int) -> LeaseRef:
     return LeaseRef(runner_id=current.id, attempt_id=attempt_id, fence=fence)
+
+
+async def _register(database: Database, runner: Runner, *, token_hash: str) -> None:
+    """Register a runner, or register it again, which revokes its previous token."""
+    await database.write("register", lambda connection: put_runner(connection, runner, token_hash=token_hash))
+    log.info(
+        "runner registered", extra={"runner_id": runner.id, "runner": runner.name, "agents": ",".join(runner.agents)}
+    )
+
+
+async def _leave(database: Database, runner: Runner) -> None:
+    """Remove a stopped runner, so that the status of waiting tasks does not count on it."""
+    await database.write("leave", lambda connection: delete_runner(connection, runner.id))
+    log.info("runner left", extra={"runner_id": runner.id, "runner": runner.name})

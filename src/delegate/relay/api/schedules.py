@@ -1,4 +1,4 @@
-"""The door for what runs later: schedules and pipelines."""
+"""The endpoints for schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from delegate.wire.schedules import (
     ScheduleView,
 )
 
-SEEN = "The request key was seen before"
+SEEN = "The request key was used before"
 SCHEDULE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": ScheduleDetail, "description": SEEN}}
 PIPELINE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": PipelineView, "description": SEEN}}
 router = APIRouter(prefix="/api", dependencies=[Depends(require_owner)], responses=PROBLEMS)
@@ -48,7 +48,7 @@ async def create_schedule(request: Request, body: ScheduleBody) -> Response:
 
 @router.post("/pipelines", status_code=201, response_model=PipelineView, responses=PIPELINE_SEEN)
 async def create_pipeline(request: Request, body: PipelineBody) -> Response:
-    """Steps that run one after the other, each going on from the one before; a failed one stops the rest."""
+    """Creates steps that run in order, each continuing the previous one; a failed step stops the rest."""
     created = await scheduling.create_pipeline(relay_of(request), body)
     view = PipelineView(pipeline_id=created.steps[0].id, steps=[schedule_view(step) for step in created.steps])
     return respond(view, 201 if created.is_new else 200)

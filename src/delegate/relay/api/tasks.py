@@ -1,4 +1,4 @@
-"""The door for people and their programs: submit, look, cancel, retry, follow."""
+"""The endpoints for tasks: submit, show, cancel, retry, resume, answer, follow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from delegate.wire.tasks import (
     TaskView,
 )
 
-SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was seen before"}}
+SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was used before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 router = APIRouter(prefix="/api", dependencies=[Depends(require_owner)], responses=PROBLEMS)
@@ -70,14 +70,14 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
 
 
 async def submit_task_quickly(request: Request) -> Response:
-    """The door above without FastAPI before it, which takes a fifth of the time of a submit; these come in crowds."""
+    """The endpoint above without FastAPI, which takes a fifth of the time of a submit; submits come in bursts."""
     await require_owner(request)
     return await submit_task(request, await submit_body(request))
 
 
 @router.post("/tasks/batch", status_code=201, response_model=BatchResponse)
 async def submit_tasks(request: Request, body: BatchBody) -> Response:
-    """All of them or none, in one commit."""
+    """Submits all tasks or none, in one commit."""
     relay = relay_of(request)
     entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
     submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
@@ -103,7 +103,7 @@ async def show_task(request: Request, task_id: TaskInPath) -> Response:
 
 @router.get("/tasks/{task_id}/graph", response_model=GraphView)
 async def show_graph(request: Request, task_id: TaskInPath) -> Response:
-    """What it waits for and what waits for it, near and far."""
+    """Shows the tasks it depends on and the tasks that depend on it, direct and indirect."""
     relay = relay_of(request)
     graph = await graph_of(relay.database, task_id, relay.rules, relay.now())
     return respond(GraphView(tasks=[task_view(task, graph.snapshot) for task in graph.tasks], is_cut=graph.is_cut))
@@ -125,7 +125,7 @@ async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> 
 
 @router.post("/tasks/{task_id}/resume", status_code=201, response_model=TaskView, responses=SEEN)
 async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -> Response:
-    """A new task that goes on where this one stopped, in the same workspace and the same session of the agent."""
+    """Creates a task that continues where this one stopped, in the same workspace and agent session."""
     relay = relay_of(request)
     resumed = await retry.resume(relay.database, task_id, body.context, request_key=body.request_key, now=relay.now())
     return _respond_submitted(relay, resumed)
@@ -150,14 +150,14 @@ async def show_output(
 async def show_raw_output(
     request: Request, task_id: TaskInPath, stream: Annotated[Literal["stdout", "stderr", "all"], Query()] = "all"
 ) -> Response:
-    """The exact bytes of the last attempt; where the limit cut some out, a line says how many."""
+    """Returns the exact bytes of the last attempt; where output was cut, a line says how many bytes are missing."""
     chunks = await feeds.raw_output(relay_of(request).database, task_id, stream)
     return StreamingResponse(chunks, media_type="application/octet-stream")
 
 
 @router.get("/tasks/{task_id}/diff", response_model=ChangeView)
 async def show_change(request: Request, task_id: TaskInPath) -> Response:
-    """The change against the base, as the last attempt that made one has left it."""
+    """Returns the change against the base, from the last attempt that made one."""
     return respond(change_view(await follow.change_of(relay_of(request).database, task_id)))
 
 
@@ -177,7 +177,7 @@ async def follow_task(
     cursor = feeds.parse_cursor(request.headers.get("last-event-id"))
     if cursor is None and start == "now":
         cursor = await follow.end_of_task_feed(relay.database, task_id)
-    await follow.attempts_of(relay.database, task_id)  # a task that does not exist is told now, not in the stream
+    await follow.attempts_of(relay.database, task_id)  # an unknown task fails here, not in the stream
     return _events(feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
 
 
@@ -212,7 +212,7 @@ async def show_relay(request: Request) -> Response:
             runners=[runner_view(runner, snapshot, working.get(runner.id)) for runner in state.runners],
         )
     )
-    # The one answer that tells the time: `delegate doctor` compares clocks, all others are the faster without.
+    # Only this response has a Date, for `delegate doctor` to compare clocks; the others are faster without it.
     shown.headers["Date"] = format_datetime(now, usegmt=True)
     return shown
 
@@ -236,7 +236,7 @@ AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]
 
 @router.post("/tasks/{task_id}/answer", response_model=TaskView)
 async def answer_task(request: Request, task_id: TaskInPath, body: AnswerBody) -> Response:
-    """Answers all that the task's agent has asked; its session goes on with the answer."""
+    """Answers all open questions of the task's agent; its session continues with the answer."""
     relay = relay_of(request)
     now = relay.now()
     task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=now)

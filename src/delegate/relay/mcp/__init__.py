@@ -1,1 +1,1 @@
-"""The door for other agents: tools over MCP, at /mcp."""
+"""The MCP endpoint at /mcp: tools for other agents."""

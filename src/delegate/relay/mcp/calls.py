@@ -1,4 +1,4 @@
-"""One call of a tool: who makes it, from where, and with what."""
+"""One tool call: its caller, the caller's location, and its arguments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from delegate.relay.requests import Relay
 from delegate.wire.basics import Name, Wire
 from delegate.wire.tasks import Agent, Directory
 
-# Headers: where the client is, and the agent that its settings name.
+# Headers: the client's directory and machine, and the default agent from its settings.
 DIRECTORY, MACHINE, DEFAULT_AGENT = "delegate-directory", "delegate-machine", "delegate-default-agent"
-REQUEST_KEY = "delegate/requestKey"  # in _meta: the same call sent again has the same one
+REQUEST_KEY = "delegate/requestKey"  # in _meta: a call that is sent again carries the same key
 CONNECT_ADVICE = "connect through `delegate mcp start`, or send the headers delegate-directory and delegate-machine"
 P = TypeVar("P", bound=Wire)
 TaskLocation = dict[str, str]
@@ -32,10 +32,10 @@ names = TypeAdapter[str](Name)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     relay: Relay
-    attempt_id: AttemptId | None  # whose agent calls; None: the relay's owner
+    attempt_id: AttemptId | None  # the attempt of the calling agent; None: the relay's owner
     headers: Mapping[str, str]
     request_key: str | None = None
-    progress: Callable[[int, str], Awaitable[None]] | None = None  # when the client wants to hear of it
+    progress: Callable[[int, str], Awaitable[None]] | None = None  # set if the client asked for progress
 
     @property
     def machine(self) -> str | None:
@@ -46,27 +46,27 @@ class ToolCall:
         return header(self.headers, DEFAULT_AGENT, agents)
 
     def locate(self, directory: str | None, repository: str | None) -> TaskLocation:
-        """Where a task works that names these: in a directory of the client's machine, or wherever git can fetch."""
+        """Resolve where a task runs: in a directory on the client's machine, or in a repository that git can fetch."""
         if repository is not None:
             return self._locate_repository(directory, repository)
         machine = self.machine
         if directory is None:
             directory = header(self.headers, DIRECTORY, directories)
             if directory is None or machine is None:
-                unknown = f"has not said where it is: {CONNECT_ADVICE}"
-                gone = "is in no directory, or in one that does not exist any more: name an absolute path"
-                why = f"is missing, and the client {unknown if machine is None else gone}, or name a repository"
+                unknown = f"has not sent its location: {CONNECT_ADVICE}"
+                gone = "has no current directory, or it no longer exists: give an absolute path"
+                why = f"is missing, and the client {unknown if machine is None else gone}, or give a repository"
                 raise InvalidField(field="workingDirectory", why=why)
         elif machine is None:
             raise InvalidField(
-                field="workingDirectory", why=f"is on a machine that the client has not named: {CONNECT_ADVICE}"
+                field="workingDirectory", why=f"needs a machine, and the client has not sent one: {CONNECT_ADVICE}"
             )
         return {"working_directory": directory, "machine": machine}
 
     def _locate_repository(self, directory: str | None, repository: str) -> TaskLocation:
         where = {"repository": repository}
         if directory is not None:
-            where["working_directory"] = directory  # intake knows what is wrong with that
+            where["working_directory"] = directory  # intake rejects the combination
         if (machine := self.machine) is not None and repository.startswith("/"):
             where["machine"] = machine
         return where
@@ -74,14 +74,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answers: for programs, and in a few words for everybody else."""
+    """A tool's result: structured for programs, and as short text."""
 
     answer: Wire
     text: str
 
 
 def header(headers: Mapping[str, str], name: str, kind: TypeAdapter[str]) -> str | None:
-    """Text that need not be ASCII, percent-encoded."""
+    """Decode and validate a percent-encoded header."""
     given = headers.get(name)
     if given is None:
         return None
@@ -104,14 +104,14 @@ def request_key(meta: Mapping[str, Any] | None) -> str | None:
 
 
 def parse_arguments(model: type[P], arguments: Mapping[str, Any]) -> P:
-    """As strictly as the other door takes a body: what JSON says about types counts, and no other name is known."""
+    """Validate as strictly as an HTTP body: JSON types are not coerced, and unknown names are rejected."""
     try:
         return model.model_validate_json(to_json(arguments), strict=True, by_alias=True, by_name=False)
     except (PydanticSerializationError, UnicodeEncodeError):
-        raise InvalidField(field="arguments", why="hold half of a character (a lone surrogate)") from None
+        raise InvalidField(field="arguments", why="contain a lone surrogate, which is not valid Unicode") from None
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
-        # A name that is spelt wrong explains the one that is missing.
+        # A misspelled name explains the missing one, so report it first.
         raise argument_fault(model, min(found, key=lambda one: one["type"] != "extra_forbidden")) from None
 
 
@@ -123,6 +123,6 @@ def argument_fault(model: type[Wire], found: ErrorDetails) -> DelegateError:
     whose = model.__name__ if holder is model else f"a {holder.__name__.lower()}"
     known = [field.alias or name for name, field in holder.model_fields.items()]
     near = get_close_matches(str(where[-1]), known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+    advice = f"did you mean {near[0]}?" if near else f"valid names: {', '.join(known)}"
     field = ".".join(str(part) for part in where)
-    return InvalidField(field=field, why=f"is no parameter of {whose}; {advice}")
+    return InvalidField(field=field, why=f"is not a parameter of {whose}; {advice}")

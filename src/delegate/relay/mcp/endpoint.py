@@ -1,4 +1,4 @@
-"""Who may come in at /mcp. The SDK behind it takes a second to load: that is done when somebody comes."""
+"""Authenticates requests to /mcp. Loads the MCP SDK with the first one, because that takes a second."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from delegate.tokens import AGENT_PREFIX
 if TYPE_CHECKING:
     from delegate.relay.mcp.servers import Servers
 
-WAIT_SECONDS = 3600.0  # seconds; any number will do
-CALLS_STOP_TIMEOUT = 2.0  # seconds for calls under way when the relay stops; less than it has for itself
+WAIT_SECONDS = 3600.0  # seconds; the value does not matter
+CALLS_STOP_TIMEOUT = 2.0  # seconds for open calls when the relay stops; less than STOP_TIMEOUT of the relay
 
 
 class McpEndpoint:
-    """An ASGI application with two servers behind it: for who delegates, and for who was delegated to."""
+    """An ASGI application in front of two MCP servers: one for the relay's owner, one for the agents of attempts."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -40,12 +40,12 @@ class McpEndpoint:
         self._call_ended = anyio.Event()
 
     def open(self, group: TaskGroup) -> None:
-        """The servers, once they are needed, live in this group."""
+        """Run the servers in this task group once they are needed."""
         self._group = group
         group.start_soon(self._load_for_agents)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":  # the stream that a client holds open, or the end of its session
+        if scope["method"] != "POST":  # a client's event stream, or the end of its session
             await self._forward(scope, receive, send)
             return
         with self._count_call():
@@ -59,7 +59,7 @@ class McpEndpoint:
         await manager.handle_request(scope, receive, shorten_errors(send))
 
     async def _load_for_agents(self) -> None:
-        """With the first agent at work: when it wants to ask it must not have to wait, some would go on without."""
+        """Load when the first agent starts: some agents continue without asking if ask_user is slow to respond."""
         with self._relay.hub.subscribe(AGENTS_KEY) as subscription:
             while not await subscription.wait(WAIT_SECONDS):
                 pass
@@ -76,8 +76,8 @@ class McpEndpoint:
             return self._servers
 
     async def _serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Until the relay stops: then calls under way are answered, and the streams of all clients end."""
-        from delegate.relay.mcp.servers import make_servers  # noqa: PLC0415  # not before it is needed
+        """Serve until the relay stops; then let open calls finish and close the event streams."""
+        from delegate.relay.mcp.servers import make_servers  # noqa: PLC0415  # loaded on first use
 
         servers = make_servers(self._relay)
         async with servers.for_delegating.run(), servers.for_asking.run():
@@ -101,7 +101,7 @@ class McpEndpoint:
 
 
 async def authenticate_caller(request: Request, relay: Relay) -> Attempt | None:
-    """The attempt whose agent speaks; None when it is the relay's owner."""
+    """Return the attempt whose agent calls; None for the relay's owner."""
     token = bearer_token(request)
     if not token.startswith(AGENT_PREFIX):
         await require_owner(request)

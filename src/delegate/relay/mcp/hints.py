@@ -1,4 +1,4 @@
-"""What people are told to do in a shell, as an agent does it: with tools and their parameters."""
+"""Rewrites hints that name shell commands into hints that name MCP tools and their parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from delegate.wire.basics import Wire
 
-# The first that fits is taken: what says more stands before what says less.
+# Replaced in this order: a longer command comes before its prefix.
 TOOLS = {
     "`delegate status --tree`": "`TaskStatus` of each task in `dependsOn`",
     "`delegate status": "`TaskStatus",
@@ -28,11 +28,7 @@ TOOLS = {
     "`--max-budget-usd`": "`maxBudgetUsd`",
 }
 NO_TOOL = re.compile(r"`(?:delegate (?!mcp )|--)[^`]+`")
-REWRITTEN_FIELDS = (
-    "why",
-    "advice",
-    "message",
-)  # fields that say what we have to say; all others are repeated as they are
+REWRITTEN_FIELDS = ("why", "advice", "message")  # our own texts; all other fields stay unchanged
 W = TypeVar("W", bound=Wire)
 
 
@@ -43,6 +39,6 @@ def rewrite_for_agents(text: str) -> str:
 
 
 def rewrite_view(view: W) -> W:
-    """As this door shows what the other one shows to people."""
+    """Rewrite the texts of a view that was written for the command line."""
     texts = {name: getattr(view, name) for name in REWRITTEN_FIELDS if name in type(view).model_fields}
     return view.model_copy(update={name: rewrite_for_agents(text) for name, text in texts.items() if text})

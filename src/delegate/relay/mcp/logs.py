@@ -1,4 +1,4 @@
-"""The output of a task, for an agent that looks at it now and then."""
+"""The TaskLogs tool: reads and follows the output of a task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from delegate.states import FINAL_TASK_STATES
 from delegate.wire import tools as wire
 
 FOLLOW_SECONDS = 50.0  # many clients give up on a call after a minute
-RESULT_BYTES_MAX = 1024 * 1024  # bytes of lines in one answer; GET /api/tasks/{task_id}/output/raw has everything
+RESULT_BYTES_MAX = 1024 * 1024  # bytes of lines in one result; GET /api/tasks/{task_id}/output/raw has everything
 
 
 async def task_logs(call: ToolCall, asked: wire.TaskLogs) -> ToolResult:
-    """The last lines at once. From `since` on the first ones, so that none is missed, and then as they come."""
+    """Return the last lines, or wait for lines after `since` and return the first of them, so that none is missed."""
     if asked.since is None:
         return await _read_last_lines(call, TaskId(asked.task_id), asked.tail)
     return await _follow_lines(call, TaskId(asked.task_id), LineReader.from_cursor(asked.since), asked.tail)
@@ -35,7 +35,7 @@ async def _read_last_lines(call: ToolCall, task_id: TaskId, limit: int) -> ToolR
 
 
 async def _follow_lines(call: ToolCall, task_id: TaskId, reader: LineReader, limit: int) -> ToolResult:
-    """Who says where it stopped waits for more; lines are told as they come to clients that want progress."""
+    """Wait for new lines; report each one as progress if the client asked for progress."""
     page = Page(limit)
     deadline = anyio.current_time() + FOLLOW_SECONDS
     with call.relay.hub.subscribe(task_id) as subscription:
@@ -68,7 +68,7 @@ def is_over(updates: TaskUpdates) -> bool:
 
 
 class Page:
-    """The first lines of all that pass, and not more of them than an answer should carry."""
+    """The first lines, up to the limits of one result."""
 
     def __init__(self, limit: int) -> None:
         self._max_lines = limit
@@ -80,7 +80,7 @@ class Page:
         return len(self.lines) >= self._max_lines or self._size >= RESULT_BYTES_MAX
 
     def collect(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """Takes in what there is room for, and tells it."""
+        """Yield each line that is added; stop when the page is full."""
         for line in lines:
             self._size += len(line.data)
             self.lines.append(line)

@@ -1,4 +1,4 @@
-"""What the SDK has against a message that is none: a page of pydantic's, where a line says it."""
+"""Shortens the SDK's validation error for a malformed JSON-RPC message."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from starlette.types import Message, Send
 
 VALIDATION_MARKER = "validation error"
 INVALID_MESSAGE = (
-    'this is no message of JSON-RPC 2.0: it needs "jsonrpc": "2.0", a "method" and, to be answered, '
-    'an "id" that is a text or a whole number'
+    'this is not a JSON-RPC 2.0 message: it needs "jsonrpc": "2.0", a "method" and, for a request, '
+    'an "id" that is a string or an integer'
 )
 
 
 def shorten_errors(send: Send) -> Send:
-    """Holds the head of a refusal until its body has come, because the length stands in the head."""
+    """Delay the head of an error response until its body is known, because the head contains the length."""
     held: Message | None = None
 
     async def send_shortened(message: Message) -> None:

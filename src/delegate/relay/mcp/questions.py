@@ -1,4 +1,4 @@
-"""Questions: asked by the agent of a task, answered by who delegated it."""
+"""The AnswerTask and ask_user tools: an agent asks, and the caller who delegated the task answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def answer_task(call: ToolCall, given: wire.AnswerTask) -> ToolResult:
     notify(relay.hub, Transition(task=task))
     status = STATUS_OF_STATE[task.state]
     return ToolResult(
-        answer=wire.AnswerTaskResult(task_id=task.id, status=status), text=f"{task.id} has its answer; it is {status}"
+        answer=wire.AnswerTaskResult(task_id=task.id, status=status), text=f"{task.id} was answered; it is {status}"
     )
 
 
 async def ask_user(call: ToolCall, asked: wire.AskUser) -> ToolResult:
     relay = call.relay
-    assert call.attempt_id is not None  # only agents of attempts have this tool
+    assert call.attempt_id is not None  # only the agents of attempts have this tool
     task = await questions.ask(relay.database, call.attempt_id, asked.question, asked.options, relay.now())
     relay.hub.notify_with_holder(task.id)
     answer = wire.AskUserResult(task_id=task.id, asked=len(questions.open_questions(task)), next=END_YOUR_TURN)
-    return ToolResult(answer=answer, text=f"your question was handed on: {END_YOUR_TURN}")
+    return ToolResult(answer=answer, text=f"your question was sent; {END_YOUR_TURN}")

@@ -1,4 +1,4 @@
-"""Schedules and pipelines, as other agents make, see and steer them."""
+"""The tools that create, show and change schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _step(call: ToolCall, number: int, step: wire.Step) -> PipelineStep:
 async def list_schedules(call: ToolCall, asked: wire.ListSchedules) -> ToolResult:
     page = await scheduling.page(call.relay, asked.status, asked.limit, asked.cursor)
     views = [rewrite_view(view) for view in page.schedules]
-    text = "\n".join(headline(view) for view in views) or "there are no such schedules"
+    text = "\n".join(headline(view) for view in views) or "no schedules found"
     answer = wire.ListSchedulesResult(schedules=[to_schedule_brief(view) for view in views], next=page.next)
     return ToolResult(answer=answer, text=text)
 

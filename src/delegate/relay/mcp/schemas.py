@@ -1,4 +1,4 @@
-"""What is advertised of a tool, made from what is enforced."""
+"""Builds the JSON schema of a tool from the model that validates its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Schema = dict[str, Any]  # Any: a JSON document
 
 
 class UntitledJsonSchema(GenerateJsonSchema):
-    """Without titles: they repeat the names, and an agent reads all of it."""
+    """Omits titles: they repeat the names, and cost the agent tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's signature; any kind of schema
         return False

@@ -1,4 +1,4 @@
-"""Our tools on the official SDK. Importing this module imports the SDK: see `door`."""
+"""Serves the tools with the MCP SDK. Importing this module imports the SDK, so `endpoint` defers it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from delegate.relay.requests import Relay
 from delegate.wire.basics import BODY_MAX
 
 log = logging.getLogger(__name__)
-Context = ServerRequestContext[Any, Any]  # Any: no state of the SDK's own, and requests of any kind
+Context = ServerRequestContext[Any, Any]  # Any: no lifespan state, and any kind of request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Servers:
 
 
 def make_servers(relay: Relay) -> Servers:
-    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of every session
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs every session
     return Servers(
         for_delegating=_manager(Toolbox(relay, FOR_OWNER), FOR_DELEGATING),
         for_asking=_manager(Toolbox(relay, FOR_AGENTS), FOR_ASKING),
@@ -61,15 +61,15 @@ def _manager(toolbox: Toolbox, instructions: str) -> StreamableHTTPSessionManage
         instructions=instructions,
         on_list_tools=toolbox.list,
         on_call_tool=toolbox.call,
-        get_tool_input_schema=lambda _tool: None,  # no parameter travels as a header; else it looks at every call
+        get_tool_input_schema=lambda _tool: None,  # no parameter is sent as a header: skip the SDK's check
     )
-    server.middleware[:] = [name_invalid_parameters]  # the SDK's own looks for a tracer at every message
-    # The relay's own guard has looked at Host, Origin and size; the SDK's limit is never met.
+    server.middleware[:] = [name_invalid_parameters]  # the SDK's default middleware looks for a tracer at every message
+    # The relay's Guard has already checked Host, Origin and size; the SDK's limit is never reached.
     return StreamableHTTPSessionManager(server, max_request_body_size=BODY_MAX + 1)
 
 
 async def name_invalid_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """The SDK says only that parameters are invalid; we say which."""
+    """Name the invalid parameter, which the SDK does not."""
     try:
         return await call_next(ctx)
     except ValidationError as error:
@@ -79,7 +79,7 @@ async def name_invalid_parameters(ctx: Context, call_next: CallNext) -> HandlerR
 
 
 class Toolbox:
-    """The tools that one kind of token opens."""
+    """The tools available to one kind of token."""
 
     def __init__(self, relay: Relay, tools: Mapping[str, Tool[Any]]) -> None:
         self._relay = relay
@@ -93,7 +93,7 @@ class Toolbox:
         tool = self._tools.get(params.name)
         if tool is None:
             raise MCPError(
-                INVALID_PARAMS, f"there is no tool {excerpt(params.name)}; there are {', '.join(self._tools)}"
+                INVALID_PARAMS, f"there is no tool {excerpt(params.name)}; the tools are {', '.join(self._tools)}"
             )
         try:
             result = await tool.run(self._call(context), parse_arguments(tool.parameters, params.arguments or {}))
@@ -124,7 +124,7 @@ class Toolbox:
 
 
 def _request(context: Context) -> Request:
-    assert isinstance(context.request, Request)  # the SDK leaves open what carries a message; here it is HTTP
+    assert isinstance(context.request, Request)  # the SDK does not fix the transport; here it is HTTP
     return context.request
 
 
@@ -139,6 +139,6 @@ def _to_mcp_tool(tool: Tool[Any]) -> McpTool:
 
 
 def refusal(error: DelegateError) -> CallToolResult:
-    """As text only: clients hold structured content against the tool's output schema, errors included."""
+    """Return text only: clients validate structured content against the output schema, even for errors."""
     text = "\n".join([error.message, *([f"hint: {error.hint}"] if error.hint else []), f"code: {error.code}"])
     return CallToolResult(content=[TextContent(text=rewrite_for_agents(text))], is_error=True)

@@ -1,4 +1,4 @@
-"""Tasks, as other agents start, see and steer them."""
+"""The tools that start, show and control tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delegate.wire import tools as wire
 from delegate.wire.tasks import SubmitRequest, TaskView
 
 PROMPT_SHOWN = 200  # characters of a prompt in a page
-STOPPING = "its runner has been told to stop it, and what waits for it is cancelled when it has"
+STOPPING = "its runner is stopping it, and the tasks that wait for it are cancelled once it has stopped"
 
 
 async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult:
@@ -39,7 +39,7 @@ async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult
 
 
 def task_parameters(call: ToolCall, wanted: wire.TaskParameters) -> dict[str, object]:
-    """What was said, by the names of its fields, where it is to be done, and by whom if nobody is named."""
+    """Return the given parameters by field name, with the location and the client's default agent."""
     said = wanted.model_dump(include=set(wire.TaskParameters.model_fields), exclude_unset=True)
     location = call.locate(wanted.working_directory, wanted.repository)
     return {**said, **location, "default_agent": call.default_agent}
@@ -62,7 +62,7 @@ async def task_status(call: ToolCall, asked: wire.TaskStatus) -> ToolResult:
 async def _page(call: ToolCall, asked: wire.TaskStatus) -> ToolResult:
     page = await pages.task_page(call.relay, asked.status, asked.limit, asked.cursor)
     views = [rewrite_view(view) for view in page.tasks]
-    text = "\n".join(headline_of(view) for view in views) or "there are no such tasks"
+    text = "\n".join(headline_of(view) for view in views) or "no tasks found"
     return ToolResult(
         answer=wire.TaskStatusResult(tasks=[to_task_brief(view) for view in views], next=page.next), text=text
     )
@@ -106,7 +106,7 @@ def _to_retry_result(call: ToolCall, submitted: intake.SubmittedTask) -> ToolRes
         parent_task_id=task.parent_task_id or "",
         retry_count=task.retry_count,
     )
-    relation = "starts the work anew of" if task.lineage == task.id else "goes on from"
+    relation = "repeats" if task.lineage == task.id else "continues"
     return ToolResult(answer=answer, text=f"{task.id} {relation} {task.retry_of}; it is {answer.status}")
 
 

@@ -1,4 +1,4 @@
-"""Every tool: its parameters, its answer, and who answers."""
+"""The table of tools: parameters, result and implementation of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tool(Generic[P]):
 
 
 def check_disk_space(relay: Relay) -> None:
-    """The other door refuses new work by its address; here there is one address for everything."""
+    """Refuse new work when disk space is low; over HTTP, DiskSpaceGuard does this by path, but MCP has one path."""
     why = disk_of(relay.settings).explain_shortage()
     if why is not None:
         raise DiskFull(why=why, retry_after=RETRY_AFTER)

@@ -1,4 +1,4 @@
-"""Every agent that speaks the Agent Client Protocol on stdin and stdout: `acp:<command>`."""
+"""Agents that speak the Agent Client Protocol on stdin and stdout: `acp:<command>`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delegate.runner.agents.claude import allow_root
 if TYPE_CHECKING:
     from delegate.runner.agents.acp_reading import AcpReading
 
-# Commands that are looked for on every machine; others are named by DELEGATE_ACP_AGENTS.
+# Commands that every runner searches for; DELEGATE_ACP_AGENTS adds others.
 KNOWN_COMMANDS = ("claude-agent-acp", "codex-acp", "opencode acp", "gemini --experimental-acp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acp:
-    command: str  # a program and its arguments, parted by spaces
+    command: str  # a program and its arguments, separated by spaces
     is_root: bool
 
     @property
@@ -50,7 +50,7 @@ class Acp:
 
         env = agent_environment(environ, turn.assignment)
         if self.is_root:
-            allow_root(env)  # an adapter that starts claude leaves every mode open, and would not start otherwise
+            allow_root(env)  # an adapter for claude allows every mode, and would not start otherwise
         initial_input = acp_words.initialize(acp_reading.FIRST_REQUEST_ID)
         return Invocation(argv=self.argv(environ), env=env, initial_input=initial_input, keep_input_open=True)
 

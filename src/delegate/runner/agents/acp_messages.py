@@ -1,6 +1,6 @@
-"""What is said to an agent through the Agent Client Protocol: JSON-RPC, one message a line.
+"""Builds the messages of the Agent Client Protocol: JSON-RPC, one message a line.
 
-Importing the protocol's schema takes a third of a second: import this only where such an agent is spoken to.
+Importing the protocol's schema takes a third of a second: import this module only where it is needed.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def new_session(number: int, cwd: str, ask_endpoint: AskEndpoint | None) -> byte
 
 
 def load_session(number: int, session: str, cwd: str, ask_endpoint: AskEndpoint | None) -> bytes:
-    """Continue a session; the agent first tells all of it again."""
+    """Continues a session; the agent first replays all of it."""
     request = LoadSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(ask_endpoint))
     return _request(number, "session_load", request)
 
 
 def resume_session(number: int, session: str, cwd: str, ask_endpoint: AskEndpoint | None) -> bytes:
-    """Continue a session without hearing it again; not every agent can."""
+    """Continues a session without a replay; not every agent supports this."""
     request = ResumeSessionRequest(session_id=session, cwd=cwd, mcp_servers=_servers(ask_endpoint))
     return _request(number, "session_resume", request)
 
@@ -82,13 +82,13 @@ def set_option(number: int, session: str, option: str, value: str) -> bytes:
 
 
 def prompt(number: int, session: str, text: str) -> bytes:
-    whole = text.encode("utf-8", "replace").decode("utf-8")  # half characters cannot be sent
+    whole = text.encode("utf-8", "replace").decode("utf-8")  # replaces lone surrogates, which cannot be sent
     request = PromptRequest(session_id=session, prompt=[TextContentBlock(type="text", text=whole)])
     return _request(number, "session_prompt", request)
 
 
 def permission(request_id: object, option: str | None) -> bytes:
-    """The answer to a request for permission: the option chosen, or None when there is none to choose."""
+    """The response to a permission request: the chosen option, or None when there is no suitable one."""
     outcome = AllowedOutcome(outcome="selected", option_id=option) if option else DeniedOutcome(outcome="cancelled")
     return _line({"id": request_id, "result": _dump(RequestPermissionResponse(outcome=outcome))})
 

@@ -1,4 +1,4 @@
-"""What a task wishes of an agent's session, among what the agent offers there. All of it pure."""
+"""Maps a task's preferences to the options that an agent's session offers. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ QUESTION_KINDS = READ_ONLY_KINDS | {
     "fetch",
     "other",
     "",
-}  # what a question to a person may be called; without a name it is `other`
-ALLOW_OPTION_KINDS = ("allow_once", "allow_always")  # `always` may be written down in the user's own settings
+}  # kinds that agents use for the ask tool; a missing kind means `other`
+ALLOW_OPTION_KINDS = ("allow_once", "allow_always")  # `always` may be saved in the user's settings
 REJECT_OPTION_KINDS = ("reject_once", "reject_always")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A setting of the session that has a few values."""
+    """A setting of the session with a list of values."""
 
     id: str
     category: str
@@ -32,7 +32,7 @@ class Option:
     values: tuple[str, ...]
 
     def value_for(self, wanted: str) -> str | None:
-        """The value that is meant: itself, or the same name from some provider (`anthropic/claude-sonnet-4-5`)."""
+        """The matching value: equal, or with a provider prefix (`anthropic/claude-sonnet-4-5`)."""
         if wanted in self.values:
             return wanted
         return next((value for value in self.values if value.endswith(f"/{wanted}")), None)
@@ -63,7 +63,7 @@ def offers_mode(answer: dict[str, object], mode: str) -> bool:
 
 
 def choose_permission_option(params: dict[str, object], allowed: frozenset[str] | None) -> tuple[str | None, bool]:
-    """The option to choose when the agent asks for permission, and whether it permits; `allowed` None: everything."""
+    """The option to choose in a permission request, and whether it permits; `allowed` None: everything."""
     is_allowed = allowed is None or as_text(as_object(params.get("toolCall")).get("kind")) in allowed
     offered = [as_object(entry) for entry in as_list(params.get("options"))]
     for kind in ALLOW_OPTION_KINDS if is_allowed else REJECT_OPTION_KINDS:
@@ -74,7 +74,7 @@ def choose_permission_option(params: dict[str, object], allowed: frozenset[str] 
 
 
 def allowed_kinds(permission_mode: str | None) -> frozenset[str] | None:
-    """Nobody is there to be asked: what the mode does not allow by itself is refused."""
+    """The kinds of tools that the mode allows; agents run unattended, so all others are refused."""
     match permission_mode:
         case None | "bypassPermissions":
             return None
@@ -85,7 +85,7 @@ def allowed_kinds(permission_mode: str | None) -> frozenset[str] | None:
 
 
 def _values(option: dict[str, object]) -> list[str]:
-    """The values stand in one list, or in groups of lists."""
+    """The values, from one list or from groups of lists."""
     found = []
     for entry in as_list(option.get("options")):
         choice = as_object(entry)

@@ -1,4 +1,4 @@
-"""One run of an agent that speaks the Agent Client Protocol: what it answers, asks and tells, read as it comes."""
+"""Reads the output of an agent that speaks the Agent Client Protocol, and sends the next requests."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from delegate.runner.agents.lines import Streams, as_count, as_object, as_text, 
 from delegate.runner.process.agent_process import Exit
 from delegate.states import Reason
 
-FIRST_REQUEST_ID = 1  # the number of the first request, which opens the run
+FIRST_REQUEST_ID = 1  # of the `initialize` request
 METHOD_MAX = 100
 ID_MAX = 200
 MESSAGE_MAX = 10_000
 
 
 class AcpStep(Enum):
-    """What the agent was asked last; there is one question at a time."""
+    """The last request; there is one at a time."""
 
     INITIALIZE = auto()
     OPEN = auto()
@@ -66,7 +66,7 @@ class AcpReading:
         self._options: list[Option] = []
         requested = {MODEL: assignment.model, EFFORT: assignment.effort}
         self._pending_options = [(category, value) for category, value in requested.items() if value is not None]
-        self._last_option = ""  # the category of the one that was sent last
+        self._last_option = ""  # the category of the option that was sent last
         self._allowed = allowed_kinds(assignment.permission_mode)
         self._denied: Counter[str] = Counter()
         self._updates = Updates()
@@ -101,7 +101,7 @@ class AcpReading:
         return replies
 
     def message(self, text: str) -> bytes | None:
-        """The protocol has no words for it in mid-turn; after a good turn it is the next prompt."""
+        """The protocol takes no messages during a turn; after a good turn the message is the next prompt."""
         if self._session is None or self._step is not AcpStep.FINISHED or self._stop != GOOD_STOP:
             return None
         self._stop = None
@@ -131,7 +131,7 @@ class AcpReading:
             if "id" in event:
                 self._reply(event["id"], method, params)
             elif method == "session/update" and self._step in {AcpStep.CONFIGURE, AcpStep.PROMPT}:
-                # Before that an agent tells the session's past again.
+                # Before that, an agent replays the session.
                 return self._updates.apply_update(as_object(params.get("update")))
             return []
         if self._step is AcpStep.FINISHED or event.get("id") != self._request_id:
@@ -161,7 +161,7 @@ class AcpReading:
             self._replies += words.method_not_found_error(request_id, one_line(method, METHOD_MAX))
             return
         call = as_object(params.get("toolCall"))
-        # The title is the agent's own choice, and so may name the tool while the call does something else.
+        # The agent chooses the title, so it may name the tool while the call does something else.
         is_named = as_text(call.get("title")) in ASKING_NAMES and as_text(call.get("kind")) in QUESTION_KINDS
         is_asking = self._ask_endpoint is not None and is_named
         option, is_allowed = choose_permission_option(params, None if is_asking else self._allowed)
@@ -180,7 +180,7 @@ class AcpReading:
     def _open_session(self, answer: dict[str, object]) -> None:
         version = answer.get("protocolVersion")
         if version != PROTOCOL_VERSION:
-            self._fail(Failure(message=f"it speaks version {version!r} of the protocol", reason=Reason.AGENT_ERROR))
+            self._fail(Failure(message=f"it uses version {version!r} of the protocol", reason=Reason.AGENT_ERROR))
             return
         offered = as_object(answer.get("agentCapabilities"))
         can_resume = as_object(offered.get("sessionCapabilities")).get("resume") is not None
@@ -215,7 +215,7 @@ class AcpReading:
         return self._send_next_option_or_prompt()
 
     def _send_next_option_or_prompt(self) -> list[Fact]:
-        """Send the next wish, or the prompt when there are no more."""
+        """Sends the next option, or the prompt when there are no more."""
         assert self._session is not None
         warnings: list[Fact] = []
         while self._pending_options:
@@ -223,11 +223,12 @@ class AcpReading:
             option = option_for(self._options, category)
             value = option.value_for(wanted) if option is not None else None
             if option is None and category == MODEL:
-                return warnings + self._fail(Failure(message="it lets nobody choose one", reason=Reason.UNKNOWN_MODEL))
+                failure = Failure(message="it does not offer a choice of models", reason=Reason.UNKNOWN_MODEL)
+                return warnings + self._fail(failure)
             if option is None or (value is None and category == EFFORT):
-                warnings.append(warning(f"{self._agent} knows no effort {wanted} here; it works with its own"))
+                warnings.append(warning(f"{self._agent} does not support effort {wanted}; it uses its own default"))
             elif option.current != value:
-                # A model that is not on the list may be known all the same: some agents take every name.
+                # A model that is not listed may still exist: some agents accept any name.
                 self._last_option = category
                 self._send_request(
                     AcpStep.CONFIGURE,
@@ -236,14 +237,14 @@ class AcpReading:
                 return warnings
         self._send_request(AcpStep.PROMPT, words.prompt(self._next_request_id(), self._session, self._prompt_text()))
         if self._turn.assignment.max_turns is not None or self._turn.assignment.budget_usd is not None:
-            message = f"{self._agent} has no limit of turns or money; the task's limit is not in force"
+            message = f"{self._agent} does not support turn or budget limits; the task's limit is not enforced"
             warnings.append(warning(message))
         model = option_for(self._options, MODEL)
         name = one_line(model.current if model else "", SUMMARY_MAX)
         return [*warnings, Fact(kind=EventKind.SESSION, data={"sessionId": self._session, "model": name})]
 
     def _prompt_text(self) -> str:
-        """An agent is not told of a tool that it could not be given."""
+        """Without the instructions for the ask tool if the agent cannot use it."""
         return prompt_text(replace(self._turn, ask_endpoint=self._ask_endpoint))
 
     def _handle_turn_end(self, answer: dict[str, object]) -> list[Fact]:
@@ -254,13 +255,13 @@ class AcpReading:
         facts.append(usage_fact(self.usage))
         if self._denied:
             kinds = one_line(", ".join(sorted(self._denied)), SUMMARY_MAX)
-            facts.append(warning(f"tool calls that were not permitted: {self._denied.total()} ({kinds})"))
+            facts.append(warning(f"tool calls denied: {self._denied.total()} ({kinds})"))
             self._denied.clear()
         return facts
 
     def _count(self, usage: dict[str, object]) -> None:
-        """Tokens are told for a prompt. The cost is meant to be the session's, but some agents begin anew in each
-        process: a sum smaller than what was spent before is this run's own."""
+        """Agents report tokens per prompt. The cost should cover the session, but some agents restart it in each
+        process: a sum smaller than the earlier cost is this run's own."""
         before, cost = self._turn.spent.cost_usd, self._updates.cost
         here = Usage(
             input_tokens=as_count(usage.get("inputTokens")),
@@ -282,7 +283,7 @@ class AcpReading:
                 return self._fail(Failure(message=failure.message, reason=Reason.UNKNOWN_MODEL))
             case AcpStep.CONFIGURE:
                 return [
-                    warning(f"{self._agent} did not take a wish: {one_line(failure.message, SUMMARY_MAX)}"),
+                    warning(f"{self._agent} rejected an option: {one_line(failure.message, SUMMARY_MAX)}"),
                     *self._send_next_option_or_prompt(),
                 ]
             case _:

@@ -1,4 +1,4 @@
-"""What an agent tells through `session/update` while it works, as facts for the timeline."""
+"""Turns `session/update` notifications into facts for the timeline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from delegate.runner.agents.facts import ID_MAX, TEXT_MAX, summarize_input, tool
 from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, make_storable, one_line
 from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
 
-CALLS_MAX = 1_000  # tool calls that are not told yet; beyond it they are told as they come
-ACP_SUMMARY_FIELDS = ("filePath", *SUMMARY_FIELDS)  # the field of a call's input that tells most, the best one first
+CALLS_MAX = 1_000  # unreported tool calls; beyond it, calls are reported as they come
+ACP_SUMMARY_FIELDS = ("filePath", *SUMMARY_FIELDS)  # the most informative fields of a call's input, best first
 ENDED = frozenset({"completed", "failed"})
 
 
@@ -18,10 +18,10 @@ class Updates:
     def __init__(self) -> None:
         self.last_message = ""
         self.cost = 0.0  # of the session, in dollars
-        self._pieces: list[str] = []  # of the message that is being said
+        self._pieces: list[str] = []  # of the current message
         self._held = 0
         self._message_id: object = None
-        self._calls: dict[str, dict[str, object]] = {}  # tool calls that are announced, but not told yet
+        self._calls: dict[str, dict[str, object]] = {}  # announced tool calls that are not reported yet
 
     def apply_update(self, update: dict[str, object]) -> list[Fact]:
         match update.get("sessionUpdate"):
@@ -38,7 +38,7 @@ class Updates:
         return []
 
     def flush_message(self) -> list[Fact]:
-        """The message that is over now, if there is one."""
+        """Reports the message that has ended, if there is one."""
         text = "".join(self._pieces).strip()
         self._pieces.clear()
         self._held = 0
@@ -48,12 +48,12 @@ class Updates:
         return [Fact(kind=EventKind.MESSAGE, data={"text": self.last_message})]
 
     def drop_if_repeated(self, message: str) -> None:
-        """Some agents say an error before they answer with it; the outcome tells it."""
+        """Some agents send an error as a message before they respond with it; the outcome reports it."""
         if "".join(self._pieces).strip() in message:
             self._pieces.clear()
 
     def finish_turn(self) -> list[Fact]:
-        """The turn is over: what was begun is told as it is."""
+        """Reports unfinished calls and messages at the end of a turn."""
         facts = self.flush_message() + [_tool(call_id, call) for call_id, call in self._calls.items()]
         self._calls.clear()
         return facts
@@ -68,7 +68,7 @@ class Updates:
         return facts
 
     def _update_call(self, update: dict[str, object]) -> list[Fact]:
-        """Told once, as soon as its input is known: agents announce a call before the model has written that."""
+        """Reports a call once, when its input is known: agents announce a call before its input is complete."""
         call_id = as_text(update.get("toolCallId"))[:ID_MAX]
         is_new = update.get("sessionUpdate") == "tool_call"
         if not is_new and call_id not in self._calls:
@@ -88,7 +88,7 @@ class Updates:
 
 
 def _name(update: dict[str, object]) -> str:
-    """The tool's own name when the title is nothing but that, else the kind of tool."""
+    """The title when it is only the tool's name, else the kind of tool."""
     title = as_text(update.get("title"))
     return title if title.isidentifier() else as_text(update.get("kind")) or "tool"
 

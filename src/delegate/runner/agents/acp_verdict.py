@@ -1,4 +1,4 @@
-"""How a run of an agent that speaks the Agent Client Protocol ended, from its last answer and its exit."""
+"""Judges how a run of an ACP agent ended, from its last response and its exit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delegate.states import AttemptState, Reason
 AUTH_REQUIRED = -32000
 GOOD_STOP = "end_turn"
 BY_STOP = {"max_turn_requests": Reason.MAX_TURNS, "refusal": Reason.REFUSED}
-# The protocol has one code for every trouble with a model; what it was stands in the words, the most telling first.
+# The protocol has one code for all model errors; the message decides, the most specific pattern first.
 REASON_PATTERNS = (
     (Reason.USAGE_LIMIT, r"usage limit|session limit|weekly limit|quota|out of credits?"),
     (Reason.RATE_LIMITED, r"rate.?limit|too many requests|\b429\b"),
@@ -33,30 +33,30 @@ REASON_PATTERNS = (
 )
 SENTENCES = {
     Reason.NOT_LOGGED_IN: "{agent} is not logged in",
-    Reason.UNKNOWN_MODEL: "{agent} does not know the model, or may not use it",
+    Reason.UNKNOWN_MODEL: "{agent} does not know the model or may not use it",
     Reason.OVERLOADED: "the model's service failed or is overloaded",
     Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
-    Reason.MAX_TURNS: "{agent} has used up its turns",
+    Reason.MAX_TURNS: "{agent} reached its turn limit",
     Reason.REFUSED: "the model declined the request",
     Reason.RATE_LIMITED: "the model's service limits the rate of requests",
-    Reason.USAGE_LIMIT: "the account's limit is used up",
+    Reason.USAGE_LIMIT: "the account's usage limit is reached",
     Reason.AGENT_ERROR: "{agent} ended with an error",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error that the agent answered with, or that we found in its answers."""
+    """An error in the agent's response, or one that we found in its responses."""
 
     message: str
     code: int = 0
-    kind: str = ""  # a name for it that some agents give
-    reason: Reason | None = None  # when it is ours
+    kind: str = ""  # an error name that some agents send
+    reason: Reason | None = None  # set when we found the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcpRun:
-    """All that is known about a run when it is over."""
+    """The facts about a finished run."""
 
     agent: str
     stop: str | None  # why the last turn ended; None when it did not
@@ -78,10 +78,10 @@ def verdict(run: AcpRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdic
         reason = BY_STOP.get(run.stop, Reason.AGENT_ERROR)
         detail = run.last_message if reason is Reason.REFUSED else f"it stopped with {run.stop}"
         return failure_verdict(reason, with_detail(SENTENCES[reason].format(agent=run.agent), detail))
-    # Its exit tells nothing more: the protocol has no word for it, and it ends because its input does.
+    # The exit adds nothing: the agent exits because its input is closed.
     sentence = f"{run.agent} finished"
     if ending is Ending.LINGERED:
-        sentence += ", and was ended because it did not exit by itself"
+        sentence += ", and was stopped because it did not exit"
     return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, run.last_message))
 
 
@@ -100,6 +100,6 @@ def _failure(run: AcpRun, failure: Failure, now: datetime) -> RunVerdict:
     reason = reason_of(failure)
     message = with_detail(SENTENCES[reason].format(agent=run.agent), failure.message)
     if reason in {Reason.RATE_LIMITED, Reason.USAGE_LIMIT}:
-        # Nobody says when it is over; a try costs nothing while it is not.
+        # The reset time is unknown; a try before it costs nothing.
         return RunVerdict(state=AttemptState.RELEASED, reason=reason, message=message, not_before=now + UNKNOWN_RESET)
     return failure_verdict(reason, message)

@@ -1,4 +1,4 @@
-"""How the agent of one attempt asks a person: through the relay, with a token that opens this attempt and no more."""
+"""Lets an agent ask a person: through the relay, with a token that is valid for its attempt only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from delegate.tokens import AGENT_PREFIX
 
 TOKEN_VARIABLE = "DELEGATE_ASK_TOKEN"  # noqa: S105
-# Not plain `delegate`: under that name a user's own agents may have Delegate's other tools.
+# Not `delegate`: a user's agents may use that name for Delegate's other tools.
 SERVER = "delegate_ask"
 TOOL = "ask_user"
-TOOL_NAMES = frozenset({f"mcp__{SERVER}__{TOOL}", f"{SERVER}_{TOOL}"})  # by which agents know the tool among all others
+TOOL_NAMES = frozenset({f"mcp__{SERVER}__{TOOL}", f"{SERVER}_{TOOL}"})  # as agents name the tool
 FILE = "mcp.json"
 ASK_INSTRUCTIONS = f"""
-You can ask the person who runs you: the tool `{TOOL}` of the MCP server `{SERVER}` passes a question on. Use it only
-for a decision that is theirs to make and that you cannot go on well without; find out or decide everything else
-yourself. Ask all you have to ask at once, then end your turn: the answer comes as your next message, perhaps later.
+You can ask the person who runs you with the tool `{TOOL}` of the MCP server `{SERVER}`. Use it only for a decision that
+is theirs to make and that you need before you can continue; find out or decide everything else yourself. Ask all your
+questions at once, then end your turn: the answer comes as your next message, perhaps much later.
 """
 
 
@@ -30,5 +30,5 @@ class AskEndpoint:
 
 
 def ask_token(runner_token: str, claim_id: str) -> str:
-    """Made from the runner's own token, which no agent gets; nobody has to keep it."""
+    """Derived from the runner's token, which no agent gets, so that it need not be stored."""
     return AGENT_PREFIX + hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()

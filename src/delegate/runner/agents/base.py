@@ -1,4 +1,4 @@
-"""What every agent program is to the runner: how it is started, what its output means, how its run ended."""
+"""The interface of an agent program: how to start it, read its output and judge its end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from delegate.runner.process.strays import ATTEMPT_VARIABLE
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
-# Delegate's own secrets and switches: no agent needs them, and everything an agent sees it may print.
+# Delegate's own secrets and switches: no agent needs them, and an agent may print anything it sees.
 OWN_SECRETS = frozenset(
     {"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS", TOKEN_VARIABLE}
 )
-# What Claude Code tells the commands of a session. A relay started from inside such a session must not pass it on: the
-# agent would take itself for a part of that session (and keep no transcript, so that it could not be resumed).
+# Set by Claude Code for the commands of a session. A relay started from such a session must not pass them on: the agent
+# would consider itself part of that session, keep no transcript, and could not be resumed.
 OUTER_SESSION = frozenset(
     {
         "AI_AGENT",
@@ -38,18 +38,18 @@ OUTER_SESSION = frozenset(
         "CLAUDE_EFFORT",
     }
 )
-# Told by a task to its command, which may have started a relay: it is of no concern to the tasks of that one.
+# Set for the command of a task. If that command starts a relay, the tasks of the relay must not see it.
 OUTER_TASK = frozenset({"DELEGATE_CONTEXT"})
-NOT_FOUND = 127  # what a shell or `env` answers when the program, or its interpreter, is not there
-SIGNAL_EXIT_BASE = 128  # a shell's exit code for a program that a signal ended is this plus the signal
+NOT_FOUND = 127  # the exit code of a shell or `env` when the program or its interpreter is missing
+SIGNAL_EXIT_BASE = 128  # plus the signal: a shell's exit code for a killed program
 INTERRUPTED = (
-    "An earlier attempt at this request was interrupted before it had ended. Look at the state of the working "
-    "directory first, keep what is good, and carry on from there. The request was:\n\n"
+    "An earlier attempt at this request was interrupted before it ended. Check the state of the working "
+    "directory first, keep what is good, and continue from there. The request was:\n\n"
 )
 
 
 class Ending(StrEnum):
-    """Why the runner ended the agent; EXITED: it ended by itself."""
+    """Why the runner stopped the agent; EXITED: it ended by itself."""
 
     EXITED = "exited"
     TIMEOUT = "timeout"
@@ -63,7 +63,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """The places of a workspace that an agent must be able to write to."""
+    """The directories of a workspace that an agent must be able to write to."""
 
     tree: Path
     git_dir: Path
@@ -71,14 +71,14 @@ class Roots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTurn:
-    """One thing said to an agent and all it does about it; an attempt has one or more, each with its own process."""
+    """One prompt to an agent and its work on it; an attempt has one or more turns, each with its own process."""
 
     assignment: Assignment
-    text: str  # what to say
+    text: str  # the prompt
     session: str | None = None  # to be continued
     workspace: Roots | None = None  # None: in place
     spent: Usage = Usage()  # by this session, before this turn
-    ask_endpoint: AskEndpoint | None = None  # None: nobody can be asked
+    ask_endpoint: AskEndpoint | None = None  # None: the agent cannot ask questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +86,13 @@ class Invocation:
     argv: tuple[str, ...]
     env: dict[str, str]  # the whole environment
     initial_input: bytes  # written to its stdin first
-    keep_input_open: bool  # so that messages can reach it; otherwise stdin is closed after the opening
-    files: Mapping[Path, str] = field(default_factory=dict)  # to be there before it starts, for no other user to read
+    keep_input_open: bool  # for messages; otherwise stdin is closed after the initial input
+    files: Mapping[Path, str] = field(default_factory=dict)  # written before the start, readable only by the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something the agent's output told, as it will stand in the task's timeline."""
+    """An event from the agent's output, for the task's timeline."""
 
     kind: EventKind
     data: dict[str, object]
@@ -106,18 +106,18 @@ class RunVerdict:
     not_before: datetime | None = None
 
 
-# Of the others, TIMEOUT tells the task's own time; what exited or lingered is judged by what it said.
+# TIMEOUT names the task's time limit; EXITED and LINGERED are judged by the agent's output.
 STOPS = {
     Ending.CANCELLED: RunVerdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled"),
     Ending.STALLED: RunVerdict(
         state=AttemptState.FAILED,
         reason=Reason.STALLED,
-        message="it was stopped because the agent had been silent for too long",
+        message="it was stopped because the agent was silent for too long",
     ),
     Ending.NO_START: RunVerdict(
         state=AttemptState.FAILED,
         reason=Reason.NO_START,
-        message="it was stopped because the agent had printed nothing since its start",
+        message="it was stopped because the agent printed nothing after its start",
     ),
     Ending.DISK_FULL: RunVerdict(
         state=AttemptState.FAILED,
@@ -127,22 +127,22 @@ STOPS = {
     Ending.ASKED: RunVerdict(
         state=AttemptState.RELEASED,
         reason=Reason.QUESTION,
-        message="it was stopped because the agent had asked a question and worked on",
+        message="it was stopped because the agent asked a question and kept working",
     ),
 }
 
 
 class AgentReading(Protocol):
-    """One run's output, read as it comes."""
+    """Reads the output of one run incrementally."""
 
     @property
     def result_seen(self) -> bool:
-        """The agent has said its last word, so its input may be closed. A message or a new turn takes it back."""
+        """The agent has sent its result, so its input may be closed. A message or a new turn resets this."""
         ...
 
     @property
     def session_missing(self) -> bool:
-        """The session to resume is not there: start again without it."""
+        """The session to resume does not exist: start again without it."""
         ...
 
     @property
@@ -153,36 +153,36 @@ class AgentReading(Protocol):
 
     @property
     def parse_errors(self) -> int:
-        """How many lines could not be understood; none of a program that has no protocol."""
+        """The number of unreadable lines; 0 for a program without a protocol."""
         ...
 
     @property
     def summary(self) -> str:
-        """The agent's last message, whole as far as it may be stored; empty when there is none."""
+        """The agent's last message, up to the storage limit; empty when there is none."""
         ...
 
     @property
     def takes_more_turns(self) -> bool:
-        """There is a session that a further turn can continue."""
+        """Whether a further turn can continue the session."""
         ...
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
-        """Takes any bytes in any pieces; what cannot be understood is passed over."""
+        """Accepts bytes in any pieces; skips what it cannot parse."""
         ...
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome: ...
 
     def message(self, text: str) -> bytes | None:
-        """What to write to its stdin to hand it a message; None when it takes none while it works."""
+        """The bytes to write to stdin for a message; None when the agent takes no messages while it works."""
         ...
 
     def replies(self) -> bytes:
-        """What must be written to its stdin after what was fed; asked after each feed, and each reply given once."""
+        """The bytes to write to stdin after each `feed`; each reply is returned once."""
         ...
 
 
 class NoProtocol:
-    """What there is to read of a program that only prints and ends."""
+    """Defaults for a program without a protocol."""
 
     result_seen: bool = False
     session_missing: bool = False
@@ -204,11 +204,11 @@ class Agent(Protocol):
     def name(self) -> str: ...
 
     def program(self, environ: Mapping[str, str]) -> str | None:
-        """The file that is started; None when it is not there, or when every system has it."""
+        """The file to start; None when it is missing, or when every system has it."""
         ...
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
-        """Whether the program is there; that it runs is found out apart, because that takes time."""
+        """Whether the program exists; `Trials` checks that it runs, which takes longer."""
         ...
 
     def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation: ...
@@ -217,7 +217,7 @@ class Agent(Protocol):
 
 
 def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's own environment and logins, without what belongs to Delegate or to a session around it."""
+    """The user's environment and logins, without variables of Delegate or of an outer session."""
     return {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION | OUTER_TASK}
 
 
@@ -227,15 +227,15 @@ def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dic
 
 
 def find_program(command: str, environ: Mapping[str, str]) -> str | None:
-    """Where a program is: a name is looked for on PATH, a path is taken as it is."""
+    """The path of a program: searches PATH for a name, and uses a path as it is."""
     found = shutil.which(command, path=environ.get("PATH", os.defpath))
-    # The agent starts in the task's directory, where a relative path would name another program.
+    # Absolute, because the agent starts in the task's directory.
     return os.path.abspath(found) if found else None
 
 
 def prompt_text(turn: AgentTurn) -> str:
-    """What to say. In place, a later attempt is told about the one before, whose traces it meets in the directory; in
-    a workspace the words of the turn tell that by themselves, and a new session hears whom it can ask."""
+    """The prompt. In place, a later attempt is told about the earlier one. In a workspace the turn's text already
+    does that, and a new session gets the instructions for the ask tool."""
     assignment = turn.assignment
     if turn.ask_endpoint is not None and turn.workspace is not None and turn.session is None:
         return turn.text + ASK_INSTRUCTIONS
@@ -246,7 +246,7 @@ def prompt_text(turn: AgentTurn) -> str:
 
 
 def exit_code(exit: Exit) -> int | None:
-    """The exit code as a shell would tell it."""
+    """The exit code as a shell reports it."""
     return SIGNAL_EXIT_BASE + exit.signal if exit.signal is not None else exit.code
 
 
@@ -260,15 +260,15 @@ def describe_exit(exit: Exit) -> str:
 
 
 def verdict_if_stopped(ending: Ending, timeout: timedelta) -> RunVerdict | None:
-    """The verdict when the runner ended the agent for a reason that no result can outweigh."""
+    """The verdict when the runner stopped the agent, whatever its result."""
     if ending is Ending.TIMEOUT:
-        message = f"it was stopped because its time of {_format_duration(timeout)} was over"
+        message = f"it was stopped because it reached its time limit of {_format_duration(timeout)}"
         return RunVerdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)
     return STOPS.get(ending)
 
 
 def session_of(opened: str | None, resumed: str | None, *, is_missing: bool) -> str | None:
-    """The session of a run: until it has opened one, the one that it is to resume, if that is there."""
+    """The session of a run: the opened one, else the one to resume unless that is missing."""
     return opened or (None if is_missing else resumed)
 
 
@@ -290,7 +290,7 @@ def outcome_of(reading: AgentReading, verdict: RunVerdict, exit: Exit) -> Outcom
         state=verdict.state,
         reason=verdict.reason,
         message=verdict.message,
-        # The runner's own signal that ended a lingering process is no part of a good end.
+        # After success, ignore the signal with which the runner stopped a lingering process.
         exit_code=0 if verdict.state is AttemptState.COMPLETED else exit_code(exit),
         session_id=reading.session_id,
         usage=reading.usage,

@@ -1,4 +1,4 @@
-"""Claude Code: the real command line program, spoken to through stream-json on stdin and stdout."""
+"""Runs Claude Code, with stream-json on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class Claude:
 def allow_root(env: dict[str, str]) -> None:
     """Claude Code refuses to skip permissions as root unless it is told that it runs in a sandbox.
 
-    A machine whose daily user is root is nearly always a container, but we cannot know: what we pass on is the user's
-    decision to run agents unattended as root. IS_SANDBOX=0 in the runner's environment takes it back; other spellings
-    of yes are not understood by the program.
+    A machine used as root is nearly always a container, but we cannot know: we pass on the user's decision to run
+    agents unattended as root. IS_SANDBOX=0 in the runner's environment reverts it. The program accepts no other
+    values.
     """
     env["IS_SANDBOX"] = "0" if env.get("IS_SANDBOX") == "0" else "1"
 
 
 def _options(turn: AgentTurn, mode: str, thinking: Thinking) -> list[str]:
     assignment = turn.assignment
-    # Before the others: these take every word up to the next option.
+    # Before the others: these options consume all arguments up to the next option.
     options = ["--mcp-config", str(turn.ask_endpoint.file)] if turn.ask_endpoint else []
     if turn.ask_endpoint and mode != BYPASS:
         options += ["--allowedTools", f"mcp__{SERVER}__{TOOL}"]
@@ -79,7 +79,7 @@ def _options(turn: AgentTurn, mode: str, thinking: Thinking) -> list[str]:
 
 
 def _servers(ask_endpoint: AskEndpoint) -> str:
-    """One more beside the user's own. When it cannot be reached, claude says so in its first event and works on."""
+    """Adds a server to the user's own. If it is unreachable, claude reports that in its first event and continues."""
     headers = {"Authorization": f"Bearer {ask_endpoint.token}"}
     return json.dumps({"mcpServers": {SERVER: {"type": "http", "url": ask_endpoint.url, "headers": headers}}})
 

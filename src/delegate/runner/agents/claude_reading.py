@@ -1,4 +1,4 @@
-"""What Claude Code prints with `--output-format stream-json`, read as it comes."""
+"""Reads the output of Claude Code with `--output-format stream-json`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COST_MAX = 1e6
 BACKGROUND_MAX = 1_000
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = ("No conversation found with session ID", "--resume requires a valid session ID")
-# The field of a tool's input that tells most about the call, the best one first.
+# The most informative fields of a tool's input, best first.
 SUMMARY_FIELDS = (
     "command",
     "file_path",
@@ -43,7 +43,7 @@ SUMMARY_FIELDS = (
     "prompt",
     "skill",
 )
-TASK_REPORTED = frozenset({"completed", "failed"})  # the agent is told, and speaks again
+TASK_REPORTED = frozenset({"completed", "failed"})  # the agent is notified, and starts a turn
 TASK_OVER = TASK_REPORTED | {"killed", "stopped"}
 
 
@@ -60,16 +60,16 @@ class ClaudeReading:
         self._resumed = turn.session
         self._session: str | None = None
         self._todo = TodoList()
-        self._error = ""  # the kind of error that the turn met
+        self._error = ""  # the kind of error in this turn
         self._result: ClaudeResult | None = None
         self._turn_open = True
-        # Commands and agents it has left running: when one ends, a new turn begins, even after a result. With its
-        # input closed, Claude Code would wait 5 seconds for them, kill them, and call it success.
+        # Commands and agents in the background: when one ends, a new turn starts, even after a result. With its
+        # input closed, Claude Code would wait 5 seconds for them, kill them, and report success.
         self._background: set[str] = set()
         self._turn_due = False
         self._limit: Limit | None = None
         self._last_message = ""
-        self._result_usage = Usage()  # over the results of this process
+        self._result_usage = Usage()  # sum of the results of this process
         self.usage = Usage()
 
     @property
@@ -103,7 +103,7 @@ class ClaudeReading:
 
     def message(self, text: str) -> bytes | None:
         if self._result is not None and not self._result.is_good and not self._turn_open:
-            return None  # it would meet the same trouble again; the next attempt gets it
+            return None  # it would fail again; the next attempt gets the message
         self._turn_open = True
         return user_message(text)
 
@@ -153,7 +153,7 @@ class ClaudeReading:
         return []
 
     def _start_turn(self, event: dict[str, object]) -> list[Fact]:
-        """A turn begins; a run has several when messages or background commands come in."""
+        """Starts a turn; messages and background commands add turns to a run."""
         self._turn_open = True
         self._error = ""
         if not self._set_session(event):
@@ -182,20 +182,20 @@ class ClaudeReading:
         match info.get("status"):
             case "rejected":
                 self._limit = Limit(resets_at=as_amount(info.get("resetsAt")))
-                return [warning(f"the subscription's limit {name} is used up")]
+                return [warning(f"the subscription's {name} limit is reached")]
             case "allowed_warning":
                 used = as_amount(info.get("utilization"))
-                return [warning(f"the subscription's limit {name} is nearly used up ({used:.0%})")]
+                return [warning(f"the subscription's {name} limit is nearly reached ({used:.0%})")]
         return []
 
     def _handle_assistant_message(self, event: dict[str, object]) -> list[Fact]:
-        # A sub-agent speaks to the agent, not to the user; its to-do list, its errors and its turns are its own.
+        # A sub-agent talks to the agent, not to the user; its to-do list, errors and turns do not count.
         is_main = event.get("parent_tool_use_id") is None
         if is_main:
             self._turn_open = True
             self._error = as_text(event.get("error"))
         if event.get("error") is not None:
-            return []  # the text of an error comes again with the result
+            return []  # the result repeats the text of an error
         blocks = as_list(as_object(event.get("message")).get("content"))
         return [fact for block in blocks for fact in self._handle_block(as_object(block), is_main=is_main)]
 
@@ -243,12 +243,12 @@ class ClaudeReading:
         denials = [as_text(as_object(denial).get("tool_name")) for denial in as_list(event.get("permission_denials"))]
         if denials:
             tools = one_line(", ".join(sorted(set(denials))), SUMMARY_MAX)
-            facts.append(warning(f"tool calls that were not permitted: {len(denials)} ({tools})"))
+            facts.append(warning(f"tool calls denied: {len(denials)} ({tools})"))
         return facts
 
     def _count(self, event: dict[str, object]) -> None:
-        """Within one process cost and `modelUsage` run on, `usage` and turns are of one result. `modelUsage` is what
-        was paid: it also counts sub-agents and answers that were cut off."""
+        """Cost and `modelUsage` accumulate within a process; `usage` and turns belong to one result. `modelUsage` is
+        what was billed: it includes sub-agents and truncated responses."""
         self._result_usage = self._result_usage.plus(
             _usage(as_object(event.get("usage")), as_count(event.get("num_turns")))
         )

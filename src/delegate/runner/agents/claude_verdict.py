@@ -1,4 +1,4 @@
-"""How a run of Claude Code ended, from its last result event and its exit together: neither alone tells success."""
+"""Judges how a run of Claude Code ended, from its last result event and its exit: success needs both."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from delegate.runner.agents.lines import last_line
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
-# The service does not say when a plain rate limit is over. Claude Code has by then retried for minutes by itself, and
-# such limits are counted per minute.
+# The service does not report when a rate limit ends. Claude Code has already retried for minutes, and such limits count
+# requests per minute.
 UNKNOWN_RESET = timedelta(minutes=5)
-RESET_MAX = timedelta(days=35)  # the longest limit is a month; a time beyond it is no reset time
+RESET_MAX = timedelta(days=35)  # the longest limit is a month; a later time is not a reset time
 
 BY_SUBTYPE = {"error_max_turns": Reason.MAX_TURNS, "error_max_budget_usd": Reason.BUDGET}
 BY_ERROR = {
@@ -45,11 +45,11 @@ BY_STATUS = {
 }
 SENTENCES = {
     Reason.NOT_LOGGED_IN: "claude is not logged in",
-    Reason.UNKNOWN_MODEL: "claude does not know the model, or may not use it",
+    Reason.UNKNOWN_MODEL: "claude does not know the model or may not use it",
     Reason.OVERLOADED: "the model's service failed or is overloaded",
     Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
-    Reason.MAX_TURNS: "claude has used up its turns",
-    Reason.BUDGET: "claude has used up its budget",
+    Reason.MAX_TURNS: "claude reached its turn limit",
+    Reason.BUDGET: "claude reached its budget limit",
     Reason.REFUSED: "the model declined the request",
     Reason.AGENT_ERROR: "claude ended with an error",
 }
@@ -57,7 +57,7 @@ SENTENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeResult:
-    """A result event, with what was said about the error just before it."""
+    """A result event, with the error details that preceded it."""
 
     subtype: str
     is_error: bool
@@ -76,15 +76,15 @@ class ClaudeResult:
 class Limit:
     """A subscription's limit that has been reached."""
 
-    resets_at: float  # seconds since 1970, as the service said; 0 when it did not
+    resets_at: float  # seconds since 1970; 0 when the service does not report it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeRun:
-    """All that is known about a run when it is over."""
+    """The facts about a finished run."""
 
     result: ClaudeResult | None
-    is_idle: bool  # nothing was asked of it after that result
+    is_idle: bool  # no message followed that result
     limit: Limit | None
     stderr: str
     timeout: timedelta
@@ -108,9 +108,9 @@ def verdict(run: ClaudeRun, exit: Exit, ending: Ending, now: datetime) -> RunVer
 def _success(result: ClaudeResult, exit: Exit, ending: Ending) -> RunVerdict:
     sentence = "claude finished"
     if ending is Ending.STALLED:
-        sentence = "claude finished, and was ended because a command it had left running did not end"
+        sentence = "claude finished, and was stopped because a background command did not end"
     elif ending is Ending.LINGERED:
-        sentence = "claude finished, and was ended because it did not exit by itself"
+        sentence = "claude finished, and was stopped because it did not exit"
     elif exit_code(exit) != 0:
         return failure_verdict(Reason.CRASHED, f"claude reported success but then {describe_exit(exit)}")
     return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, result.text))
@@ -122,10 +122,10 @@ def _failure(result: ClaudeResult, limit: Limit | None, now: datetime) -> RunVer
         return _rate_limit_verdict(result, limit, now)
     sentence = SENTENCES[reason]
     if result.error == "billing_error":
-        # No reset will mend it, so it must not wait for one; and it is not the task's own budget.
+        # Not a limit that resets, so the task must not wait; and not the task's own budget.
         sentence = "the account that claude uses has no credit left"
     elif result.terminal_reason.startswith("aborted"):
-        return failure_verdict(reason, "claude was interrupted before it had finished")
+        return failure_verdict(reason, "claude was interrupted before it finished")
     return failure_verdict(reason, with_detail(sentence, result.text))
 
 
@@ -146,8 +146,8 @@ def _rate_limit_verdict(result: ClaudeResult, limit: Limit | None, now: datetime
     reason, sentence = Reason.RATE_LIMITED, "the model's service limits the rate of requests"
     not_before = now + UNKNOWN_RESET
     if limit is not None:
-        reason, sentence = Reason.USAGE_LIMIT, "the subscription's limit is used up"
-        # Compared as numbers first: a nonsense time may not even be a date.
+        reason, sentence = Reason.USAGE_LIMIT, "the subscription's usage limit is reached"
+        # Compared as numbers first: an invalid time may not be a date.
         if now.timestamp() < limit.resets_at <= (now + RESET_MAX).timestamp():
             not_before = datetime.fromtimestamp(limit.resets_at, UTC)
     return RunVerdict(

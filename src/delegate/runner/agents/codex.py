@@ -1,4 +1,4 @@
-"""Codex: the real command line program, one process for each turn, spoken to through stdin and JSON lines on stdout."""
+"""Runs Codex: one process per turn, with the prompt on stdin and JSON lines on stdout."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from delegate.runner.agents.ask_tool import SERVER, TOKEN_VARIABLE, TOOL
 from delegate.runner.agents.base import AgentTurn, Invocation, Roots, agent_environment, find_program, prompt_text
 from delegate.runner.agents.codex_reading import THREAD_ID, CodexReading
 
-NODE_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # what Node calls a machine
-# Outside a repository codex would refuse to start, and nobody is there to be asked.
+NODE_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # Node's names
+# Outside a repository codex would refuse to start.
 UNATTENDED = ("--json", "--skip-git-repo-check", "-c", 'approval_policy="never"')
-# All other modes, and none, work in the sandbox: the network is open, but nothing outside the task's directory, its
-# repository and /tmp can be written. Who asks for no limits by name (or has a machine on which the sandbox cannot run)
-# gets none.
+# All other modes, and the default, use the sandbox: the network is open, but only the task's directory, its repository
+# and /tmp are writable. `bypassPermissions` has no sandbox; it must be requested by name.
 SANDBOXES = {"plan": "read-only", "bypassPermissions": "danger-full-access"}
 WORKSPACE_WRITE = "workspace-write"
-# What codex tells the commands of a session; a relay started by one of them must not pass it on.
+# Set by codex for the commands of a session; a relay started by one of them must not pass them on.
 OUTER_SESSION = frozenset(
     {
         "CODEX_CI",
@@ -58,7 +57,7 @@ class Codex:
         return Invocation(
             argv=(self.program(environ) or self.command, *verb, *UNATTENDED, *_options(turn), "-"),
             env={name: value for name, value in env.items() if name not in OUTER_SESSION},
-            # One half of a character pair is not text; codex would refuse all of it.
+            # Codex rejects a prompt with lone surrogates.
             initial_input=prompt_text(turn).encode("utf-8", "replace"),
             keep_input_open=False,
         )
@@ -68,8 +67,8 @@ class Codex:
 
 
 def native_program(found: str) -> str:
-    """The npm command is a launcher in Node. One that is killed leaves the program itself running, so that is started:
-    it lies in a package of its own, beside the launcher's or below it."""
+    """The npm command is a Node launcher. A killed launcher leaves the program running, so we start the program itself:
+    it is in its own package, beside the launcher's or below it."""
     launcher = Path(found).resolve()
     if launcher.suffix != ".js":
         return found
@@ -100,8 +99,8 @@ def _options(turn: AgentTurn) -> list[str]:
 
 
 def _server(url: str) -> dict[str, object]:
-    """One more beside the user's own; codex works on when it cannot be reached. In a sandbox it would refuse the call,
-    because nobody is there to approve of it."""
+    """Adds a server to the user's own; codex continues if it is unreachable. The call is approved here, because codex
+    runs unattended and would refuse it in a sandbox."""
     settings: dict[str, object] = {
         "url": url,
         "bearer_token_env_var": TOKEN_VARIABLE,
@@ -112,12 +111,12 @@ def _server(url: str) -> dict[str, object]:
 
 
 def _toml(value: object) -> str:
-    """Strings, lists and booleans are written alike in JSON and TOML, unless characters are escaped as pairs."""
+    """Strings, lists and booleans are the same in JSON and TOML, except characters escaped as surrogate pairs."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _git_directories(turn: AgentTurn) -> list[Path]:
-    """Where git writes for a commit; codex keeps these from its commands unless each is named."""
+    """The directories that git writes for a commit; the sandbox protects each one that is not named."""
     directory = turn.assignment.working_directory
     if turn.workspace is not None:
         directories = _workspace_git_directories(turn.workspace)
@@ -128,7 +127,7 @@ def _git_directories(turn: AgentTurn) -> list[Path]:
 
 def _workspace_git_directories(roots: Roots) -> list[Path]:
     worktrees = roots.git_dir / "worktrees"
-    # No links: an earlier turn could have put one there that leads out of the workspace.
+    # No links: an earlier turn could have created one that leaves the workspace.
     found = [entry for entry in worktrees.glob("*") if entry.is_dir() and not entry.is_symlink()]
     return [roots.git_dir, *(sorted(found) if not worktrees.is_symlink() else ())]
 
@@ -144,7 +143,7 @@ def _checkout_git_directories(directory: Path) -> list[Path]:
 
 
 def _linked_git_directories(entry: Path) -> list[Path]:
-    """A linked worktree has its own place and shares another; a submodule has one."""
+    """A linked worktree has its own directory and a shared one; a submodule has one."""
     own = entry.parent / _first_line(entry).removeprefix("gitdir:").strip()
     if not _is_git(own):
         return []
@@ -154,7 +153,7 @@ def _linked_git_directories(entry: Path) -> list[Path]:
 
 
 def _is_git(path: Path) -> bool:
-    """Only what is git's may be opened to the agent, whatever a file in the directory says."""
+    """Only git directories may be writable for the agent, whatever a file in the directory says."""
     return (path / "HEAD").is_file()
 
 
@@ -166,7 +165,7 @@ def _first_line(file: Path) -> str:
 
 
 def _is_utf8(path: Path) -> bool:
-    """An argument that is not UTF-8 would keep codex from starting."""
+    """Codex does not start with an argument that is not UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What `codex exec --json` prints, read as it comes."""
+"""Reads the output of `codex exec --json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREAD_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")  #
 NO_SUCH_SESSION = "thread/resume failed"
 RETRY = re.compile(r"Reconnecting\.\.\. (\d{1,3})/(\d{1,3})(?: \((.*)\))?", re.DOTALL)
 SHELL = re.compile(r"\S*sh -l?c (.*)", re.DOTALL)
-QUOTED_MAX = 2_000  # characters of a command whose quotes are taken off
+QUOTED_MAX = 2_000  # characters of a command to unquote
 OPEN_MAX = 1_000
 
 
@@ -31,8 +31,8 @@ class CodexReading:
         self._spent = turn.spent
         self._session: str | None = None
         self._result: CodexResult | None = None
-        self._error = ""  # the last one, until something after it shows that the turn goes on
-        self._open_calls: set[str] = set()  # calls that have been told and not ended
+        self._error = ""  # the last error, until a later event shows that the turn continues
+        self._open_calls: set[str] = set()  # calls that are reported and not ended
         self._todo: list[dict[str, str]] = []
         self.summary = ""
         self.usage = Usage()
@@ -60,7 +60,7 @@ class CodexReading:
         return self._result is not None
 
     def message(self, text: str) -> None:
-        """It takes none: a turn has one request."""
+        """Takes no messages: a turn has one request."""
 
     def replies(self) -> bytes:
         return b""
@@ -101,9 +101,9 @@ class CodexReading:
         return facts
 
     def _report_survived_error(self) -> list[Fact]:
-        """An error after which the turn went on was no end; the last one is told by the outcome."""
+        """Reports an error after which the turn continued; the outcome reports a final one."""
         text, self._error = self._error, ""
-        return [warning(f"codex met an error: {excerpt(text)}")] if text else []
+        return [warning(f"codex reported an error: {excerpt(text)}")] if text else []
 
     def _handle_thread_started(self, thread: str) -> list[Fact]:
         if thread == self._session or not THREAD_ID.fullmatch(thread):
@@ -112,9 +112,9 @@ class CodexReading:
         model = self._assignment.model or ""
         facts = [Fact(kind=EventKind.SESSION, data={"sessionId": thread, "model": model})]
         if self._assignment.max_turns is not None:
-            facts.append(warning("codex has no limit of turns; the task's limit is not in force"))
+            facts.append(warning("codex does not support turn limits; the task's limit is not enforced"))
         if self._assignment.budget_usd is not None:
-            facts.append(warning("codex tells no cost; no limit of money is in force"))
+            facts.append(warning("codex does not report costs; the task's budget is not enforced"))
         return facts
 
     def _handle_error(self, text: str) -> list[Fact]:
@@ -126,7 +126,7 @@ class CodexReading:
 
     def _handle_turn_completed(self, usage: dict[str, object]) -> list[Fact]:
         self._result = CodexResult(is_good=True, text=self.summary)
-        # Codex counts over the whole thread; what was spent before this turn has been told before.
+        # Codex counts over the whole thread; earlier usage has been reported already.
         is_same = self._resumed is not None and self._session == self._resumed
         before = self._spent if is_same else Usage()
         whole = _usage(usage)
@@ -152,7 +152,7 @@ class CodexReading:
         return self._handle_call(*call, item, is_over=is_over) if call else []
 
     def _handle_call(self, name: str, summary: str, item: dict[str, object], *, is_over: bool) -> list[Fact]:
-        """A call is told once: when it begins, or when it ends if its begin was not told."""
+        """Reports a call once: when it starts, or when it ends if the start was not reported."""
         call = as_text(item.get("id"))[:ID_MAX]
         is_known = call in self._open_calls
         if is_over:
@@ -175,7 +175,7 @@ class CodexReading:
 
 
 def _usage(usage: dict[str, object]) -> Usage:
-    """Codex counts what came from the cache, and what went into it, among the input; here each stands alone."""
+    """Codex includes cache reads and writes in the input tokens; here they are separate."""
     cached, written = as_count(usage.get("cached_input_tokens")), as_count(usage.get("cache_write_input_tokens"))
     return Usage(
         input_tokens=max(as_count(usage.get("input_tokens")) - cached - written, 0),
@@ -186,7 +186,7 @@ def _usage(usage: dict[str, object]) -> Usage:
 
 
 def _call(item: dict[str, object]) -> tuple[str, str] | None:
-    """A tool's name, and what tells most about its call."""
+    """A tool's name, and a summary of its call."""
     match item.get("type"):
         case "command_execution":
             return "shell", _script(as_text(item.get("command")))

@@ -1,4 +1,4 @@
-"""How a run of Codex ended. Its errors are sentences without a code, so the words decide."""
+"""Judges how a run of Codex ended. Its errors have no codes, so patterns in the text decide."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from delegate.runner.agents.lines import as_object, as_text
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
-READ_MAX = 4_000  # characters of an error that are looked at
-NO_CREDIT = "the account that codex uses has no credit left, or no plan for it"
-# The first row that fits decides: a text about a refusal may also speak of a broken stream.
+READ_MAX = 4_000  # characters of an error that are examined
+NO_CREDIT = "the account that codex uses has no credit left, or no plan for codex"
+# The first match decides: a text about a refusal may also mention a broken stream.
 REASON_PATTERNS = tuple(
     (re.compile(pattern, re.IGNORECASE), reason, sentence)
     for pattern, reason, sentence in (
-        (r"usage limit", Reason.USAGE_LIMIT, "the subscription's limit is used up"),
+        (r"usage limit", Reason.USAGE_LIMIT, "the subscription's usage limit is reached"),
         (
             r"quota exceeded|insufficient_quota|out of credits|spend cap|to use codex with your",
             Reason.AGENT_ERROR,
@@ -43,7 +43,7 @@ REASON_PATTERNS = tuple(
         (
             r"model\b.{0,200}(does not exist|is not supported|not found)",
             Reason.UNKNOWN_MODEL,
-            "codex does not know the model, or may not use it",
+            "codex does not know the model or may not use it",
         ),
         (
             r"context window|context_length_exceeded|status:? 413\b",
@@ -70,13 +70,13 @@ TRY_AGAIN = re.compile(
     re.IGNORECASE,
 )
 MINUTE = timedelta(minutes=1)
-# Lines that stand on stderr also when all is well, or after the sentence that matters.
+# Lines on stderr that are not errors, or that follow the actual error.
 NOISE = re.compile(r"\d{4}-\d\d-\d\dT\S+\s|WARNING|Reading (prompt|additional input)|Stack backtrace|\d+: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodexResult:
-    """The end of a turn as codex told it."""
+    """The end of a turn as codex reported it."""
 
     is_good: bool
     text: str  # the agent's last message, or the error
@@ -84,7 +84,7 @@ class CodexResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodexRun:
-    """All that is known about a run when it is over."""
+    """The facts about a finished run."""
 
     result: CodexResult | None
     stderr: str
@@ -106,7 +106,7 @@ def verdict(run: CodexRun, exit: Exit, ending: Ending, now: datetime) -> RunVerd
 def _success(text: str, exit: Exit, ending: Ending) -> RunVerdict:
     sentence = "codex finished"
     if ending in (Ending.STALLED, Ending.LINGERED):
-        sentence = "codex finished, and was ended because it did not exit by itself"
+        sentence = "codex finished, and was stopped because it did not exit"
     elif exit_code(exit) != 0:
         return failure_verdict(Reason.CRASHED, f"codex reported success but then {describe_exit(exit)}")
     return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, text))
@@ -129,7 +129,7 @@ def _classify_error(text: str) -> tuple[Reason, str]:
 
 
 def _error_message(text: str) -> str:
-    """What a person should read of it: some errors are the service's whole answer in JSON."""
+    """The readable part of an error: some contain the service's whole response as JSON."""
     if not text.startswith("{"):
         return text
     try:
@@ -151,14 +151,14 @@ def reset_time(text: str, now: datetime) -> datetime | None:
         if found["month"]:
             month = MONTHS.index(found["month"].lower()) + 1
             today = today.replace(year=int(found["year"]), month=month, day=int(found["day"]))
-        at = today.replace(hour=hour, minute=int(found["minute"])).astimezone(UTC) + MINUTE  # its seconds were cut off
+        at = today.replace(hour=hour, minute=int(found["minute"])).astimezone(UTC) + MINUTE  # the seconds are cut off
     except (ValueError, OverflowError):
         return None
     return at if now < at <= now + RESET_MAX else None
 
 
 def last_error_line(stderr: str) -> str:
-    """The line on stderr that tells most: the error, not the advice and the backtrace after it."""
+    """The error on stderr, without the advice and the backtrace after it."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not NOISE.match(line.strip())]
     for number, line in enumerate(lines):
         if line.lower().startswith("error"):

@@ -1,4 +1,4 @@
-"""The facts that every agent tells, each in the same shape and within the same limits."""
+"""Builds the facts that all agents share, in the same format and with the same limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delegate.runner.agents.base import Fact
 from delegate.runner.agents.lines import as_text, one_line
 from delegate.wire.parts import UsageView
 
-TEXT_MAX = 60_000  # characters of a message kept as an event; all of it is in the output
+TEXT_MAX = 60_000  # characters of a message in an event; the output has all of it
 SUMMARY_MAX = 200
 ID_MAX = 200
 
@@ -29,7 +29,7 @@ def tool(name: str, summary: str, call_id: str) -> Fact:
 
 
 def summarize_input(given: dict[str, object], fields: Iterable[str]) -> str:
-    """The summary of a call: the first of these fields of its input that says anything."""
+    """The summary of a call: the first of these input fields that is not empty."""
     return next((text for field in fields if (text := as_text(given.get(field)).strip())), "")
 
 

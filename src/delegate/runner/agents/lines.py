@@ -1,4 +1,4 @@
-"""Objects out of streams of JSON lines, and foreign values made safe to hold."""
+"""Parses streams of JSON lines, and converts untrusted values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from delegate.model import Stream
 from delegate.wire.basics import SEQ_MAX
 
-LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but nothing is read from them
-STDERR_KEPT = 4096  # bytes of its end: the last words of a program that could not start
-AMOUNT_MAX = 1e15  # beyond it a foreign number is nonsense, and not even a time
+LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but not parsed
+STDERR_KEPT = 4096  # bytes of its end, for the error of a program that could not start
+AMOUNT_MAX = 1e15  # larger numbers are invalid
 
 
 class JsonLines:
-    """Feed it bytes in any pieces. It holds at most one line, and passes over what is not a JSON object."""
+    """Accepts bytes in any pieces, buffers at most one line, and skips what is not a JSON object."""
 
     def __init__(self) -> None:
         self.parse_errors = 0
@@ -31,7 +31,7 @@ class JsonLines:
         return found
 
     def finish(self) -> list[dict[str, object]]:
-        """The object on the line held so far, which is over."""
+        """Parses the buffered line at the end of the stream."""
         line = b"".join(self._pieces).strip()
         self._pieces.clear()
         self._held = 0
@@ -56,7 +56,7 @@ class JsonLines:
 
 
 class Streams:
-    """What a program prints that speaks in JSON lines: objects on stdout, and on stderr perhaps its last words."""
+    """The output of a program that prints JSON lines: objects on stdout, errors on stderr."""
 
     def __init__(self) -> None:
         self._lines = JsonLines()
@@ -82,8 +82,8 @@ class Streams:
 
 def _parse(line: bytes) -> object:
     if not line.startswith(b"{"):
-        return None  # a flood of plain text must cost little
-    # Bytes that are not UTF-8 spoil their characters, not the line.
+        return None  # a flood of plain text must be cheap
+    # Invalid UTF-8 damages only its characters, not the line.
     text = line.decode("utf-8", "replace")
     try:
         value: object = json.loads(text)
@@ -111,14 +111,14 @@ def as_count(value: object) -> int:
 
 
 def as_amount(value: object) -> float:
-    """Dollars, seconds or parts of a whole: never negative, never without end."""
+    """Dollars, seconds or fractions: never negative, never infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= AMOUNT_MAX:
         return 0.0
     return float(value)
 
 
 def make_storable(text: str, limit: int) -> str:
-    """Text that every database and JSON writer takes: no NUL, no half characters, cut visibly at the limit."""
+    """Text that every database and JSON writer accepts: no NUL, no lone surrogates, shortened with an ellipsis."""
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
     return cut.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
 

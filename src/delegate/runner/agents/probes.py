@@ -1,4 +1,4 @@
-"""What is known about an agent's program without asking a model: its version, its login, its models."""
+"""Examines an agent's program without calling a model: its version, login and models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.lines import as_list, as_object, as_text, one_line
 from delegate.runner.process.programs import ProgramMissing, ProgramResult, ProgramTimedOut, ask_program, run_program
 
-PROBE_TIMEOUT = timedelta(seconds=20)  # a program in Node on a cold disk takes seconds to say its version
-NEUTRAL_DIRECTORY = Path("/")  # no repository, no settings of a project
+PROBE_TIMEOUT = timedelta(seconds=20)  # a Node program on a cold disk takes seconds to print its version
+NEUTRAL_DIRECTORY = Path("/")  # has no repository and no project settings
 VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
 VERSION_MAX = 100
 XDG_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -42,18 +42,18 @@ FIXES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     version: str | None = None
-    is_logged_in: bool | None = None  # None: only a call of the model would tell
-    models: tuple[str, ...] = ()  # as far as the program tells
+    is_logged_in: bool | None = None  # None: only a model call would show it
+    models: tuple[str, ...] = ()  # as far as the program lists them
     problem: str | None = None  # what would make a task fail
     fix: str | None = None
 
 
 class ProbeFailed(Exception):
-    """The program is there, but does not do what it must; str is the sentence for the user."""
+    """The program exists, but does not work; str is the sentence for the user."""
 
 
 async def probe(agent: Agent, environ: Mapping[str, str]) -> Probe:
-    """Look at an agent's program; it is started, but no model is asked and nothing is paid."""
+    """Starts an agent's program, but calls no model and spends no money."""
     if not agent.is_available(environ):
         return Probe(problem=f"{agent.name} is not installed", fix=FIXES.get(agent.name))
     try:
@@ -74,7 +74,7 @@ async def _probe_program(agent: Agent, program: str, environ: Mapping[str, str])
 
 
 async def can_start(agent: Agent, environ: Mapping[str, str]) -> bool:
-    """Whether the program can be started at all, found out as cheaply and with as few traces as can be."""
+    """Whether the program starts, checked cheaply and with few traces."""
     program = agent.program(environ)
     if program is None:
         return agent.is_available(environ)
@@ -90,7 +90,7 @@ async def can_start(agent: Agent, environ: Mapping[str, str]) -> bool:
 
 
 async def _can_print_version(program: str, environ: Mapping[str, str]) -> bool:
-    """Some programs make directories even to say their version; nobody asked for those in the user's home."""
+    """Redirects the XDG directories: some programs create files there even to print their version."""
     with TemporaryDirectory(prefix="delegate-trial-") as scratch:
         try:
             await _read_output([program, "--version"], {**environ, **dict.fromkeys(XDG_VARIABLES, scratch)})
@@ -107,11 +107,11 @@ async def _run(argv: list[str], environ: Mapping[str, str]) -> ProgramResult:
 
 
 async def _read_output(argv: list[str], environ: Mapping[str, str]) -> str:
-    """What a command printed; DoesNotWork when it failed."""
+    """The output of a command; raises ProbeFailed when it fails."""
     done = await _run(argv, environ)
     if done.code != 0:
         command = f"{Path(argv[0]).name} {' '.join(argv[1:])}"
-        raise ProbeFailed(f"`{command}` ended with {done.code}: {excerpt(done.error_text)}")
+        raise ProbeFailed(f"`{command}` ended with exit code {done.code}: {excerpt(done.error_text)}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -130,14 +130,14 @@ async def _probe_claude(program: str, environ: Mapping[str, str]) -> Probe:
 
 
 def claude_login(environ: Mapping[str, str]) -> bool | None:
-    """A login that is there may have run out; None: it may be in a place that we do not look into."""
+    """Whether there is a login, which may have expired; None: it may be where we do not look."""
     if any(environ.get(name) for name in CLAUDE_LOGINS):
         return True
     directory = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".claude")
     if (directory / ".credentials.json").is_file():
         return True
     if sys.platform == "darwin" or "apiKeyHelper" in _json_file(directory / "settings.json"):
-        return None  # the keychain, or a program that hands out a key
+        return None  # the keychain, or a helper program
     return False
 
 
@@ -157,13 +157,13 @@ async def _probe_codex(program: str, environ: Mapping[str, str]) -> Probe:
     if status.code == 0:
         return Probe(version=version, is_logged_in=True, models=models)
     if codex_provider(environ) != "openai":
-        return Probe(version=version, is_logged_in=None, models=models)  # another service, with a key of its own
+        return Probe(version=version, is_logged_in=None, models=models)  # another service, with its own key
     problem, fix = "codex is not logged in", "run `codex login`, or set CODEX_API_KEY"
     return Probe(version=version, is_logged_in=False, models=models, problem=problem, fix=fix)
 
 
 def codex_provider(environ: Mapping[str, str]) -> str:
-    """The service that the user's own settings name."""
+    """The service in the user's settings."""
     directory = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
     try:
         settings: dict[str, object] = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
@@ -182,17 +182,17 @@ def _codex_models(text: str) -> tuple[str, ...]:
 
 
 async def _probe_acp(agent: Acp, environ: Mapping[str, str]) -> Probe:
-    """Models and login show only in a session, and a session of some agents is a file in the user's home."""
+    """Models and login are visible only in a session, which some agents store in the user's home."""
     initialized = await _read_initialize_result(agent, environ)
     version = as_text(as_object(initialized.get("agentInfo")).get("version"))
     methods = [as_object(way) for way in as_list(initialized.get("authMethods"))]
     descriptions = [as_text(way.get("description")) or as_text(way.get("name")) for way in methods]
-    fix = f"if it is not logged in: {excerpt('; '.join(descriptions))}" if any(descriptions) else None
+    fix = f"if it is not logged in, log in: {excerpt('; '.join(descriptions))}" if any(descriptions) else None
     return Probe(version=_version(version) or None, fix=fix)
 
 
 async def _read_initialize_result(agent: Acp, environ: Mapping[str, str]) -> dict[str, object]:
-    """What the agent answers to `initialize`."""
+    """The agent's response to `initialize`."""
     from delegate.runner.agents.acp_messages import initialize  # noqa: PLC0415 - a third of a second
 
     try:
@@ -208,7 +208,7 @@ async def _read_initialize_result(agent: Acp, environ: Mapping[str, str]) -> dic
         raise ProbeFailed(str(problem)) from problem
     answer = _find_response(printed)
     if answer is None or "result" not in answer:
-        raise ProbeFailed(f"`{agent.command}` does not answer in the Agent Client Protocol")
+        raise ProbeFailed(f"`{agent.command}` does not speak the Agent Client Protocol")
     return as_object(answer["result"])
 
 

@@ -25,14 +25,14 @@ from delegate.states import AttemptState, Reason
 from delegate.wire.runners import Assignment
 
 SHELL = "/bin/sh"
-# The command line comes through stdin: an argument holds at most 128 KiB, may turn into an option and is seen by every
-# user of the machine. It is read whole before its first word runs, so the command finds stdin empty, and it must end
-# with the attempt's id, so that a command cut short by a dying runner (`rm -rf /tmp/x` cut to `rm -rf /`) never runs.
-# All on one line, and what is added before the command too, so that the shell's error messages count lines right.
+# The command line comes through stdin: an argument holds at most 128 KiB, may be taken for an option and is visible to
+# every user of the machine. It is read completely before it runs, so the command finds stdin empty. It must end with
+# the attempt's id, so that a command truncated by a dying runner (`rm -rf /tmp/x` cut to `rm -rf /`) never runs.
+# This prefix is one line, as is anything added before the command, so that the line numbers in shell errors are right.
 BOOTSTRAP = (
     'delegate_command=$(command -p cat); case $delegate_command in *"#$DELEGATE_ATTEMPT_ID") '
     'eval "unset delegate_command; ${delegate_command%"#$DELEGATE_ATTEMPT_ID"}" ;; '
-    '*) echo "delegate: the command did not arrive whole and was not run" >&2; exit 125 ;; esac'
+    '*) echo "delegate: the command arrived incomplete and was not run" >&2; exit 125 ;; esac'
 )
 
 
@@ -60,7 +60,7 @@ class Shell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellReading(NoProtocol):
-    """A command's output is its own affair: only its end tells something."""
+    """Ignores the command's output; only its exit counts."""
 
     timeout: timedelta
 
@@ -73,7 +73,7 @@ class ShellReading(NoProtocol):
 
 
 def _context(assignment: Assignment) -> dict[str, str]:
-    """Words before a command line would be run with it, so a command finds them in its environment."""
+    """A shell task gets its context in the environment: text before the command line would be run."""
     text = render_context(assignment)
     return {} if text is None else {"DELEGATE_CONTEXT": text}
 

@@ -1,4 +1,4 @@
-"""The agent's to-do list, followed through the tools it is kept with."""
+"""Tracks the agent's to-do list through its tool calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STATES = frozenset({"pending", "in_progress", "completed"})
 
 class TodoList:
     """Claude Code has two ways to keep it: `TodoWrite` sends the whole list; the `Task…` tools change one item, and
-    only their answers tell an item's id."""
+    only their results contain an item's id."""
 
     def __init__(self) -> None:
         self._items: dict[str, tuple[str, str]] = {}  # title and state by id
@@ -22,7 +22,7 @@ class TodoList:
         return [{"title": title, "state": state} for title, state in self._items.values()]
 
     def apply_call(self, tool: str, call_id: str, given: dict[str, object]) -> bool:
-        """Take in a tool call; true when it changed the list."""
+        """Applies a tool call; True when it changed the list."""
         before = dict(self._items)
         match tool:
             case "TodoWrite":
@@ -37,7 +37,7 @@ class TodoList:
         return self._items != before
 
     def apply_result(self, call_id: str, result: dict[str, object]) -> bool:
-        """Take in what a tool gave back; true when it changed the list."""
+        """Applies the result of a tool call; True when it changed the list."""
         if call_id not in self._pending_calls:
             return False
         self._pending_calls.discard(call_id)

@@ -1,4 +1,4 @@
-"""Which agents' programs have been seen to run: a runner offers no others."""
+"""Tries out agents' programs: a runner offers only agents whose program has run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from delegate.runner.agents.probes import can_start
 
 log = logging.getLogger(__name__)
 
-# Seconds; what a program needs (its interpreter, a shared disk) may come later, without a change of the program.
+# Seconds; what a program needs (its interpreter, a shared disk) may appear later.
 RETRY_INTERVAL = timedelta(minutes=1).total_seconds()
-# Seconds between two looks while another runner tries programs; most take less to say their version.
+# Seconds between two checks while another runner tries programs; most take less to print their version.
 POLL_INTERVAL = 0.25
 
 
 class Trials:
-    """A program that ran once is good until its file changes, also for the other runners of this home: they share what
-    they find out, and try one program at a time. One that did not run is tried again after a while."""
+    """A program that ran once is good until its file changes. The runners of a home share the results, and try one
+    program at a time. A program that did not run is tried again later."""
 
     def __init__(self, state_file: Path) -> None:
         self._state_file = state_file
-        self._passed = _read(state_file)  # the program's file as it was when it ran, by the agent's name
-        self._failed: dict[str, tuple[str, float]] = {}  # the same when it did not, and when that was
+        self._passed = _read(state_file)  # fingerprint of the program's file when it ran, by agent name
+        self._failed: dict[str, tuple[str, float]] = {}  # fingerprint when it did not run, and the time
 
     def has_passed(self, agent: Agent, environ: Mapping[str, str]) -> bool:
         """Cheap enough for every claim."""
@@ -55,7 +55,7 @@ class Trials:
                 await self._try(agent, environ)
 
     def mark_failed(self, agent_name: str) -> None:
-        """It could not be started after all, so this runner leaves it alone for a while."""
+        """The program could not be started after all: this runner does not offer it for a while."""
         file = self._passed.pop(agent_name, None)
         if file is not None:
             self._failed[agent_name] = (file, anyio.current_time())
@@ -82,12 +82,12 @@ class Trials:
     def _store(self, passed: Mapping[str, str]) -> None:
         try:
             write_private(self._state_file, json.dumps(passed))
-        except DelegateError as problem:  # then the next runner finds out for itself
-            log.warning("trials not kept", extra={"why": problem.message})
+        except DelegateError as problem:  # the next runner tries it again
+            log.warning("trial results not saved", extra={"why": problem.message})
 
 
 def _file_fingerprint(agent: Agent, environ: Mapping[str, str]) -> str:
-    """The program's file as it is now; empty when there is none to try."""
+    """Identifies the current version of the program's file; empty when there is none."""
     program = agent.program(environ)
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""One attempt, from its assignment to its end."""
+"""Runs one attempt from its assignment to its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
-# The program is not there, or is none.
+# The program is missing or cannot be executed.
 MISSING_PROGRAM_ERRORS = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
 SUPERVISOR_KILLED = errno.ECONNRESET
 
@@ -41,9 +41,9 @@ SUPERVISOR_KILLED = errno.ECONNRESET
 async def run_attempt(
     runner_context: RunnerContext, assignment: Assignment, ask_token: str | None = None
 ) -> EndRequest | None:
-    """Work on an assignment; returns the end that the relay took, or None when there is none to tell.
+    """Run an assignment; returns the end that the relay accepted, or None when there was none to report.
 
-    With `ask_token` its agent can ask a person; a command has no use for it.
+    With `ask_token` the agent can ask the user questions; shell tasks ignore it.
     """
     is_command = assignment.agent == AgentName.SHELL
     held_attempt = HeldAttempt(runner_context, assignment, None if is_command else ask_token)
@@ -52,7 +52,7 @@ async def run_attempt(
 
 
 class DirectoryUnusable(Exception):
-    """The directory that the task is to work in cannot be used."""
+    """The task's working directory cannot be used."""
 
 
 class AttemptExecution:
@@ -75,21 +75,21 @@ class AttemptExecution:
         )
 
     async def work(self) -> EndRequest:
-        """Whatever happens, there is an end that a person can read."""
+        """Returns an end with a readable message, whatever happens; raises only StaleFence."""
         try:
             end = await self._work()
         except StaleFence:
-            raise  # there is nobody left to tell an end to
+            raise  # another runner holds the attempt: there is no end to report
         except (DirectoryUnusable, SetupProblem) as problem:
             end = self._failure(Reason.SETUP_ERROR, str(problem))
         except NotStarted as problem:
             end = self._start_failure(problem)
         except OSError as problem:
-            log.exception("attempt not set up", extra=self._log_fields)
-            end = self._os_failure(problem, "set it up")
+            log.exception("attempt could not be set up", extra=self._log_fields)
+            end = self._os_failure(problem, "set up the attempt")
         except Exception:
-            log.exception("attempt broke", extra=self._log_fields)
-            end = self._failure(Reason.INTERNAL, "the runner broke; its log has the details")
+            log.exception("attempt failed with an internal error", extra=self._log_fields)
+            end = self._failure(Reason.INTERNAL, "the runner hit an internal error; see its log for details")
         if self._record.failure is not None:
             end = self._apply_output_failure(end, self._record.failure)
         return end
@@ -97,9 +97,9 @@ class AttemptExecution:
     async def _work(self) -> EndRequest:
         self._record.open()
         if self._record.failure is not None:
-            return self._os_failure(self._record.failure, "keep the output")
+            return self._os_failure(self._record.failure, "store the output")
         if self._runner_context.shutdown.is_now:
-            return outcomes.hand_back(self._assignment, "the runner was stopped before it began")
+            return outcomes.hand_back(self._assignment, "the runner was stopped before the attempt started")
         if self._assignment.mode is Mode.IN_PLACE:
             return await self._run_in_place()
         return await deliver(self._runner_context, self._assignment, self._context)
@@ -107,7 +107,9 @@ class AttemptExecution:
     async def _run_in_place(self) -> EndRequest:
         agent = self._runner_context.agents.get(self._assignment.agent)
         if agent is None:
-            return self._failure(Reason.NOT_INSTALLED, f"this runner has no agent {self._assignment.agent}")
+            return self._failure(
+                Reason.NOT_INSTALLED, f"the agent {self._assignment.agent} is not available on this runner"
+            )
         location = WorkLocation(directory=require_directory(self._assignment.working_directory))
         conversation = Conversation(self._runner_context, self._assignment, self._context, location)
         new_session_prompt, resume_prompt = add_answers(self._assignment, *in_place_prompts(self._assignment))
@@ -119,10 +121,10 @@ class AttemptExecution:
         return end.model_copy(update={"checkpoint": outcomes.checkpoint_view(conversation.checkpoint(error))})
 
     async def with_checkpoint(self, end: EndRequest) -> EndRequest:
-        """With what is left behind; where the agent did nothing, what the attempt before has left still stands."""
+        """Add the checkpoint; if the agent did nothing, it is the previous attempt's."""
         left = end.checkpoint
         if left is None and isinstance(end, ReleaseRequest):
-            return end  # it had not begun
+            return end  # the attempt did not start
         if left is None:
             known = self._assignment.checkpoint or CheckpointView(session_id=self._assignment.resume_session)
             tail = list(self._context.tail.lines()) or known.output_tail
@@ -130,7 +132,7 @@ class AttemptExecution:
         return end.model_copy(update={"checkpoint": await self._add_directory_state(left)})
 
     async def _add_directory_state(self, checkpoint: CheckpointView) -> CheckpointView:
-        """With how the user's directory stands now. Nobody looks before the agent starts, because that would wait."""
+        """Add the git state of the user's directory. It is not read earlier, to start the agent without delay."""
         directory = self._assignment.working_directory
         if self._assignment.mode is not Mode.IN_PLACE or directory is None:
             return checkpoint
@@ -142,7 +144,7 @@ class AttemptExecution:
     def _start_failure(self, problem: NotStarted) -> EndRequest:
         try:
             if self._assignment.mode is Mode.IN_PLACE:
-                require_directory(self._assignment.working_directory)  # it may have gone in that very moment
+                require_directory(self._assignment.working_directory)  # it may have been removed just now
         except DirectoryUnusable as gone:
             return self._failure(Reason.SETUP_ERROR, str(gone))
         if problem.errno == SUPERVISOR_KILLED:
@@ -151,14 +153,14 @@ class AttemptExecution:
         return self._failure(reason, problem.why)
 
     def _apply_output_failure(self, end: EndRequest, failure: OSError) -> EndRequest:
-        """Work that is out is out, though its timeline has an end missing; anything else may be half done."""
-        told = self._os_failure(failure, "keep the output")
-        left = end.checkpoint and end.checkpoint.model_copy(update={"error": told.message})
+        """Published work stays completed although its timeline is cut off; anything else may be incomplete: fail."""
+        failed = self._os_failure(failure, "store the output")
+        left = end.checkpoint and end.checkpoint.model_copy(update={"error": failed.message})
         if isinstance(end, ReleaseRequest) or end.result is None:
-            return told.model_copy(update={"checkpoint": left})
+            return failed.model_copy(update={"checkpoint": left})
         if end.outcome == "completed":
             return end
-        facts = {"outcome": told.outcome, "reason": told.reason, "message": told.message, "checkpoint": left}
+        facts = {"outcome": failed.outcome, "reason": failed.reason, "message": failed.message, "checkpoint": left}
         return end.model_copy(update=facts)
 
     def _os_failure(self, failure: OSError, action: str) -> FinishRequest:
@@ -171,9 +173,9 @@ class AttemptExecution:
 
 
 def require_directory(name: str | None) -> Path:
-    """The directory, if a program can be started in it."""
+    """Returns the directory if a program can be started in it; raises DirectoryUnusable otherwise."""
     if name is None:
-        raise DirectoryUnusable("the task names no directory to work in")
+        raise DirectoryUnusable("the task has no working directory")
     try:
         mode = Path(name).stat().st_mode
     except OSError as error:
@@ -182,5 +184,5 @@ def require_directory(name: str | None) -> Path:
     if not stat.S_ISDIR(mode):
         raise DirectoryUnusable(f"{excerpt(Path(name))} is not a directory")
     if not os.access(name, os.X_OK):
-        raise DirectoryUnusable(f"the directory {excerpt(Path(name))} may not be entered by the runner's user")
+        raise DirectoryUnusable(f"the directory {excerpt(Path(name))} is not accessible to the runner's user")
     return Path(name)

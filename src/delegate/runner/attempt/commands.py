@@ -1,4 +1,4 @@
-"""Commands that a repository asks for, for its set-up and its checks: each under a supervisor, as an agent is."""
+"""Runs a repository's setup and check commands, each under a supervisor like an agent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from delegate.runner.disk import DiskLow
 from delegate.runner.process.agent_process import Command, Exit, SpareSupervisors, launch
 from delegate.runner.process.cgroups import OutOfMemory
 
-OUTPUT_KEPT = 1024 * 1024  # bytes of a command's end: test runners put their counts there
+OUTPUT_KEPT = 1024 * 1024  # bytes kept from the end of a command's output, where test runners print their counts
 SHELL = "/bin/sh"
 
 
 @dataclass(slots=True, kw_only=True)
 class CommandReading(NoProtocol):
-    """A command has no protocol: what it printed is kept for whoever must look at it."""
+    """A command has no protocol: only the end of its output is kept."""
 
     output: bytes = b""
 
@@ -46,11 +46,11 @@ async def run_command(
     spares: SpareSupervisors,
     context: AttemptContext,
 ) -> CommandResult:
-    """Run one command line to its end; its time counts within the attempt's own."""
+    """Run one command line to its end; its run time counts towards the attempt's time limit."""
     started_at = anyio.current_time()
     left = context.started_at + context.time_limits.total - started_at
     limit = min(timeout.total_seconds(), max(left, 0.0))
-    tail = CheckpointTail(is_plain_text=False)  # a command is no part of what the agent did
+    tail = CheckpointTail(is_plain_text=False)  # not the attempt's: its output is not the agent's
     own = replace(context, time_limits=TimeLimits(total=limit), started_at=started_at, tail=tail)
     reading = CommandReading()
     argv = (SHELL, "-c", command)

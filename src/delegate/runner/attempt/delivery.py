@@ -1,4 +1,4 @@
-"""A task in a workspace of its own: prepared, worked on, checked, published, and cleaned up after."""
+"""Runs a task in its own workspace: prepares it, runs the agent and the checks, publishes the work and cleans up."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
-REPORTED_OUTPUT_MAX = 4_000  # characters of a failed command's end that the timeline has
+REPORTED_OUTPUT_MAX = 4_000  # characters from the end of a failed command's output that the timeline shows
 
 
 async def deliver(runner_context: RunnerContext, assignment: Assignment, context: AttemptContext) -> EndRequest:
-    """Raises SetupProblem when there is no ground to work on."""
+    """Raises SetupProblem when the workspace cannot be prepared."""
     try:
         git = await runner_context.git.get()
         async with cancel_when_stopped(context):
@@ -65,7 +65,7 @@ async def deliver(runner_context: RunnerContext, assignment: Assignment, context
     try:
         return await delivery.carry_out()
     finally:
-        if not delivery.is_closed:  # the next attempt continues it, or a sweep saves it
+        if not delivery.is_closed:  # the next attempt continues in it, or a sweep saves it
             release_workspace(prepared.workspace)
 
 
@@ -87,7 +87,7 @@ class Delivery:
         )
         self._progress = Progress()
         self.is_closed = False
-        self._tree_lock = anyio.Lock()  # one look at the tree at a time
+        self._tree_lock = anyio.Lock()  # only one operation reads the tree at a time
 
     def _effects(self) -> Effects:
         return Effects(
@@ -114,7 +114,7 @@ class Delivery:
         except (SetupProblem, GitFailed, DiskLow, DelegateError, OSError) as problem:
             if isinstance(problem, StaleFence):
                 raise
-            log.warning("attempt not carried out", extra={"task_id": self._assignment.task_id, "why": str(problem)})
+            log.warning("attempt failed", extra={"task_id": self._assignment.task_id, "why": str(problem)})
             return self._failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
         except OutOfMemory as problem:
             return self._failure(Reason.OUT_OF_MEMORY, str(problem))
@@ -124,22 +124,22 @@ class Delivery:
             return self._failure(Reason.PR_REJECTED, str(problem))
 
     async def _set_up(self) -> None:
-        """What the repository needs before anybody works in it; a failure here costs no token."""
+        """Copy files in and run the setup commands before the agent starts; a failure here costs no tokens."""
         carried = await carry_in(self._git, self._prepared.workspace, self._prepared.repofile.carry)
         if carried:
             self._context.record.fact(EventKind.SETUP, {"carried": carried})
         for command in self._prepared.repofile.setup:
             done = await self._run(command, self._prepared.repofile.setup_timeout)
-            told = {"command": command, "exitCode": done.exit_code, "seconds": round(done.seconds, 1)}
+            event = {"command": command, "exitCode": done.exit_code, "seconds": round(done.seconds, 1)}
             output = (
                 {} if done.exit_code == 0 else {"output": done.output[-REPORTED_OUTPUT_MAX:].decode(errors="replace")}
             )
-            self._context.record.fact(EventKind.SETUP, {**told, **output})
+            self._context.record.fact(EventKind.SETUP, {**event, **output})
             if done.exit_code != 0:
-                raise SetupProblem(f"the set-up command `{command}` {describe_failure(done)}")
+                raise SetupProblem(f"the setup command `{command}` {describe_failure(done)}")
 
     async def _work(self) -> Outcome | ReleaseRequest:
-        """The agent's turns until its work is green, then out with it."""
+        """Run agent turns until the checks pass, then publish."""
         ended = await self._run_first_turn()
         for turns_left in range(self._prepared.repofile.check_turns, -1, -1):
             if not is_completed(ended):
@@ -160,8 +160,8 @@ class Delivery:
             self._progress.is_work_done = False
             if turns_left == 0 or not self._conversation.can_continue:
                 break
-            words = failed_checks_prompt(checks)
-            ended = await self._run_turns(words, new_session_prompt=f"{self._prompts()[0]}\n{words}")
+            text = failed_checks_prompt(checks)
+            ended = await self._run_turns(text, new_session_prompt=f"{self._prompts()[0]}\n{text}")
         return self._failure(
             Reason.CHECKS_FAILED, self._progress.checks.failure_summary if self._progress.checks else ""
         )
@@ -172,14 +172,14 @@ class Delivery:
             return self._skip_agent_turn()
         has_news = self._assignment.context is not None or self._assignment.questions
         is_done = checkpoint is not None and checkpoint.is_work_done and not has_news
-        if is_done and await self._draft() is not None:  # it may be on another machine, or have been dropped
+        if is_done and await self._draft() is not None:  # its work may be on another machine, or deleted
             self._conversation.summary = checkpoint.summary if checkpoint else ""
             return self._skip_agent_turn()
         new_session_prompt, resume_prompt = self._prompts()
         return await self._run_turns(resume_prompt, new_session_prompt=new_session_prompt)
 
     async def _find_handed_in(self) -> bool:
-        """Whether the agent's work for this very task was done when an attempt before this one was lost."""
+        """Whether the agent had already finished this task when an earlier attempt was lost."""
         candidates = handed_in.find_candidates(self._prepared.workspace, self._assignment, self._publication.at)
         async with self._tree_lock:
             found = await self._publication.draft_handed_in(candidates)
@@ -192,24 +192,24 @@ class Delivery:
         return True
 
     def _skip_agent_turn(self) -> Outcome:
-        text = "the agent's work was done before; only what came after it is done again"
+        text = "the agent had already finished its work; only the steps after it are repeated"
         self._context.record.fact(EventKind.WARNING, {"text": text})
         return Outcome(
             state=AttemptState.COMPLETED, reason=Reason.DONE, message="", session_id=self._conversation.session
         )
 
     async def _run_turns(self, text: str, *, new_session_prompt: str) -> Outcome | ReleaseRequest:
-        """A turn of the agent: what was handed in before does not count any more."""
+        """Run the agent again; this discards work that was handed in before."""
         self._progress.draft = None
         handed_in.forget(self._prepared.workspace)
         ended = await self._conversation.run_turns(self._prepared.agent, text, new_session_prompt=new_session_prompt)
         if is_completed(ended) and self._context.asking is not None:
             async with cancel_when_stopped(self._context):
-                await self._context.lease.refresh()  # it may have asked in its last moment, and then nothing goes out
+                await self._context.lease.refresh()  # it may have asked at the last moment; then nothing is published
         return outcomes.release_if_asked(ended, self._context.lease)
 
     def _note_handed_in(self, draft: PublicationDraft) -> None:
-        """A runner that dies from here on has its successor publish the same commit, without the agent."""
+        """If the runner dies from here on, the next attempt publishes the same commit without running the agent."""
         noted = HandedInWork(
             task_id=self._assignment.task_id,
             commit=draft.commit,
@@ -222,11 +222,11 @@ class Delivery:
 
     @property
     def _spent(self) -> Usage:
-        """For the work, and not only in this attempt."""
+        """Usage for this work, including lost attempts."""
         return self._progress.spent_before.plus(self._conversation.spent)
 
     def _prompts(self) -> tuple[str, str]:
-        """What is said to an agent that knows nothing yet, and to one whose session goes on."""
+        """The prompts for a new session and for a resumed one."""
         if self._assignment.agent == AgentName.SHELL:
             return self._assignment.prompt, self._assignment.prompt
         new_session_prompt = fresh_prompt(self._assignment, self._prepared.repofile)
@@ -234,7 +234,7 @@ class Delivery:
 
     async def _draft(self) -> PublicationDraft | None:
         if self._prepared.repofile.checks:
-            await self._runner_context.spares.refill()  # it gets ready while git works
+            await self._runner_context.spares.refill()  # it starts while git runs
         async with self._tree_lock:
             self._progress.draft = await self._publication.draft()
         return self._progress.draft
@@ -267,9 +267,9 @@ class Delivery:
         )
 
     def _record_check(self, result: CheckResult) -> None:
-        told = {"command": result.command, "ok": result.ok, "passed": result.passed, "total": result.total}
+        event = {"command": result.command, "ok": result.ok, "passed": result.passed, "total": result.total}
         output = {} if result.ok else {"output": result.tail[-REPORTED_OUTPUT_MAX:]}
-        self._context.record.fact(EventKind.CHECK, {**told, "line": result.line, **output})
+        self._context.record.fact(EventKind.CHECK, {**event, "line": result.line, **output})
 
     async def _run_check(self, command: str) -> CommandResult:
         return await self._run(command, self._prepared.repofile.check_timeout)
@@ -288,24 +288,24 @@ class Delivery:
         return done
 
     async def _save_periodically(self) -> None:
-        """A tree that lives only in the file system is one lost disk away from nothing."""
+        """Commit the tree to the kept repository at intervals, so that a damaged worktree loses little work."""
         while True:
             await anyio.sleep(self._runner_context.settings.save_every.total_seconds())
             try:
                 async with self._tree_lock:
                     await save(self._git, self._prepared.workspace)
-            except (GitFailed, OSError, DelegateError):  # the agent goes on; the next save may work
+            except (GitFailed, OSError, DelegateError):  # the agent keeps running; the next save may succeed
                 log.exception("workspace not saved", extra={"task_id": self._assignment.task_id})
 
     def _failure(self, reason: Reason, message: str) -> Outcome:
         return Outcome(state=AttemptState.FAILED, reason=reason, message=message)
 
     def _no_changes_outcome(self, ended: Outcome) -> Outcome:
-        message = first_line(self._conversation.summary) or "the agent changed nothing"
+        message = first_line(self._conversation.summary) or "the agent made no changes"
         return replace(ended, reason=Reason.NO_CHANGES, message=message)
 
     def _hand_over(self, ended: Outcome | ReleaseRequest) -> EndRequest:
-        """The task goes on elsewhere or later: the tree stays as it is for whoever continues it here."""
+        """The task continues elsewhere or later: keep the tree as it is for the next attempt on this machine."""
         checkpoint = self._checkpoint(ended.message)
         if isinstance(ended, ReleaseRequest):
             return ended.model_copy(update={"checkpoint": outcomes.checkpoint_view(checkpoint)})
@@ -318,7 +318,7 @@ class Delivery:
         if is_kept and self._progress.is_pushed:
             self._warn_unpublished()
         draft, workspace = self._progress.draft, self._prepared.workspace
-        told = replace(
+        final = replace(
             outcome,
             usage=self._conversation.spent,
             session_id=self._conversation.session,
@@ -326,17 +326,17 @@ class Delivery:
             change=draft.change if draft else None,
             checkpoint=self._checkpoint(None if is_completed(outcome) else outcome.message),
         )
-        return outcomes.finish(self._assignment, told)
+        return outcomes.finish(self._assignment, final)
 
     def _warn_unpublished(self) -> None:
         text = (
-            "not all of the work could be published: what was done inside submodules, or git cannot hold, is kept; "
-            f"`delegate workspaces restore {self._assignment.task_id}` brings it back"
+            "some of the work was not published: changes inside submodules, and files that git cannot store, are kept; "
+            f"`delegate workspaces restore {self._assignment.task_id}` restores them"
         )
         self._context.record.fact(EventKind.WARNING, {"text": text})
 
     async def _keep_or_remove(self) -> bool:
-        """Work of an attempt that failed is drafted too, so that people can look at it."""
+        """Whether the workspace is kept. A failed attempt's work is drafted too, so that the user can inspect it."""
         if self._progress.draft is None:
             with suppress(GitFailed, OSError, DelegateError):
                 self._progress.draft = await self._publication.draft()
@@ -357,23 +357,23 @@ def is_completed(ended: Outcome | ReleaseRequest) -> TypeGuard[Outcome]:
 
 def describe_failure(result: CommandResult) -> str:
     if result.timed_out:
-        return f"was stopped after {result.seconds:.0f} s"
+        return f"timed out after {result.seconds:.0f} s"
     last = result.output.decode(errors="replace").strip().splitlines()[-1:]
-    said = f": {excerpt(last[0])}" if last else ""
-    return f"ended with exit code {result.exit_code}{said}"
+    detail = f": {excerpt(last[0])}" if last else ""
+    return f"ended with exit code {result.exit_code}{detail}"
 
 
-DIRTY_MAX = 200  # names of changed files that a checkpoint tells
+DIRTY_MAX = 200  # changed files that a checkpoint lists
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    is_work_done: bool = False  # the agent has ended well, and nobody has found fault with its work
+    is_work_done: bool = False  # the agent succeeded, and no policy or check rejected its work
     draft: PublicationDraft | None = None
     checks: Checks | None = None
     is_pushed: bool = False
     pull_request: str | None = None
-    spent_before: Usage = field(default_factory=Usage)  # on the same work, by an attempt that was lost
+    spent_before: Usage = field(default_factory=Usage)  # on the same work, by a lost attempt
 
 
 def result_of(progress: Progress, workspace: Workspace, summary: str, *, is_kept: bool) -> Result:
@@ -418,7 +418,7 @@ def checkpoint_of(
 
 
 def _dirty_files(draft: PublicationDraft, *, is_pushed: bool) -> tuple[str, ...]:
-    """Whoever continues finds what was pushed committed; else the tree is as the agent left it."""
+    """The uncommitted files that the next attempt will find; after a push, only those that could not be published."""
     snapshot = draft.snapshot
     return (
         tuple(skipped.path for skipped in find_unpublished(snapshot))[:DIRTY_MAX]

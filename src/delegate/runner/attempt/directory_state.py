@@ -1,7 +1,7 @@
-"""How the git repository around a user's directory stands, at the end of an attempt in it.
+"""Reads the git state of the user's directory at the end of an attempt in place.
 
-Nothing that the repository's configuration names is run, and nothing in it is written: its small files are read as
-files, and git looks at the tree with a repository of our own and a copy of the index.
+This neither runs programs named in the repository's configuration nor writes to the repository: refs are read as
+files, and git reads the tree through a temporary repository with a copy of the index.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from delegate.runner.git.program import Git, GitFailed, GitSetup
 from delegate.runner.workspaces.history import read_branch
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, format_alternates
 
-STATE_TIMEOUT = 0.5  # seconds that the end of a task waits; a small repository takes ten milliseconds
-INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files: more are not looked at
+STATE_TIMEOUT = 0.5  # seconds that the end of a task waits at most; a small repository takes 10 ms
+INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files; a larger index is not read
 EXCLUDES_MAX = 1024 * 1024
 HEADS = "ref: refs/heads/"
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # what a branch without a commit stands on; git always has it
-# A directory in which nothing is tracked is one name, as `git status` has it. Not that command, nor `diff`: those run
-# git inside of nested repositories, under their configuration.
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # the base of a branch without commits; always known to git
+# Lists a directory without tracked files as one name, like `git status`. Not `status` or `diff` themselves: they run
+# git inside nested repositories, under their configuration.
 CHANGED = (
     "ls-files",
     "-z",
@@ -39,7 +39,7 @@ CHANGED = (
     "--no-empty-directory",
     "--exclude-standard",
 )
-# ValueError: a name with a NUL, which an agent may have written. RuntimeError: a link that leads to itself.
+# ValueError: a name with a NUL, which an agent may have written. RuntimeError: a symbolic link loop.
 UNREADABLE = (GitFailed, OSError, ValueError, RuntimeError)
 STAGED = ("diff-index", "-z", "--cached", "--name-only", "--no-renames")
 
@@ -48,23 +48,23 @@ STAGED = ("diff-index", "-z", "--cached", "--name-only", "--no-renames")
 class DirectoryState:
     branch: str | None = None
     commit: str | None = None
-    dirty: tuple[str, ...] | None = None  # names from the top of the repository; None: not known
+    dirty: tuple[str, ...] | None = None  # paths relative to the top of the repository; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRepository:
-    """A repository as its files tell it."""
+    """A repository, as read from its files."""
 
     top: Path
     git_dir: Path
-    common: Path  # the same, but for a linked worktree
+    common: Path  # differs from git_dir in a linked worktree
     branch: str | None
     commit: str | None
-    index_base: str | None  # what the index is compared with; None: cannot be told
+    index_base: str | None  # what the index is compared with; None: unknown
 
 
 async def read_directory_state(setup: GitSetup, directory: Path, scratch: Path) -> DirectoryState:
-    """What can be told of it in a short time. `scratch`: where our own repository may lie meanwhile."""
+    """What can be read within STATE_TIMEOUT. `scratch` is the directory for the temporary repository."""
     state = DirectoryState()
     with anyio.move_on_after(STATE_TIMEOUT), suppress(*UNREADABLE):
         found = await anyio.to_thread.run_sync(find_repository, directory, abandon_on_cancel=True)
@@ -77,7 +77,7 @@ async def read_directory_state(setup: GitSetup, directory: Path, scratch: Path) 
 
 
 def find_repository(directory: Path) -> FoundRepository | None:
-    """The one that git would find from there, unless it is somebody else's."""
+    """The repository that git would find from there; None if another user owns it."""
     resolved = directory.resolve()
     for top in (resolved, *resolved.parents):
         try:
@@ -92,11 +92,11 @@ def find_repository(directory: Path) -> FoundRepository | None:
 
 
 def _git_dir(mark: Path, found: os.stat_result) -> Path | None:
-    """The repository itself, or what the file of a linked worktree or a submodule leads to."""
+    """The .git directory, or the one that the .git file of a linked worktree or a submodule points to."""
     if stat.S_ISDIR(found.st_mode):
         return mark
-    leads = read_small(mark).strip()
-    return mark.parent / leads.removeprefix("gitdir: ") if leads.startswith("gitdir: ") else None
+    link = read_small(mark).strip()
+    return mark.parent / link.removeprefix("gitdir: ") if link.startswith("gitdir: ") else None
 
 
 def _read_repository(top: Path, git_dir: Path) -> FoundRepository:
@@ -124,7 +124,7 @@ async def _dirty_files(git: Git, found: FoundRepository, index_base: str, scratc
             with suppress(*UNREADABLE):
                 answers.append(await clean.git(*arguments, tree=tree))
 
-        async with anyio.create_task_group() as group:  # most of the time is taken by the start of a program
+        async with anyio.create_task_group() as group:  # starting the programs takes most of the time
             group.start_soon(partial(ask, *STAGED, index_base, tree=False))
             group.start_soon(partial(ask, *CHANGED, tree=True))
     if len(answers) < len((STAGED, CHANGED)):
@@ -142,7 +142,7 @@ def _environment(found: FoundRepository, directory: Path) -> dict[str, str]:
 
 
 def _copy(found: FoundRepository, clean: ScratchRepository) -> bool:
-    """What git needs of the user's repository besides objects; False when there is more than is worth the time."""
+    """Copy what git needs besides objects: the excludes and the index; False when the index is too large."""
     (clean.directory / "info").mkdir()
     excludes = read_small(found.common / "info" / "exclude", EXCLUDES_MAX)
     (clean.directory / "info" / "exclude").write_text(excludes, errors="surrogateescape")
@@ -154,6 +154,6 @@ def _copy(found: FoundRepository, clean: ScratchRepository) -> bool:
         return False
     content = read_small(found.git_dir / "index", INDEX_MAX).encode(errors="surrogateescape")
     clean.index.write_bytes(content)
-    # With its time: git looks into files that are as young as the index, and only into those.
+    # Keep its time: git reads the content only of files that are not older than the index.
     os.utime(clean.index, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     return bool(content)

@@ -1,4 +1,4 @@
-"""The time in which this runner holds an attempt: lease and upload go on in the background until its end is told."""
+"""Holds an attempt: renews its lease and uploads its output in the background until its end is reported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from delegate.wire.runners import Assignment, Control, FinishRequest
 
 log = logging.getLogger(__name__)
 
-UPLOAD_TIMEOUT = 120.0  # seconds without progress, while the relay answers, after which output counts as incomplete
-HAND_BACK_UPLOAD_TIMEOUT = 3.0  # the same when the runner must go
+UPLOAD_TIMEOUT = 120.0  # seconds without progress, while the relay answers, before the output counts as incomplete
+HAND_BACK_UPLOAD_TIMEOUT = 3.0  # the same when the runner is stopping
 
 
 class HeldAttempt:
@@ -48,12 +48,12 @@ class HeldAttempt:
         decide: Callable[[], Awaitable[EndRequest]],
         complete: Callable[[EndRequest], Awaitable[EndRequest]] | None = None,
     ) -> EndRequest | None:
-        """Hold the attempt while `decide` finds its end, and tell that to the relay.
+        """Hold the attempt while `decide` determines its end, and report that end to the relay.
 
-        `complete` adds what takes time to find out, and is no reason to lose the end.
+        `complete` adds data that takes time to collect; if it fails, the end is reported without it.
 
-        None when the attempt became somebody else's, or when the runner had no more time: then the spool stays, with
-        the end noted in it, for the next start.
+        Returns None when another runner took the attempt over, or when the runner had no more time: then the spool
+        stays, with the end saved in it, for the next start.
         """
         reported: EndRequest | None = None
         is_lost = False
@@ -70,7 +70,7 @@ class HeldAttempt:
                 group.cancel_scope.cancel()
         except* StaleFence:
             is_lost = True
-            log.warning("attempt is somebody else's", extra=self.log_fields)
+            log.warning("attempt was taken over by another runner", extra=self.log_fields)
         finally:
             self.record.close()
         if reported is not None or is_lost:
@@ -80,7 +80,7 @@ class HeldAttempt:
     async def _save_end(
         self, end: EndRequest, complete: Callable[[EndRequest], Awaitable[EndRequest]] | None
     ) -> EndRequest:
-        """The end as it may be told; a runner that dies from here on tells it after its restart."""
+        """Save and return the end without secrets: a runner that dies from here on reports it after its restart."""
         first = outcomes.without_secrets(end, self._redaction)
         outcomes.save_end(self._directory, first)
         if complete is None:
@@ -88,14 +88,14 @@ class HeldAttempt:
         try:
             whole = outcomes.without_secrets(await complete(end), self._redaction)
         except Exception:
-            log.exception("end not completed", extra=self.log_fields)
+            log.exception("checkpoint not added to the end of the attempt", extra=self.log_fields)
             return first
         if whole != first:
             outcomes.save_end(self._directory, whole)
         return whole
 
     async def _ignore_stale_when_reporting(self, work: Callable[[], Awaitable[None]]) -> None:
-        """An attempt whose end the relay has is not ours any more; that answer may overtake the one to the end."""
+        """Once the relay has the end, renewals and uploads get StaleFence, perhaps before the end is answered."""
         try:
             await work()
         except* StaleFence:
@@ -126,7 +126,7 @@ class HeldAttempt:
         log.info("attempt ended", extra={**self.log_fields, "reason": end.reason, "is_complete": is_complete})
 
     async def _wait_until_uploaded(self) -> bool:
-        """Wait until the relay has all output; False when it answers but does not take it, or never can."""
+        """Wait until the relay has all output; False when it answers but the upload stalls or was refused."""
         while not self.record.is_uploaded:
             answers = self.lease.renewals
             is_leaving = self._runner_context.shutdown.is_now
@@ -144,8 +144,8 @@ class HeldAttempt:
                 self._assignment, request.model_copy(update={"output_incomplete": True})
             )
         except Refused as refusal:
-            log.error("end refused", extra={**self.log_fields, "why": refusal.message})  # noqa: TRY400  why says it all
-            message = f"the relay did not take the end of the attempt ({request.reason}): {refusal.message}"
+            log.error("end of the attempt refused", extra={**self.log_fields, "why": refusal.message})  # noqa: TRY400
+            message = f"the relay refused the end of the attempt ({request.reason}): {refusal.message}"
             plain = outcomes.finish(
                 self._assignment, Outcome(state=AttemptState.FAILED, reason=Reason.INTERNAL, message=message)
             )

@@ -1,4 +1,4 @@
-"""The end of an attempt as it is told to the relay, and noted on disk until the relay has heard it."""
+"""Builds the request that ends an attempt, and keeps it on disk until the relay has it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
 log = logging.getLogger(__name__)
 
 MESSAGE_MAX = 10_000
-LINE_MAX = 1_000  # characters; a path may have four times as many
+LINE_MAX = 1_000  # characters; a path may be four times as long
 END_FILE = "end.json"
 
 EndRequest = FinishRequest | ReleaseRequest
@@ -43,7 +43,7 @@ class SavedEnd(BaseModel):
 def finish(assignment: Assignment, outcome: Outcome) -> FinishRequest:
     return FinishRequest(
         fence=assignment.fence,
-        next_seq=assignment.next_seq,  # known only when everything is spooled
+        next_seq=assignment.next_seq,  # replaced once everything is spooled
         outcome="parked" if outcome.not_before is not None else OUTCOMES[outcome.state],
         reason=outcome.reason,
         message=make_storable(outcome.message, MESSAGE_MAX),
@@ -72,25 +72,25 @@ def to_end_request(assignment: Assignment, ended: Outcome | ReleaseRequest) -> E
 
 
 def release_if_asked(ended: Outcome | ReleaseRequest, lease: Lease) -> Outcome | ReleaseRequest:
-    """An agent that has asked a person has not ended its task by ending its turn, however it did."""
+    """An agent that asked a question has not finished its task, however its turn ended: the task waits."""
     if lease.asked_at is None or not isinstance(ended, Outcome) or not waits_for_answer(ended.state, ended.reason):
         return ended
-    message = "the agent has asked a question"
+    message = "the agent asked a question"
     return replace(ended, state=AttemptState.RELEASED, reason=Reason.QUESTION, message=message, not_before=None)
 
 
 def hand_back(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
-    """Not counted as an attempt."""
+    """Return the task to the queue without counting the attempt."""
     return ReleaseRequest(fence=assignment.fence, reason=Reason.HANDED_BACK, message=message, session_id=session_id)
 
 
 def release_as_lost(assignment: Assignment, message: str, session_id: str | None = None) -> ReleaseRequest:
-    """Counted: the agent may have done part of its work."""
+    """Return the task to the queue and count the attempt: the agent may have done part of its work."""
     return ReleaseRequest(fence=assignment.fence, reason=Reason.LOST_RUNNER, message=message, session_id=session_id)
 
 
 def without_secrets(end: EndRequest, redaction: Redaction) -> EndRequest:
-    """The same end; a text that outgrew its field by what stands for a secret is cut."""
+    """The same end without secrets; a text that the placeholders made too long is cut."""
     clean = redaction.data(end.model_dump())
     try:
         return type(end).model_validate(clean)
@@ -109,12 +109,12 @@ def _truncate_like(value: object, before: object) -> object:
 
 
 def save_end(spool: Path, end: EndRequest) -> None:
-    """A runner that dies before the relay has heard the end tells it after its restart."""
+    """Save the end: a runner that dies before the relay has it reports it after its restart."""
     noted = SavedEnd(finish=end) if isinstance(end, FinishRequest) else SavedEnd(release=end)
     try:
         write_private(spool / END_FILE, noted.model_dump_json())
-    except DelegateError as error:  # the end is still told, only a crash before that would lose it
-        log.warning("end not noted", extra={"path": spool, "why": error.message})
+    except DelegateError as error:  # it is still reported; only a crash before that would lose it
+        log.warning("end of the attempt not saved", extra={"path": spool, "why": error.message})
 
 
 def load_end(spool: Path) -> EndRequest | None:

@@ -1,4 +1,4 @@
-"""What an attempt in a workspace stands on: the repository, its base, its own wishes, and the tree itself."""
+"""Prepares an attempt in a workspace: finds repository and base, applies .delegate.toml, creates the worktree."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from delegate.wire.runners import Assignment
 
 
 class AgentMissing(Exception):
-    """The task is for an agent that this runner does not have, or not any more."""
+    """The task needs an agent that is not available on this runner."""
 
     def __init__(self, agent: str, *, is_task_choice: bool) -> None:
         self.agent = agent
-        who = "it" if is_task_choice else f"{FILE_NAME} of the repository"
-        super().__init__(f"{who} asks for the agent {agent}, which this runner does not have")
+        source = "the task" if is_task_choice else f"the repository's {FILE_NAME}"
+        super().__init__(f"{source} needs the agent {agent}, which is not available on this runner")
 
 
 async def prepare_workspace(
     runner_context: RunnerContext, git: Git, assignment: Assignment, record: Record
 ) -> PreparedWorkspace:
-    """Raises SetupProblem with a sentence for the user, or WantsAgent."""
+    """Raises SetupProblem with a message for the user, or AgentMissing."""
     home = Home(runner_context.settings.home)
     repository = await locate(git, assignment)
     mirror = await fetch_mirror(git, home, repository)
@@ -60,7 +60,7 @@ async def prepare_workspace(
 async def _resolve_base(
     runner_context: RunnerContext, git: Git, mirror: Mirror, wanted: str | None
 ) -> tuple[Base, RepoFile]:
-    """The file stands in the base commit, and may itself name the base when nobody else did."""
+    """Read the repository's file from the base commit; without a requested base, that file may name another one."""
     base = await base_of(git, mirror, wanted)
     repofile = await runner_context.repository_files.get(git, mirror, base)
     if wanted is None and repofile.base is not None and repofile.base != base.branch:
@@ -70,8 +70,8 @@ async def _resolve_base(
 
 
 async def _base_of_continued_task(git: Git, assignment: Assignment, mirror: Mirror, base: Base, record: Record) -> Base:
-    """Where the task that this one continues has left its branch, if nobody names a base. The repository's file still
-    is that of the usual base: what an agent has written must not decide what its successor may do."""
+    """The branch of the task that this one continues, unless a base was requested. The repository's file still
+    comes from the usual base: an agent's changes must not decide what the next agent may do."""
     continued_task = assignment.continued_task
     if continued_task is None or continued_task.branch is None or assignment.base is not None:
         return base
@@ -80,8 +80,8 @@ async def _base_of_continued_task(git: Git, assignment: Assignment, mirror: Mirr
     if continued_task.branch in mirror.heads:
         return await base_of(git, mirror, continued_task.branch)
     text = (
-        f"the branch {continued_task.branch} of {continued_task.task_id} is gone, merged perhaps: "
-        f"the work starts from {base.branch}"
+        f"the branch {continued_task.branch} of {continued_task.task_id} no longer exists, perhaps because it "
+        f"was merged; the work starts from {base.branch}"
     )
     record.fact(EventKind.WARNING, {"text": text})
     return base
@@ -126,19 +126,19 @@ def _smaller_budget(one: float | None, other: float | None) -> float | None:
     return one if other is None else other if one is None else min(one, other)
 
 
-SLUG_MAX = 40  # characters of the title; with key and id the name still fits a narrow column
+SLUG_MAX = 40  # characters of the title; with key and id the name fits a narrow column
 SHORT_ID = 4
 
 
 def branch_name(assignment: Assignment) -> str:
-    """As in `per-44-rate-limit-runner-endpoints-3f2a`."""
+    """For example `per-44-rate-limit-runner-endpoints-3f2a`."""
     key = assignment.issue.key.lower() if assignment.issue else ""
     words = slug(title_of(assignment))
     return "-".join(part for part in (key, words or "task", assignment.lineage[-SHORT_ID:]) if part)
 
 
 def title_of(assignment: Assignment) -> str:
-    """What the work is called: by its issue, by its user, or by the first line of the request."""
+    """The issue's title, the user's title, or the first line of the prompt."""
     if assignment.issue is not None:
         return assignment.issue.title
     return assignment.title or first_line(assignment.prompt)
@@ -149,7 +149,7 @@ def first_line(text: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Small letters, digits and single dashes, cut between words."""
+    """Lower-case letters, digits and single hyphens, cut between words."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     words = re.findall(r"[a-z0-9]+", plain)
     kept = ""

@@ -1,4 +1,4 @@
-"""One agent process from its launch to its end: fed, read, watched, and stopped when it must be."""
+"""Runs one agent process: writes its input, records its output, and stops it when it must end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from delegate.runner.shutdown import Shutdown
 from delegate.runner.upload.record import Record
 from delegate.wire.parts import UsageView
 
-REPLIES_MAX = 4 * 1024 * 1024  # bytes; an agent that asks and asks and reads no answer gets no more of them
+REPLIES_MAX = 4 * 1024 * 1024  # bytes of unsent replies; an agent that keeps asking without reading gets no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptContext:
-    """What a run writes to and listens to; the attention of the shutdown is called when one of them has changed."""
+    """What a run writes to and watches; every change sends `shutdown.wakeup`."""
 
     record: Record
     lease: Lease
@@ -35,10 +35,10 @@ class AttemptContext:
     time_limits: TimeLimits
     grace: timedelta
     disk: RunnerDisk
-    started_at: float  # of the attempt; its time is counted from here
+    started_at: float  # of the attempt; its time limit counts from here
     tail: CheckpointTail
-    memory_limit: MemoryLimit | None = None  # on the memory of all that it starts
-    asking: AskEndpoint | None = None  # by which its agent can ask a person
+    memory_limit: MemoryLimit | None = None  # for all processes of the attempt
+    asking: AskEndpoint | None = None  # where the agent can ask the user a question
     spent: Usage = Usage()  # by earlier turns of this attempt
 
     @property
@@ -53,7 +53,7 @@ class AttemptContext:
 class RunEnd:
     exit: Exit
     ending: Ending
-    is_interrupted: bool  # for reasons of the runner, not of the agent
+    is_interrupted: bool  # by the runner: it is stopping or cannot store output
     is_supervisor_lost: bool
 
 
@@ -69,7 +69,7 @@ class AgentRun:
         self._replies = bytearray()
 
     async def run_to_end(self, invocation: Invocation) -> RunEnd:
-        """Returns when the agent has ended, all its output is recorded, and nothing of it lives."""
+        """Returns when the agent has ended, all its output is recorded, and none of its processes is left."""
         try:
             failpoint("runner.launched")
             async with anyio.create_task_group() as group:
@@ -111,7 +111,7 @@ class AgentRun:
         self._note_result()
 
     def _note_replies(self) -> None:
-        """Whoever reads must not write as well: an agent that reads nothing would then not be read either."""
+        """Queue replies for the writing task: if the reader wrote, an agent that does not read would block both."""
         replies = self._reading.replies()
         if replies and len(self._replies) < REPLIES_MAX:
             self._replies += replies
@@ -124,7 +124,7 @@ class AgentRun:
         self._wakeup.send()
 
     async def _write_input(self, invocation: Invocation) -> None:
-        """Hand the agent its task, then answers and the messages for it; its input ends with its result."""
+        """Send the prompt, then replies and messages; close the input when the agent has reported its result."""
         await self._process.send(invocation.initial_input)
         if not invocation.keep_input_open:
             await self._process.close_input()
@@ -144,14 +144,14 @@ class AgentRun:
             await self._process.send(data)
 
     async def _deliver_messages(self) -> None:
-        """What the agent does not take now stays with the lease, for a further turn."""
+        """Messages that the agent cannot receive now go back to the lease, for a further turn."""
         messages = self._context.lease.take_messages()
         for number, message in enumerate(messages):
             data = self._reading.message(message_prompt(message.text))
             if data is None:
                 self._context.lease.put_back(messages[number:])
                 return
-            self._note_result()  # there may have been one: the message takes it back
+            self._note_result()  # the message resets an earlier result
             await self._process.send(data)
             self._context.lease.mark_seen(message)
 
@@ -180,7 +180,7 @@ class AgentRun:
 
 
 def add_prior_usage(fact: Fact, before: Usage) -> Fact:
-    """Pure: usage is told for the whole attempt, and an agent knows only its own turn."""
+    """Pure: an agent reports the usage of its turn; events hold that of the whole attempt."""
     if fact.kind is not EventKind.USAGE:
         return fact
     known = UsageView(**asdict(before)).model_dump(by_alias=True)

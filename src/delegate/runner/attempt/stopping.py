@@ -1,4 +1,4 @@
-"""Work that is no agent's, and must stop all the same when its task is cancelled or the runner has to go."""
+"""Stops the steps around the agent when the task is cancelled or times out, or the runner is stopping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delegate.wire.runners import Assignment, ReleaseRequest
 
 
 class Stopped(Exception):
-    """It was broken off: somebody cancelled the task, its time was over, or the runner must go."""
+    """The task was cancelled or timed out, or the runner is stopping."""
 
 
 def must_stop(context: AttemptContext) -> bool:
@@ -37,7 +37,7 @@ def stopped_outcome(assignment: Assignment, context: AttemptContext, session: st
 
 @asynccontextmanager
 async def cancel_when_stopped(context: AttemptContext) -> AsyncIterator[None]:
-    """The block is broken off, and Stopped raised, as soon as it must stop."""
+    """Cancel the block and raise Stopped as soon as the attempt must stop."""
     is_done = False
     with anyio.CancelScope() as scope:
 
@@ -56,7 +56,7 @@ async def cancel_when_stopped(context: AttemptContext) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def run_in_background(work: Callable[[], Coroutine[object, object, None]]) -> AsyncIterator[None]:
-    """`work` goes on for as long as the block lasts; what the block raises comes out as it is, not in a group."""
+    """Run `work` while the block runs; an exception of the block is raised as it is, not in a group."""
     problem: Exception | None = None
     async with anyio.create_task_group() as group:
         group.start_soon(work)

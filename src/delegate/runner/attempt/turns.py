@@ -1,4 +1,4 @@
-"""What is said to an agent in one attempt: each turn is a process of its own, continued by the agent's session."""
+"""Runs the turns of an agent in one attempt: each turn is a new process that resumes the agent's session."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
-SUMMARY_MAX = 20_000  # characters, as the relay takes them
+SUMMARY_MAX = 20_000  # characters that the relay accepts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLocation:
-    """Where the agent works; `roots` when that is a workspace of its own."""
+    """Where the agent works; `roots` is set for a workspace."""
 
     directory: Path
     roots: Roots | None = None
@@ -51,12 +51,12 @@ class Conversation:
 
     @property
     def session_spent(self) -> Usage:
-        """By the session as a whole, with what it spent before this attempt."""
+        """Usage of the whole session, including earlier attempts."""
         return self._session_spent
 
     @property
     def can_continue(self) -> bool:
-        """There is a session, and money, for another turn."""
+        """Whether a session and some of the budget are left for another turn."""
         budget = self._assignment.budget_usd
         return self.session is not None and (budget is None or budget > self.spent.cost_usd)
 
@@ -70,16 +70,16 @@ class Conversation:
         )
 
     async def run_turns(self, agent: Agent, text: str, *, new_session_prompt: str) -> Outcome | ReleaseRequest:
-        """One turn, and one more for each message that came while it took none; how it ended.
+        """Run one turn, and further turns while messages are waiting; returns how the last one ended.
 
-        `anew` is said instead of `text` when there is no session to continue, or it is not there any more.
+        `new_session_prompt` replaces `text` when there is no session, or when it no longer exists.
         """
         is_first = not self.has_sent_prompt
         reading, end = await self._run_turn(
             agent, self._record_prompt(text if self.session else new_session_prompt, is_first=is_first)
         )
         if reading.session_missing and self.session is not None and end.ending is Ending.EXITED:
-            warning = "the session of the attempt before is not there any more; the agent starts anew"
+            warning = "the session of the previous attempt no longer exists; the agent starts a new one"
             self._context.record.fact(EventKind.WARNING, {"text": warning})
             self.session, self._session_spent = None, Usage()
             reading, end = await self._run_turn(agent, self._record_prompt(new_session_prompt, is_first=is_first))
@@ -88,19 +88,19 @@ class Conversation:
             messages = self._context.lease.take_messages()
             if not messages:
                 break
-            words = message_prompt("\n\n".join(message.text for message in messages))
-            reading, end = await self._run_turn(agent, words)
+            joined = message_prompt("\n\n".join(message.text for message in messages))
+            reading, end = await self._run_turn(agent, joined)
             self._context.lease.mark_seen(messages[-1])
             outcome = self._judge(reading, end)
         return outcomes.release_if_asked(outcome, self._context.lease)
 
     def _takes_more(self, outcome: Outcome | ReleaseRequest, reading: AgentReading) -> bool:
-        """What comes after a question is for the attempt that has the answer."""
+        """Messages that follow a question wait for the attempt that gets the answer."""
         is_good = isinstance(outcome, Outcome) and outcome.state is AttemptState.COMPLETED
         return is_good and reading.takes_more_turns and self._context.lease.asked_at is None
 
     def _record_prompt(self, text: str, *, is_first: bool) -> str:
-        """The words of the first turn, for people who want to know what the agent was asked; in place they do."""
+        """Record the first turn's prompt, unless it is the user's own unchanged prompt."""
         self.has_sent_prompt = True
         if is_first and (self._location.roots is not None or text != self._assignment.prompt):
             self._context.record.fact(EventKind.PROMPT, {"text": prompt_text(self._build_turn(text))})
@@ -150,7 +150,7 @@ class Conversation:
         ending = Ending.LINGERED if end.is_interrupted else end.ending
         outcome = reading.judge(end.exit, ending, datetime.now(UTC))
         if reading.parse_errors:
-            warning = f"lines of the agent's output that could not be understood: {reading.parse_errors}"
+            warning = f"lines of the agent's output that could not be parsed: {reading.parse_errors}"
             self._context.record.fact(EventKind.WARNING, {"text": warning})
         outcome = self._apply_out_of_memory(outcome, end)
         if outcome.state is AttemptState.CANCELLED and self._context.lease.cancel_reason:
@@ -158,7 +158,7 @@ class Conversation:
         return replace(outcome, usage=self.spent, session_id=self.session)
 
     def _apply_out_of_memory(self, outcome: Outcome, end: RunEnd) -> Outcome:
-        """An agent cannot tell that it, or something it started, was killed for want of memory."""
+        """An agent cannot report that it, or a process it started, was killed for exceeding the memory limit."""
         memory_limit = self._context.memory_limit
         is_its_own = end.ending is Ending.EXITED and outcome.state is AttemptState.FAILED
         if memory_limit is None or not self._ran_out_of_memory or not is_its_own:
@@ -166,21 +166,23 @@ class Conversation:
         return replace(outcome, reason=Reason.OUT_OF_MEMORY, message=memory_limit.message)
 
     def record_undelivered_messages(self, outcome: Outcome) -> None:
-        """Messages that nobody will read any more; those of a parked or waiting task wait for its next attempt."""
+        """Warn about messages that were never delivered; a parked or waiting task keeps them for its next attempt."""
         if outcome.not_before is not None or outcome.state is AttemptState.RELEASED:
             return
         for message in self._context.lease.take_messages():
-            self._context.record.fact(EventKind.WARNING, {"text": f"a message came too late: {excerpt(message.text)}"})
+            self._context.record.fact(
+                EventKind.WARNING, {"text": f"a message arrived too late: {excerpt(message.text)}"}
+            )
 
     def _release_interrupted(self) -> ReleaseRequest:
-        """An agent looks at what it finds and goes on from there; a command that had begun would do it all again."""
+        """An agent resumes from what it finds; a command would start over, so its attempt counts as lost."""
         if self._assignment.agent == AgentName.SHELL:
-            return outcomes.release_as_lost(self._assignment, "the runner was stopped while the command ran")
+            return outcomes.release_as_lost(self._assignment, "the runner was stopped while the command was running")
         return outcomes.hand_back(self._assignment, "the runner was stopped", self.session)
 
 
 def prior_session_usage(assignment: Assignment) -> Usage:
-    """Before this attempt, which continues it: by the attempt before, or by the task before."""
+    """Usage of the resumed session before this attempt, by the previous attempt or the continued task."""
     continued_task = assignment.continued_task
     left = assignment.checkpoint or (None if continued_task is None else continued_task.checkpoint)
     if left is None or assignment.resume_session is None:

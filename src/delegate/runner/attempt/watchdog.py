@@ -1,6 +1,6 @@
-"""When an agent must be ended: decided here, done elsewhere. All times are seconds on one monotonic clock.
+"""Decides when an agent must be stopped. All times are seconds on one monotonic clock.
 
-That clock stands still while the machine sleeps, so a closed lid is neither silence nor time spent.
+That clock stops while the machine sleeps, so sleep counts neither as silence nor as run time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from delegate.model import AgentName
 from delegate.runner.agents.base import Ending
 from delegate.wire.runners import Assignment
 
-ASKED_TIMEOUT = 60.0  # seconds in which an agent that has asked should end its turn: nothing else is left to do
+ASKED_TIMEOUT = 60.0  # seconds for an agent to end its turn after asking a question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """Seconds; None: no such limit."""
+    """In seconds; None means no limit."""
 
     total: float
     asked: float = ASKED_TIMEOUT
@@ -28,19 +28,19 @@ class TimeLimits:
 
 @dataclass(slots=True, kw_only=True)
 class AgentActivity:
-    """The signs of life an agent has given."""
+    """When the agent last showed activity."""
 
-    started_at: float  # of the attempt, which may launch its agent a second time
+    started_at: float  # of the attempt, which may launch several agent processes
     launched_at: float
     output_at: float | None = None
-    result_at: float | None = None  # None again when a message gives it more to do
+    result_at: float | None = None  # reset to None when a message starts more work
     asked_at: float | None = None
 
 
 def time_limits_for(assignment: Assignment, settings: Settings) -> TimeLimits:
     total = assignment.timeout_ms / 1000
     if assignment.agent == AgentName.SHELL:
-        return TimeLimits(total=total)  # a silent build is no stalled one, and a command has no result to linger after
+        return TimeLimits(total=total)  # a build may be silent, and a command has no result after which it could linger
     return TimeLimits(
         total=total,
         no_start=settings.no_start_after.total_seconds(),
@@ -50,7 +50,7 @@ def time_limits_for(assignment: Assignment, settings: Settings) -> TimeLimits:
 
 
 def next_deadline(limits: TimeLimits, activity: AgentActivity) -> tuple[float, Ending]:
-    """When this agent will be ended if it gives no further sign, and why."""
+    """When the agent must be stopped if it shows no further activity, and why."""
     end = (activity.started_at + limits.total, Ending.TIMEOUT)
     if activity.asked_at is not None:
         end = _earlier_end(end, activity.asked_at, limits.asked, Ending.ASKED)

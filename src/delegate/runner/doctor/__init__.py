@@ -1,1 +1,1 @@
-"""What would make a task fail on this machine, found out before one is delegated. Nothing here starts or pays."""
+"""Finds what would make a task fail on this machine. Starts no relay and spends no money."""

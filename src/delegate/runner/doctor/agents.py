@@ -1,4 +1,4 @@
-"""Every agent: its program, version, login and models, and what it may do unattended."""
+"""Examines every agent: its program, version, login and models, and its permissions when it runs unattended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delegate.runner.doctor.context import DoctorContext, Examination, quote_lin
 from delegate.runner.doctor.findings import DoctorSection, Finding, Level
 
 MODELS_SHOWN = 3
-NO_SANDBOX = "use `--permission-mode bypassPermissions` for it, or allow user namespaces on this machine"
+NO_SANDBOX = "allow user namespaces on this machine, or run codex with `--permission-mode bypassPermissions`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,10 @@ class Need:
 
     agent: str
     model: str | None
-    source: Source  # of the wish for the agent
+    source: Source  # what chose the agent
 
     def make_finding(self, name: str, message: str, fix: str = "") -> Finding:
-        """Grave only where the next task would meet it."""
+        """A problem for the agent that the next task would use, a warning for any other."""
         level = Level.PROBLEM if name == self.agent else Level.WARNING
         return Finding(level=level, section=DoctorSection.AGENTS, subject=name, message=message, fix=fix)
 
@@ -59,7 +59,7 @@ def agent_examinations(context: DoctorContext, need: Need) -> list[Examination]:
 
 
 def _is_relevant(context: DoctorContext, agent: Agent, need: Need) -> bool:
-    """A shell is everywhere; of agents that are known by name alone, only those that are there."""
+    """Hides the shell, which is always there, and ACP agents of the built-in list that are not installed."""
     if agent.name == AgentName.SHELL:
         return False
     if not isinstance(agent, Acp) or not agent.is_known or agent.name == need.agent:
@@ -82,7 +82,7 @@ async def _examine(context: DoctorContext, agent: Agent, need: Need) -> list[Fin
 
 
 async def _check_version(context: DoctorContext, agent: Acp, need: Need) -> Finding:
-    """Greeting it would take seconds, and some write into the user's home then."""
+    """Runs `--version` only: a handshake takes seconds, and some agents then write into the user's home."""
     program = agent.program(context.environ)
     assert program is not None
     done = await context.run(program, "--version")
@@ -93,7 +93,7 @@ async def _check_version(context: DoctorContext, agent: Acp, need: Need) -> Find
 
 
 def _describe_probe(found: Probe) -> str:
-    logins = {True: "logged in", False: "not logged in", None: "its login shows when it is used"}
+    logins = {True: "logged in", False: "not logged in", None: "login not checked"}
     parts = [found.version or "version unknown", logins[found.is_logged_in]]
     if found.models:
         more = len(found.models) - MODELS_SHOWN
@@ -105,12 +105,12 @@ def _describe_probe(found: Probe) -> str:
 def _check_model(agent: Agent, found: Probe, need: Need) -> list[Finding]:
     if agent.name != need.agent or need.model is None or not found.models or need.model in found.models:
         return []
-    message = f"model {quote_line(need.model)} is not among those that {agent.name} lists"
+    message = f"model {quote_line(need.model)} is not in the list of models that {agent.name} prints"
     return [DoctorSection.AGENTS.warning(agent.name, message, f"choose one of {quote_line(', '.join(found.models))}")]
 
 
 async def _report_unknown_agent(need: Need) -> list[Finding]:
-    message = f"is wanted by {SOURCE_NAMES[need.source]}, but no runner here looks for it"
+    message = f"is chosen by {SOURCE_NAMES[need.source]}, but runners on this machine do not offer it"
     command = need.agent.removeprefix("acp:")
     return [
         need.make_finding(need.agent, message, f'set DELEGATE_ACP_AGENTS="{quote_line(command)}" for `delegate up`')
@@ -118,20 +118,20 @@ async def _report_unknown_agent(need: Need) -> list[Finding]:
 
 
 async def _check_sandbox(context: DoctorContext, codex: Agent, need: Need) -> list[Finding]:
-    """A command that does nothing, run as codex would run it."""
+    """Runs `true` in the sandbox, as codex would run a command."""
     argv = (codex.program(context.environ) or "", "sandbox", "-c", f'sandbox_mode="{WORKSPACE_WRITE}"', "--", "true")
     done = await context.run(*argv, cwd=context.scratch)
     if done.code == 0:
         return [DoctorSection.AGENTS.ok("codex sandbox", "works")]
     level = Level.PROBLEM if need.agent == codex.name else Level.WARNING
-    message = f"does not work here, so codex could run no command: {quote_line(done.error_text)}"
+    message = f"does not work on this machine, so codex cannot run commands: {quote_line(done.error_text)}"
     return [
         Finding(level=level, section=DoctorSection.AGENTS, subject="codex sandbox", message=message, fix=NO_SANDBOX)
     ]
 
 
 async def _check_permissions(context: DoctorContext, claude: Agent, need: Need) -> list[Finding]:
-    less = "; `--permission-mode` gives a task less"
+    less = "; restrict a task with `--permission-mode`"
     if not context.is_root:
         message = "agents run unattended as you: claude with its permission checks bypassed, codex in its sandbox"
         return [DoctorSection.AGENTS.note("permissions", message + less)]

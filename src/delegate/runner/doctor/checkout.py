@@ -1,4 +1,4 @@
-"""The repository that the doctor was asked in, seen as a runner would see it."""
+"""Examines the repository in the current directory, as a runner would see it."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ NO_OPTIONAL_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    default_choice: Choice  # the agent of a task that names none, and who says so
+    default_choice: Choice  # the agent of a task that names none, and what chose it
     top: Path | None = None  # None: not inside a repository
     repository: Repository | None = None
     why_not: str = ""  # why a task could not work on it
-    repofile: RepoFile | None = None  # None: there is none, or none that can be read
+    repofile: RepoFile | None = None  # None: missing or unreadable
     file_problem: str = ""
-    preferences: Preferences | None = None  # None: nobody can tell, or nobody can fulfil it
+    preferences: Preferences | None = None  # None: the file is unreadable, or its preferences conflict
     conflict: str = ""
 
     @property
     def agent(self) -> str:
-        """Who would do the next task in a worktree of this repository, or else anywhere."""
+        """The agent of the next task in a worktree of this repository, else the default agent."""
         return self.preferences.agent if self.preferences else self.default_choice.value
 
 
 def default_checkout(context: DoctorContext) -> Checkout:
-    """All that is known without a look: the settings."""
+    """What the settings alone decide, without reading any file."""
     agent = context.settings.default_agent
     if agent == DEFAULTS[Field.AGENT]:
         return Checkout(default_choice=Choice(field=Field.AGENT, value=agent, source=Source.DEFAULT))
     is_variable = any(context.environ.get(name) for name in setting_spec("default_agent").variables)
-    # The file of this home is its relay's too, unless that is elsewhere; a variable goes along with each task.
+    # A local relay reads the settings file of this home too; a variable is sent along with each task.
     source = Source.CALLER if is_variable or not context.settings.is_local else Source.RELAY
     return Checkout(default_choice=Choice(field=Field.AGENT, value=agent, source=source))
 
 
 async def find_checkout(context: DoctorContext, git: Git | None) -> Checkout:
-    """A look at files and settings; no remote is asked."""
+    """Reads files and settings; contacts no remote."""
     default = default_checkout(context)
     top = await run_in_daemon_thread(lambda: _top(context))
     if top is None:
@@ -80,7 +80,7 @@ async def find_checkout(context: DoctorContext, git: Git | None) -> Checkout:
 
 
 def _top(context: DoctorContext) -> Path | None:
-    """A repository of the whole home, as some keep their settings in, is not what tasks are about."""
+    """Skips a repository in the home directory itself (dotfiles): tasks do not work on it."""
     inner = Path(os.path.realpath(context.directory))
     top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
     return None if top in {Path("/"), Path(os.path.realpath(context.environ.get("HOME", "/")))} else top
@@ -89,7 +89,7 @@ def _top(context: DoctorContext) -> Path | None:
 async def _repository(git: Git | None, top: Path, agent: str) -> tuple[Repository | None, str]:
     if git is None:
         return None, ""
-    # What is read of it is the directory alone.
+    # `locate` reads nothing but the directory.
     here = Assignment(
         attempt_id="",
         task_id="",
@@ -136,11 +136,11 @@ async def examine_checkout(context: DoctorContext, git: Git | None, checkout: Ch
     if checkout.top is None:
         where = context.display_path(context.directory)
         return [
-            DoctorSection.REPOSITORY.note("directory", f"{where} is in no git repository: tasks here work in place"),
+            DoctorSection.REPOSITORY.note("directory", f"{where} is not in a git repository: tasks here work in place"),
             _next_task(checkout),
         ]
     if checkout.why_not:
-        fix = "make `git status` work here, or let tasks work in place"
+        fix = "make `git status` work here, or run tasks in place"
         return [DoctorSection.REPOSITORY.problem("repository", checkout.why_not, fix)]
     findings = [await _repository_file(git, checkout), *_check_programs(context, checkout)]
     findings += await _check_include_file(checkout)
@@ -149,12 +149,12 @@ async def examine_checkout(context: DoctorContext, git: Git | None, checkout: Ch
 
 async def _repository_file(git: Git | None, checkout: Checkout) -> Finding:
     if checkout.file_problem:
-        fix = "mend that line; docs/delegate-toml.md has every key"
+        fix = "fix that line; docs/delegate-toml.md lists every key"
         return DoctorSection.REPOSITORY.problem(FILE_NAME, checkout.file_problem, fix)
     if checkout.repofile is None:
-        return DoctorSection.REPOSITORY.note(FILE_NAME, "there is none: no setup, no checks, the default agent")
+        return DoctorSection.REPOSITORY.note(FILE_NAME, "not found: no setup, no checks, the default agent")
     if git is not None and not await _is_committed(git, checkout):
-        message = "is not committed as it is here: a task in a worktree reads it from the branch it starts from"
+        message = "has uncommitted changes: a task in a worktree reads it from the branch it starts from"
         return DoctorSection.REPOSITORY.note(FILE_NAME, message, f"`git commit` and push {FILE_NAME}")
     setup, checks = len(checkout.repofile.setup), len(checkout.repofile.checks)
     return DoctorSection.REPOSITORY.ok(FILE_NAME, f"{pluralize(setup, 'setup command')}, {pluralize(checks, 'check')}")
@@ -174,7 +174,7 @@ async def _is_committed(git: Git, checkout: Checkout) -> bool:
 
 
 def _check_programs(context: DoctorContext, checkout: Checkout) -> list[Finding]:
-    """A command may bring the program of the next one, so only the first is sure to need what is there now."""
+    """Only the first command surely needs its program now: a command may install the program of the next one."""
     if checkout.repofile is None:
         return []
     setup, checks = checkout.repofile.setup, checkout.repofile.checks
@@ -210,7 +210,7 @@ def _head(path: Path) -> bytes:
 def _next_task(checkout: Checkout) -> Finding:
     if checkout.preferences is None:
         if checkout.file_problem:
-            return DoctorSection.REPOSITORY.note("next task", "cannot be told before the file can be read")
+            return DoctorSection.REPOSITORY.note("next task", f"unknown until {FILE_NAME} can be read")
         return DoctorSection.REPOSITORY.problem("next task", checkout.conflict, f"change {FILE_NAME}")
     text = _describe_choices({choice.field: choice for choice in checkout.preferences.choices})
     default_choice = checkout.default_choice

@@ -1,4 +1,4 @@
-"""Which programs the commands of a repository need, as far as a glance can tell."""
+"""Guesses which programs the commands of a repository need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from delegate.runner.agents.base import find_program
 
-# What a shell has by itself, or what only a shell understands: no glance tells what comes of it.
+# Builtins and shell syntax: the programs behind them cannot be guessed.
 SHELL_BUILTINS = re.compile(
     "alias|bg|break|case|cd|command|continue|do|done|echo|elif|else|esac|eval|exec|exit|export|false|fg|fi|for|function"
     "|getopts|hash|if|in|jobs|kill|let|local|printf|pwd|read|readonly|return|set|shift|source|test|then|times|trap|true"
@@ -20,7 +20,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 def missing_programs(command: str, environ: Mapping[str, str]) -> list[str]:
-    """Names that nothing on PATH answers to. A path may be made by what runs before, and is left alone."""
+    """The programs that are not on PATH. Paths are not checked: an earlier command may create them."""
     return [name for name in list_programs(command) if find_program(name, environ) is None]
 
 
@@ -30,7 +30,7 @@ def list_programs(command: str) -> list[str]:
     lexer.whitespace_split = True
     try:
         words = list(lexer)
-    except ValueError:  # an open quote: the shell will say so
+    except ValueError:  # an open quote: the shell will report it
         return []
     found, is_first = [], True
     for word in words:

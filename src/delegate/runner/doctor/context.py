@@ -1,4 +1,4 @@
-"""What the doctor looks at, and how it looks without ever hanging."""
+"""The context of an examination, and helpers that run examinations with a time limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from delegate.runner.process.programs import ProgramMissing, ProgramResult, Prog
 
 EXAMINATION_TIMEOUT = timedelta(
     seconds=8
-)  # for one examination; a program in Node takes three on a cold disk, or a busy machine
-NEUTRAL_DIRECTORY = Path("/")  # no repository, no settings of a project
-QUOTE_MAX = 200  # characters of what a program complained about
+)  # for one examination; a Node program takes three seconds on a cold disk or a busy machine
+NEUTRAL_DIRECTORY = Path("/")  # has no repository and no project settings
+QUOTE_MAX = 200  # characters of a program's error message
 Result = TypeVar("Result")
 
 
@@ -35,7 +35,7 @@ class DoctorContext:
     settings: Settings
     environ: Mapping[str, str]
     directory: Path  # where the next task would be delegated
-    scratch: Path  # ours alone, and gone afterwards
+    scratch: Path  # private, and removed afterwards
     now: datetime
     is_root: bool
 
@@ -47,14 +47,14 @@ class DoctorContext:
         return find_program(command, self.environ)
 
     def display_path(self, path: Path) -> str:
-        """A path as a person would write it."""
+        """The path for display, with `~` for the home directory."""
         user = self.environ.get("HOME", "")
         with suppress(ValueError):
             return str(Path("~", path.relative_to(user))) if user not in {"", "/"} else excerpt(path)
         return excerpt(path)
 
     async def run(self, *argv: str, cwd: Path = NEUTRAL_DIRECTORY) -> ProgramResult:
-        """A program in the user's own environment, but without Delegate's secrets."""
+        """Runs a program in the user's environment, without Delegate's secrets."""
         return await run_program(argv, cwd=cwd, env=users_environment(self.environ), timeout=EXAMINATION_TIMEOUT)
 
 
@@ -67,7 +67,7 @@ class Examination:
 
 
 async def run_examinations(examinations: list[Examination]) -> list[Finding]:
-    """All of them at once, each within its time; the findings are in the order of the examinations."""
+    """Runs them concurrently, each with its timeout; findings keep the order of the examinations."""
     found: list[list[Finding]] = [[] for _ in examinations]
 
     async def one(number: int, examination: Examination) -> None:
@@ -85,13 +85,13 @@ async def _run_with_timeout(examination: Examination) -> list[Finding]:
         with anyio.fail_after(seconds):
             return await examination.run()
     except (TimeoutError, ProgramTimedOut):
-        return [section.warning(subject, f"gave no answer within {seconds:g} s")]
+        return [section.warning(subject, f"did not answer within {seconds:g} s")]
     except (OSError, GitFailed, ProgramMissing) as problem:
         return [section.warning(subject, f"could not be examined: {quote_line(str(problem))}")]
 
 
 async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Do blocking work in a thread that nobody has to wait for: a disk or a name server may never answer."""
+    """Runs blocking work in a thread that may be abandoned: a disk or a name server may never answer."""
     token, done = lowlevel.current_token(), anyio.Event()
     results: list[Result] = []
     problems: list[Exception] = []
@@ -99,10 +99,10 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
     def run() -> None:
         try:
             results.append(work())
-        except Exception as problem:  # noqa: BLE001 - handed on to whoever waits
+        except Exception as problem:  # noqa: BLE001 - raised again in the waiting coroutine
             problems.append(problem)
         finally:
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the event loop has ended
                 from_thread.run_sync(done.set, token=token)
 
     Thread(target=run, daemon=True).start()
@@ -113,7 +113,7 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 
 
 def quote_line(text: str) -> str:
-    """A program's own words in a finding: on one line, cut, and without a login that stands in an address."""
+    """Quotes a program's output in a finding: on one line, shortened, and without logins in URLs."""
     return excerpt(mask_login(" ".join(text.split())), QUOTE_MAX)
 
 

@@ -1,4 +1,4 @@
-"""All examinations together: first what the others must know, then everything at once."""
+"""Runs all examinations: first gathers the facts that others need, then runs the rest concurrently."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from delegate.runner.process.cgroups import MemoryLimits
 from delegate.runner.secrets.redaction import Redactor
 from delegate.runner.secrets.sources import Secrets
 
-UNANSWERED = DoctorSection.RELAY.warning("relay", f"gave no answer within {EXAMINATION_TIMEOUT.total_seconds():g} s")
+UNANSWERED = DoctorSection.RELAY.warning("relay", f"did not answer within {EXAMINATION_TIMEOUT.total_seconds():g} s")
 ORDER = {part: number for number, part in enumerate(DoctorSection)}
 
 
 @dataclass(slots=True)
 class GatheredFacts:
-    """As far as they could be seen in time."""
+    """As far as they could be gathered in time."""
 
     checkout: Checkout
     git: Git | None = None
@@ -47,7 +47,7 @@ class GatheredFacts:
 
 
 async def examine(context: DoctorContext) -> list[Finding]:
-    """Every finding, what is to be mended first on top. Takes seconds at most, whatever hangs."""
+    """Every finding, in the order in which to fix them. Takes seconds at most, even if a program hangs."""
     facts = await _gather_facts(context)
     found = await run_examinations(_examinations(context, facts))
     need = need_of(facts.checkout)
@@ -61,7 +61,7 @@ async def examine(context: DoctorContext) -> list[Finding]:
 
 
 def _without_secrets(finding: Finding, redact: Callable[[str], str]) -> Finding:
-    """Programs are quoted, and one may have quoted a secret."""
+    """Redacts secrets: findings quote programs, whose output may contain one."""
     return replace(finding, message=redact(finding.message), fix=redact(finding.fix))
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds, and how grave it is."""
+"""The findings of `delegate doctor`, their severity and their sections."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import StrEnum
 class Level(StrEnum):
     OK = "ok"
     NOTE = "note"  # good to know
-    WARNING = "warning"  # something is not as it should be, or cannot be told
+    WARNING = "warning"  # something is wrong, or could not be checked
     PROBLEM = "problem"  # would make a task fail
 
 
 class DoctorSection(StrEnum):
-    """In the order in which they are shown, which is the order in which to mend."""
+    """In the order in which they are shown, which is the order in which to fix problems."""
 
     SETTINGS = "settings"
     HOME = "home"
@@ -23,7 +23,7 @@ class DoctorSection(StrEnum):
     RELAY = "relay"
     REPOSITORY = "this repository"
     PULL_REQUESTS = "pull requests"
-    LEFTOVERS = "left-overs"
+    LEFTOVERS = "leftovers"
 
     def ok(self, subject: str, message: str) -> Finding:
         return Finding(level=Level.OK, section=self, subject=subject, message=message)

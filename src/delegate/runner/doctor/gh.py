@@ -1,4 +1,4 @@
-"""The GitHub program: there, new enough, and logged in where this repository needs it."""
+"""Examines the GitHub CLI: installed, recent enough, and logged in to the host of this repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delegate.runner.forges.remotes import GITHUB, forge_for
 from delegate.runner.git.program import Git
 from delegate.runner.process.programs import ProgramResult, run_program
 
-OLDEST_TESTED = (2, 23)  # the oldest that we have seen work
+OLDEST_TESTED = (2, 23)  # the oldest version that is tested
 VERSION = re.compile(r"(\d+)\.(\d+)[\w.]*")
 HOST = re.compile(r"^([A-Za-z0-9][A-Za-z0-9.:-]*):\s*$", re.MULTILINE)
 LOGGED_IN_AS = re.compile(r"Logged in to \S+ (?:as|account) (\S+)")
@@ -31,7 +31,7 @@ TOKENS = ("GH_TOKEN", "GITHUB_TOKEN")
 INSTALL = "install gh from https://cli.github.com, then `gh auth login`"
 LOGIN_TIMEOUT = (
     EXAMINATION_TIMEOUT * 0.6
-)  # gh asks the host; when that does not answer, the other findings are told all the same
+)  # gh contacts the host; if the host does not answer, the other findings are still reported
 
 
 async def examine_gh(context: DoctorContext, git: Git | None, checkout: Checkout) -> list[Finding]:
@@ -46,7 +46,7 @@ async def examine_gh(context: DoctorContext, git: Git | None, checkout: Checkout
     findings = [_version(version.stdout.decode(errors="replace"))]
     hosts = await _hosts(context, needed)
     if not hosts:
-        findings.append(DoctorSection.PULL_REQUESTS.note("login", "gh is logged in nowhere", "`gh auth login`"))
+        findings.append(DoctorSection.PULL_REQUESTS.note("login", "gh is not logged in to any host", "`gh auth login`"))
     logins = [partial(_check_login, context, program, host, is_needed=host == needed) for host in hosts]
     findings += await run_examinations(
         [
@@ -58,7 +58,7 @@ async def examine_gh(context: DoctorContext, git: Git | None, checkout: Checkout
 
 
 async def _needed_host(context: DoctorContext, git: Git | None, checkout: Checkout) -> str | None:
-    """The host on which a task of this repository would open its pull request; None: nowhere but in Delegate."""
+    """The host on which a task of this repository would open its pull request; None: in Delegate only."""
     if git is None or checkout.repository is None:
         return None
     forge = await forge_for(git, checkout.repository.url, context.environ, context.settings.gh_command)
@@ -68,22 +68,22 @@ async def _needed_host(context: DoctorContext, git: Git | None, checkout: Checko
 def _report_missing(needed: str | None) -> Finding:
     if needed is None:
         return DoctorSection.PULL_REQUESTS.note(
-            "gh", "is not installed: `--pr` pushes a branch and opens nothing", INSTALL
+            "gh", "is not installed: `--pr` pushes a branch, but opens no pull request", INSTALL
         )
-    message = f"is not installed: a task with --pr would push its branch to {needed}, and then fail"
+    message = f"is not installed: a task with `--pr` would push its branch to {needed} and then fail"
     return DoctorSection.PULL_REQUESTS.problem("gh", message, INSTALL)
 
 
 def _version(text: str) -> Finding:
     found = VERSION.search(text)
     if found is None or (int(found[1]), int(found[2])) < OLDEST_TESTED:
-        message = f"is {found[0] if found else quote_line(text)}: older than what Delegate was tried with"
+        message = f"is {found[0] if found else quote_line(text)}: older than any version that Delegate is tested with"
         return DoctorSection.PULL_REQUESTS.warning("gh", message, "update gh to 2.23 or newer")
     return DoctorSection.PULL_REQUESTS.ok("gh", found[0])
 
 
 async def _hosts(context: DoctorContext, needed: str | None) -> list[str]:
-    """Where gh has, or should have, a login."""
+    """The hosts where gh has, or should have, a login."""
     config = Path(context.environ.get("XDG_CONFIG_HOME") or Path(context.environ.get("HOME") or "/") / ".config")
     path = Path(context.environ.get("GH_CONFIG_DIR") or config / "gh") / "hosts.yml"
     try:
@@ -114,7 +114,7 @@ def _report_no_github(checkout: Checkout, needed: str | None) -> list[Finding]:
         return []
     return [
         DoctorSection.PULL_REQUESTS.note(
-            "forge", "the remote here is not on GitHub: `--pr` pushes a branch, and the review is kept in Delegate"
+            "forge", "the remote is not on GitHub: `--pr` pushes a branch, and the review stays in Delegate"
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Git itself: its version, who commits, and what logs in at a remote."""
+"""Examines git: its version and the author of commits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed, read_git
 from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut
 
-OLDEST_SUPPORTED = (2, 32)  # earlier ones pass over GIT_CONFIG_GLOBAL, by which the runner keeps foreign settings out
+OLDEST_SUPPORTED = (2, 32)  # earlier versions ignore GIT_CONFIG_GLOBAL, with which the runner isolates its settings
 VERSION = re.compile(r"(\d+)\.(\d+)[\w.]*")
-DEFAULT_AUTHOR = ("Delegate", "delegate@localhost")  # who commits when the user's settings name nobody
-INSTALL = "install git 2.32 or newer, as in `apt install git` or `brew install git`"
+DEFAULT_AUTHOR = ("Delegate", "delegate@localhost")  # the author when user.name and user.email are not set
+INSTALL = "install git 2.32 or newer, for example with `apt install git` or `brew install git`"
 
 
 async def find_git(context: DoctorContext) -> Git | None:
-    """Git as a runner has it; None when there is none that works."""
+    """Git as a runner uses it; None when it is missing or does not work."""
     try:
         return await read_git(context.environ, context.scratch / "git")
     except (GitFailed, ProgramMissing, ProgramTimedOut, DelegateError):
@@ -27,7 +27,7 @@ async def find_git(context: DoctorContext) -> Git | None:
 async def examine_git(context: DoctorContext, git: Git | None) -> list[Finding]:
     program = context.program("git")
     if program is None:
-        return [DoctorSection.GIT.problem("git", "is not installed: no task can work in a worktree", INSTALL)]
+        return [DoctorSection.GIT.problem("git", "is not installed: tasks cannot work in a worktree", INSTALL)]
     done = await context.run(program, "--version")
     if done.code != 0:
         return [DoctorSection.GIT.problem("git", f"does not run: {quote_line(done.error_text)}", INSTALL)]
@@ -36,7 +36,7 @@ async def examine_git(context: DoctorContext, git: Git | None) -> list[Finding]:
         why = (await context.run(program, "config", "--list")).error_text
         return [
             *findings,
-            DoctorSection.GIT.problem("settings", f"cannot be read: {quote_line(why)}", "mend your ~/.gitconfig"),
+            DoctorSection.GIT.problem("settings", f"cannot be read: {quote_line(why)}", "fix your ~/.gitconfig"),
         ]
     return [*findings, _author(git)]
 
@@ -44,10 +44,10 @@ async def examine_git(context: DoctorContext, git: Git | None) -> list[Finding]:
 def _version(text: str) -> Finding:
     found = VERSION.search(text)
     if found is None:
-        return DoctorSection.GIT.warning("git", f"does not tell its version: {quote_line(text)}", INSTALL)
+        return DoctorSection.GIT.warning("git", f"prints no version: {quote_line(text)}", INSTALL)
     if (int(found[1]), int(found[2])) < OLDEST_SUPPORTED:
         return DoctorSection.GIT.problem(
-            "git", f"is {found[0]}: too old to keep a worktree apart from other settings", INSTALL
+            "git", f"is {found[0]}: too old to isolate a worktree from other settings", INSTALL
         )
     return DoctorSection.GIT.ok("git", found[0])
 

@@ -1,4 +1,4 @@
-"""DELEGATE_HOME: whether it can be written, who else can read it, and whether its disk has room."""
+"""Examines DELEGATE_HOME: whether it is writable, whether others can read it, and its disk space."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.findings import DoctorSection, Finding
 
 OTHERS_MASK = 0o077
-WALK_TIMEOUT = 1.5  # seconds; a home with a million files is not counted to its end
-LOW_SPACE_FACTOR = 2  # times the floor: below that it is time to make room
+WALK_TIMEOUT = 1.5  # seconds; counting stops then, for example in a home with a million files
+LOW_SPACE_FACTOR = 2  # times the minimum; below that, warn
 
 
 def examine_home(context: DoctorContext) -> list[Finding]:
@@ -27,10 +27,10 @@ def examine_home(context: DoctorContext) -> list[Finding]:
         if not os.access(above, os.W_OK | os.X_OK):
             return [
                 DoctorSection.HOME.problem(
-                    "home", f"{context.display_path(root)} cannot be made", _home_fix(context, above)
+                    "home", f"{context.display_path(root)} cannot be created", _home_fix(context, above)
                 )
             ]
-        return [DoctorSection.HOME.ok("home", f"{context.display_path(root)}, made when it is first needed")]
+        return [DoctorSection.HOME.ok("home", f"{context.display_path(root)}, created when it is first needed")]
     if not root.is_dir() or not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         return [
             DoctorSection.HOME.problem(
@@ -41,7 +41,7 @@ def examine_home(context: DoctorContext) -> list[Finding]:
 
 
 def _home_fix(context: DoctorContext, path: Path) -> str:
-    return f"mend the permissions of {context.display_path(path)}, or set DELEGATE_HOME to a directory of yours"
+    return f"fix the permissions of {context.display_path(path)}, or set DELEGATE_HOME to a directory that you own"
 
 
 def _check_permissions(context: DoctorContext) -> Finding:
@@ -71,21 +71,19 @@ def examine_disk(context: DoctorContext) -> list[Finding]:
     free = free_bytes(root)
     if free is None:
         return [
-            DoctorSection.HOME.warning(
-                "disk", f"nobody can tell how much is free on the disk of {context.display_path(root)}"
-            )
+            DoctorSection.HOME.warning("disk", f"the free space on the disk of {context.display_path(root)} is unknown")
         ]
-    fix = f"make room on the disk of {context.display_path(root)}"
+    fix = f"free space on the disk of {context.display_path(root)}"
     for what, why in (
-        ("the relay takes no task", describe_shortage([root], context.settings.relay_min_free)),
-        ("runners take no task", disk_of(context.settings).shortage_to_start()),
+        ("the relay accepts no tasks", describe_shortage([root], context.settings.relay_min_free)),
+        ("runners claim no tasks", disk_of(context.settings).shortage_to_start()),
     ):
         if why is not None:
             return [DoctorSection.HOME.problem("disk", f"{why}: {what}", fix)]
     if free < LOW_SPACE_FACTOR * max(context.settings.relay_min_free, context.settings.runner_min_free):
         floor = format_bytes(context.settings.runner_min_free)
         return [
-            DoctorSection.HOME.warning("disk", f"{format_bytes(free)} free; below {floor} runners take no task", fix)
+            DoctorSection.HOME.warning("disk", f"{format_bytes(free)} free; runners claim no tasks below {floor}", fix)
         ]
     return [DoctorSection.HOME.ok("disk", f"{format_bytes(free)} free")]
 
@@ -114,5 +112,5 @@ def size_of(directory: Path, until: float) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
         except OSError:
-            continue  # it has just been removed, or is not ours to read
+            continue  # just removed, or not readable
     return total

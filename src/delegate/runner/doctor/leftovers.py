@@ -1,4 +1,4 @@
-"""What was left by runners that ended badly: processes, workspaces, work that nobody has pushed."""
+"""Examines what runners left behind when they crashed: processes, workspaces and unpushed work."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def examine_orphans(context: DoctorContext) -> list[Finding]:
         return [DoctorSection.LEFTOVERS.ok("processes", "none")]
     pids = " ".join(str(pid) for pid in found[:LISTED_MAX])
     more = f" and {len(found) - LISTED_MAX} more" if len(found) > LISTED_MAX else ""
-    message = f"{pids}{more}: of an attempt that has ended"
+    message = f"{pids}{more}: left by an attempt that has ended"
     return [
         DoctorSection.LEFTOVERS.warning(
-            "processes", message, f"look with `ps -p {pids.replace(' ', ',')}`, then `kill {pids}`"
+            "processes", message, f"check with `ps -p {pids.replace(' ', ',')}`, then `kill {pids}`"
         )
     ]
 
 
 def find_orphans(table: Table, home: Path) -> list[int]:
-    """A supervisor keeps all descendants of its agent below it; what carries an attempt's mark elsewhere lost it."""
+    """A supervisor keeps the descendants of its agent below it: a marked process elsewhere has lost its supervisor."""
     watched = {os.getpid(), *(pid for pid in table if is_supervisor(pid))}
     watched |= {below for pid in watched for below in supervisor.descendants(table, pid)}
     found = []
@@ -60,10 +60,10 @@ def examine_workspaces(context: DoctorContext, running: Collection[str]) -> list
     used = len(roots) - len(left)
     if not left:
         return [DoctorSection.LEFTOVERS.ok("workspaces", f"{used} in use")] if used else []
-    message = f"{pluralize(len(left), 'workspace')} that nobody works in: {quote_line(', '.join(left[:LISTED_MAX]))}"
+    message = f"{pluralize(len(left), 'unused workspace')}: {quote_line(', '.join(left[:LISTED_MAX]))}"
     return [
         DoctorSection.LEFTOVERS.note(
-            "workspaces", message, "a runner saves what is in them and removes them when it starts"
+            "workspaces", message, "a runner saves the work in them and removes them when it starts"
         )
     ]
 
@@ -78,8 +78,8 @@ def examine_kept(context: DoctorContext) -> list[Finding]:
     names = ", ".join(f"{one.lineage} ({one.repository})" for one in kept[-LISTED_MAX:])
     count = pluralize(len(kept), "task")
     message = f"{count} with unpushed work, {size}, the oldest {format_age(oldest)} old: {quote_line(names)}"
-    fix = "`delegate workspaces` lists, restores and drops it"
+    fix = "list, restore or drop it with `delegate workspaces`"
     if oldest > timedelta(days=context.settings.salvage_days) - EXPIRY_WARNING:
-        soon = f"{message}; it goes after {pluralize(context.settings.salvage_days, 'day')}"
+        soon = f"{message}; kept work is dropped after {pluralize(context.settings.salvage_days, 'day')}"
         return [DoctorSection.LEFTOVERS.warning("kept work", soon, fix)]
     return [DoctorSection.LEFTOVERS.note("kept work", message, fix)]

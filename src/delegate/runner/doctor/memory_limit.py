@@ -1,4 +1,4 @@
-"""DELEGATE_TASK_MEMORY_MAX: whether this system lets us enforce it."""
+"""Checks whether DELEGATE_TASK_MEMORY_MAX can be enforced on this system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process.cgroups import MemoryLimits
 
 SUBJECT = "memory ceiling"
-FIX = "`systemd-run --user --scope delegate up` gives it one where systemd runs; or unset DELEGATE_TASK_MEMORY_MAX"
+FIX = "with systemd, start it with `systemd-run --user --scope delegate up`; or unset DELEGATE_TASK_MEMORY_MAX"
 
 
 def examine_ceiling(context: DoctorContext, ceilings: MemoryLimits) -> list[Finding]:
@@ -18,5 +18,5 @@ def examine_ceiling(context: DoctorContext, ceilings: MemoryLimits) -> list[Find
         return []
     why_not = ceilings.unavailable_reason()
     if why_not is None:
-        return [DoctorSection.SETTINGS.ok(SUBJECT, f"a task may take {format_bytes(limit)} of memory")]
+        return [DoctorSection.SETTINGS.ok(SUBJECT, f"a task may use {format_bytes(limit)} of memory")]
     return [DoctorSection.SETTINGS.warning(SUBJECT, f"DELEGATE_TASK_MEMORY_MAX is not enforced: {why_not}", FIX)]

@@ -1,4 +1,4 @@
-"""The relay and its runners, as one question to it tells; it is never started."""
+"""Examines the relay and its runners with one request; never starts the relay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delegate.runner.doctor.findings import DoctorSection, Finding
 if TYPE_CHECKING:
     from delegate.client.responses import RelayData, RunnerData
 
-RESPONSE_TIMEOUT = 3.0  # seconds of silence; less than an examination has
+RESPONSE_TIMEOUT = 3.0  # seconds of silence; shorter than an examination
 RESPONSE_MAX = 16 * 1024 * 1024
 CLOCK_NOTE, CLOCK_PROBLEM = timedelta(seconds=2), timedelta(seconds=60)
 RESTART = "`delegate down`, then `delegate up`"
@@ -32,7 +32,7 @@ RESTART = "`delegate down`, then `delegate up`"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayFindings:
     findings: list[Finding]
-    data: RelayData | None = None  # None: none runs, or it did not answer as one
+    data: RelayData | None = None  # None: no relay runs, or its response is not valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class RelayResponse:
 
 
 def ask_relay(context: DoctorContext) -> RelayFindings:
-    """Blocks; nothing is tried twice."""
+    """Blocks; does not retry."""
     try:
         where = _target(context)
     except DelegateError as problem:
@@ -83,13 +83,13 @@ def _request_status(target: Target, path: str, token: str) -> RelayResponse:
 
 def _report_not_running(context: DoctorContext) -> list[Finding]:
     if is_held(context.home.keeper_lock):
-        return [DoctorSection.RELAY.warning("relay", "is just starting or stopping", "ask again in a moment")]
-    findings = [DoctorSection.RELAY.note("relay", "is not running: the first task starts it, or `delegate up`")]
+        return [DoctorSection.RELAY.warning("relay", "is just starting or stopping", "try again in a moment")]
+    findings = [DoctorSection.RELAY.note("relay", "is not running; the first task or `delegate up` starts it")]
     if not context.settings.database_url:
         return findings
     if find_spec("psycopg") is not None:
         return [*findings, DoctorSection.RELAY.ok("database", "postgresql")]
-    message = "DELEGATE_DATABASE_URL names PostgreSQL, but its driver is not installed: the relay could not start"
+    message = "DELEGATE_DATABASE_URL names PostgreSQL, but its driver is not installed: the relay cannot start"
     return [*findings, DoctorSection.RELAY.problem("database", message, "pip install 'delegate[postgres]'")]
 
 
@@ -103,7 +103,7 @@ def _interpret_response(context: DoctorContext, target: Target, response: RelayR
         findings = [_version(address, data), *_check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
         findings += [DoctorSection.RELAY.ok("database", quote_line(data["database"])), *_check_runners(context, data)]
     except (ValueError, KeyError, TypeError):
-        message = f"{address} does not answer as a relay does"
+        message = f"the server at {address} is not a Delegate relay"
         return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", message, _unreachable_fix(context))])
     return RelayFindings(findings=findings, data=data)
 
@@ -111,7 +111,7 @@ def _interpret_response(context: DoctorContext, target: Target, response: RelayR
 def _version(address: str, data: RelayData) -> Finding:
     if data["version"] == __version__:
         return DoctorSection.RELAY.ok("relay", f"{address}, version {__version__}")
-    message = f"{address} runs version {quote_line(data['version'])}, this is {__version__}"
+    message = f"{address} runs version {quote_line(data['version'])}; this is version {__version__}"
     return DoctorSection.RELAY.warning("relay", message, RESTART)
 
 
@@ -119,19 +119,19 @@ def _check_clock(response: RelayResponse) -> list[Finding]:
     try:
         relay_time = parsedate_to_datetime(response.date).astimezone(UTC)
     except ValueError:
-        return []  # it does not tell
+        return []  # no valid Date header
     skew = clock_skew(relay_time, response.sent_at, response.received_at)
     if abs(skew) <= CLOCK_NOTE:
         return [DoctorSection.RELAY.ok("clock", "agrees with the relay's")]
     message = f"differs from the relay's by {abs(skew).total_seconds():,.0f} s"
-    fix = "set the clock, as with `timedatectl set-ntp true`"
+    fix = "set the clock, for example with `timedatectl set-ntp true`"
     if abs(skew) > CLOCK_PROBLEM:
         return [DoctorSection.RELAY.problem("clock", message, fix)]
     return [DoctorSection.RELAY.note("clock", message, fix)]
 
 
 def clock_skew(relay_time: datetime, sent_at: datetime, received_at: datetime) -> timedelta:
-    """How far the relay's clock surely is ahead of ours: it tells whole seconds, and answers at some time between."""
+    """How far the relay's clock is ahead of ours at least: it reports whole seconds, at some time in between."""
     if relay_time > received_at:
         return relay_time - received_at
     latest = relay_time + timedelta(seconds=1)
@@ -142,15 +142,15 @@ def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
     runners = data["runners"]
     living = [runner for runner in runners if runner["state"] != "silent"]
     if not living:
-        silent = f"all {len(runners)} are silent" if runners else "there is none"
-        return [DoctorSection.RELAY.problem("runners", f"{silent}: tasks would wait for ever", RESTART)]
+        silent = f"all {len(runners)} are silent" if runners else "there are none"
+        return [DoctorSection.RELAY.problem("runners", f"{silent}: tasks would wait forever", RESTART)]
     states = Counter(runner["state"] for runner in living)
     states_text = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     findings = [DoctorSection.RELAY.ok("runners", f"{len(living)} ({states_text})")]
     findings += [_report_silent_runner(context, runner) for runner in runners if runner["state"] == "silent"]
     old = [runner["name"] for runner in living if runner["version"] != __version__]
     if old:
-        message = f"{quote_line(', '.join(old))} of another version than {__version__}"
+        message = f"{quote_line(', '.join(old))} run another version than {__version__}"
         findings.append(DoctorSection.RELAY.warning("runners", message, RESTART))
     return findings
 
@@ -159,17 +159,17 @@ def _report_silent_runner(context: DoctorContext, runner: RunnerData) -> Finding
     quiet = context.now - datetime.fromisoformat(runner["seenAt"])
     message = f"{quote_line(runner['name'])} has been silent for {format_age(quiet)}"
     return DoctorSection.RELAY.warning(
-        "runners", message, f"look into {context.display_path(context.home.logs)}; {RESTART}"
+        "runners", message, f"check the logs in {context.display_path(context.home.logs)}; {RESTART}"
     )
 
 
 def report_missing_agent(data: RelayData, agent: str) -> list[Finding]:
-    """It is here, but runners look on the PATH of the shell that started them, which need not be this one."""
+    """Runners search the PATH of the shell that started them, which may differ from the PATH here."""
     living = [runner for runner in data["runners"] if runner["state"] != "silent"]
     if not living or any(agent in runner["agents"] for runner in living):
         return []
-    message = f"no runner has {quote_line(agent)}, so the next task would wait"
-    return [DoctorSection.RELAY.problem("runners", message, f"in this shell, which has it: {RESTART}")]
+    message = f"no runner finds {quote_line(agent)}, so the next task would wait"
+    return [DoctorSection.RELAY.problem("runners", message, f"restart from this shell, which finds it: {RESTART}")]
 
 
 def _address(context: DoctorContext, target: Target) -> str:
@@ -184,7 +184,7 @@ def _token_fix(context: DoctorContext) -> str:
 
 def _unreachable_fix(context: DoctorContext) -> str:
     return (
-        f"look into {context.display_path(context.home.logs)}; {RESTART}"
+        f"check the logs in {context.display_path(context.home.logs)}; {RESTART}"
         if context.settings.is_local
         else "check DELEGATE_RELAY_URL"
     )

@@ -1,4 +1,4 @@
-"""The remote of this repository: whether it answers, what logs in there, and what becomes of pull requests."""
+"""Examines the remote of this repository: whether it answers, and whether git has a login for it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from delegate.runner.workspaces.repositories import Repository
 
 DEFAULT_BRANCH = re.compile(rb"^ref: refs/heads/(\S+)\s+HEAD$", re.MULTILINE)
 ASKPASS_VARIABLES = ("GIT_ASKPASS", "SSH_ASKPASS")
-# Nobody is to be asked for a login by a window.
+# Credential helpers must not open a login window.
 NO_PROMPTS = {"SSH_ASKPASS_REQUIRE": "never", "GCM_INTERACTIVE": "never"}
-# One look at a remote, in less time than an examination has, so that its own words are told and not our impatience.
+# Shorter than an examination, so that the finding quotes git's error and not our own timeout.
 REMOTE_TIMEOUT = EXAMINATION_TIMEOUT * 0.8
 
 
 async def examine_remote(context: DoctorContext, git: Git, repository: Repository) -> list[Finding]:
-    """Asks the remote for its default branch, which needs the way there and, often, the login."""
+    """Asks the remote for its default branch, which tests the connection and, often, the login."""
     url = repository.url
     address = context.display_path(Path(url)) if url.startswith("/") else quote_line(url)
     try:
@@ -30,7 +30,7 @@ async def examine_remote(context: DoctorContext, git: Git, repository: Repositor
         answer = await git.run_remote(*arguments, cwd=NEUTRAL_DIRECTORY, timeout=REMOTE_TIMEOUT, extra=NO_PROMPTS)
     except GitFailed as failed:
         message = f"{address} cannot be reached: {quote_line(_error_message(failed))}"
-        fix = f"make `git ls-remote {address}` work by hand"
+        fix = f"make `git ls-remote {address}` work in a terminal"
         if failed.done is None:
             return [DoctorSection.REPOSITORY.warning("remote", message, fix)]
         return [DoctorSection.REPOSITORY.problem("remote", message, fix)]
@@ -39,7 +39,7 @@ async def examine_remote(context: DoctorContext, git: Git, repository: Repositor
         message = f"{address} answers, but has no default branch"
         return [
             DoctorSection.REPOSITORY.problem(
-                "remote", message, "push a first commit to it, or name a branch with --base"
+                "remote", message, "push a first commit to it, or name a branch with `--base`"
             )
         ]
     return [
@@ -50,22 +50,22 @@ async def examine_remote(context: DoctorContext, git: Git, repository: Repositor
 
 
 def _error_message(failed: GitFailed) -> str:
-    """What git says before it says what to make sure of."""
+    """Git's error without the general advice that follows it."""
     output = failed.done.stderr.decode(errors="replace") if failed.done else failed.why
     lines = [line for line in output.partition("\nPlease make sure")[0].splitlines() if line.strip()]
     return "; ".join(lines[:2]) or failed.why
 
 
 async def examine_login(context: DoctorContext, git: Git, repository: Repository) -> list[Finding]:
-    """What a push would log in with; nothing is asked for, and no secret is read."""
+    """Checks that git has a login for a push; prompts for nothing and reads no secret."""
     remote = parse_remote(await resolve_url(git, repository.url))
     if remote is None:
         return []
     if remote.is_ssh:
         return [] if context.program("ssh") else [_report_missing_ssh(remote)]
     if await _has_login(context, git, repository.url):
-        return [DoctorSection.REPOSITORY.ok("login", f"git knows where to get one for {remote.host}")]
-    message = f"git has no credential helper for {remote.host}: a push would have no login"
+        return [DoctorSection.REPOSITORY.ok("login", f"git has a login for {remote.host}")]
+    message = f"git has no credential helper for {remote.host}: a push would fail"
     fix = "`gh auth setup-git`, or `git config --global credential.helper …`"
     return [DoctorSection.REPOSITORY.warning("login", message, fix)]
 
@@ -77,7 +77,7 @@ def _report_missing_ssh(remote: Remote) -> Finding:
 
 
 async def resolve_url(git: Git, url: str) -> str:
-    """With the short names that the user has for addresses written out."""
+    """The URL after git's `insteadOf` settings."""
     answer = await git.run_remote(
         "ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=EXAMINATION_TIMEOUT
     )

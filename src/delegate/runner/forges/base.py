@@ -1,4 +1,4 @@
-"""What a forge is to the runner, and how one pull request per task is made sure of, whatever is tried again."""
+"""The interface of a forge, and `ensure`, which opens at most one pull request per task across retries."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class WantedPullRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsuredPullRequest:
     pull_request: PullRequest
-    adopted: bool = False  # it was there already
-    warning: str | None = None  # it is there, but not all that was wished could be done
+    adopted: bool = False  # it already existed
+    warning: str | None = None  # the pull request exists, but could not be updated completely
 
 
 class ForgeFailed(Exception):
-    """The forge did not do it, or did not say so; `is_final`: it never will, however often it is asked."""
+    """A call to the forge failed, or its outcome is unknown. `is_final`: a retry cannot succeed."""
 
     def __init__(self, why: str, *, is_final: bool = False) -> None:
         self.why = why
@@ -70,7 +70,7 @@ class ForgeFailed(Exception):
 
 
 class PrRejected(Exception):
-    """There is no pull request; the text says why and what to do. `may_exist`: nobody could look in the end."""
+    """There is no pull request; the text says why and what to do. `may_exist`: the last check failed too."""
 
     def __init__(self, sentence: str, *, may_exist: bool = False) -> None:
         self.may_exist = may_exist
@@ -84,7 +84,7 @@ class Forge(Protocol):
     def name(self) -> str: ...
 
     async def find(self, branch: str) -> list[PullRequest]:
-        """Those from this branch of this very repository, in all states."""
+        """The pull requests from this branch of this repository (not of forks), in all states."""
 
     async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest: ...
 
@@ -95,21 +95,21 @@ class Forge(Protocol):
     async def close(self, pull: PullRequest, comment: str) -> None: ...
 
     def manual_command(self, wanted: WantedPullRequest) -> str:
-        """The command with which a person opens it."""
+        """The command that opens the pull request by hand."""
 
 
 async def ensure(forge: Forge, wanted: WantedPullRequest, guard: Guard) -> EnsuredPullRequest:
-    """Look, and only then act; an answer that was lost is looked for. Raises PrRejected, or what the guard raises."""
+    """Checks for an existing pull request before each write. Raises PrRejected, or what the guard raises."""
     sync = _PullRequestSync(forge, wanted, guard)
     try:
         return await _retry(sync)
     except ForgeFailed as problem:
         if sync.existing is not None:
-            warning = f"the pull request is there, but could not be brought up to date: {problem.why}"
+            warning = f"the pull request exists, but could not be updated: {problem.why}"
             return EnsuredPullRequest(pull_request=sync.existing, adopted=True, warning=warning)
         sentence = (
-            f"the branch {wanted.branch} is pushed, but the pull request could not be opened: {problem.why}; "
-            f"`delegate retry` tries it again, by hand it is `{forge.manual_command(wanted)}`"
+            f"branch {wanted.branch} is pushed, but the pull request could not be opened: {problem.why}; "
+            f"try again with `delegate retry`, or open it with `{forge.manual_command(wanted)}`"
         )
         raise PrRejected(sentence, may_exist=sync.is_unknown) from problem
 
@@ -129,8 +129,8 @@ def _is_retryable(problem: Exception) -> bool:
 class _PullRequestSync:
     def __init__(self, forge: Forge, wanted: WantedPullRequest, guard: Guard) -> None:
         self._forge, self._wanted, self._guard = forge, wanted, guard
-        self.existing: PullRequest | None = None  # the open one that is there, whether or not it could be edited
-        self.is_unknown = False  # one may have been opened since the last look
+        self.existing: PullRequest | None = None  # the open pull request, whether or not it could be edited
+        self.is_unknown = False  # one may have been opened since the last check
 
     async def run_once(self) -> EnsuredPullRequest:
         pull = await self._find_existing()
@@ -141,7 +141,7 @@ class _PullRequestSync:
             opened = await self._forge.open(self._wanted, self._guard)
         except ForgeFailed as problem:
             self.is_unknown = not problem.is_final
-            # The forge may have acted and its answer be lost, or another may have been quicker.
+            # The request may have succeeded with its response lost, or another one came first.
             pull = await self._find_existing()
             if pull is None:
                 raise
@@ -168,10 +168,10 @@ class _PullRequestSync:
 
 
 def choose(found: Sequence[PullRequest], wanted: WantedPullRequest) -> PullRequest | None:
-    """The pull request that is this task's already: open or merged. One that a person closed is never opened again.
+    """This task's existing pull request, open or merged. One that a person closed is never reopened.
 
-    An earlier task of the lineage had the same branch: what became of its pull request does not bind this one, unless
-    it is still open, or has merged this very commit.
+    A pull request of an earlier task of the lineage, on the same branch, counts only if it is still open or has merged
+    this commit.
     """
     of_branch = [pull for pull in found if pull.head == wanted.branch]
     fitting = [p for p in of_branch if p.state is PullState.OPEN and (p.is_ours or p.base == wanted.base)]
@@ -183,12 +183,12 @@ def choose(found: Sequence[PullRequest], wanted: WantedPullRequest) -> PullReque
     for pull in of_branch:
         if pull.state is PullState.CLOSED and (pull.task_id == wanted.task_id or _is_manually_opened(pull, wanted)):
             raise PrRejected(
-                f"the pull request {pull.url} was closed without being merged, and Delegate does not open it again; "
-                f"the branch {wanted.branch} is pushed: reopen it by hand if the work is wanted after all"
+                f"pull request {pull.url} was closed without being merged, and Delegate does not reopen it; "
+                f"branch {wanted.branch} is pushed: reopen the pull request by hand to use this work"
             )
     return None
 
 
 def _is_manually_opened(pull: PullRequest, wanted: WantedPullRequest) -> bool:
-    """A person opened it from our branch, without us."""
+    """Whether a person opened it from our branch."""
     return not pull.is_ours and pull.base == wanted.base

@@ -1,4 +1,4 @@
-"""The title and the body of a pull request: what a reviewer sees first. Pure."""
+"""Builds the title and the body of a pull request. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from delegate.preferences.models import short_model_name
 from delegate.runner.forges.quoting import close_blocks
 from delegate.runner.forges.sanitize import one_line, sanitize_markdown
 
-if TYPE_CHECKING:  # the checks themselves use this package's way with foreign text
+if TYPE_CHECKING:  # the checks module imports this package
     from delegate.runner.checks import CheckResult
 
-BODY_MAX = 60_000  # characters; GitHub takes 65,536
-TITLE_MAX = 200  # characters; GitHub takes 256
+BODY_MAX = 60_000  # characters; GitHub allows 65,536
+TITLE_MAX = 200  # characters; GitHub allows 256
 CODE_MAX = 200  # characters of a command or a path
-LISTED_MAX = 20  # checks, paths or warnings; what is beyond is counted
+LISTED_MAX = 20  # checks, paths or warnings; the rest is counted
 SHORT_COMMIT = 9
 SAFE_URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,500}")
 SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 
-PROTECTED = "These paths decide what runs in CI or on a developer's machine; look at them first:"
+PROTECTED = "These paths decide what runs in CI or on a developer's machine; review them first:"
 MARKER = re.compile(r"<!-- delegate:(task-[A-Za-z0-9]+) -->")
 END_MARKER = "<!-- /delegate -->"
 OUR_SECTION = re.compile(rf"{MARKER.pattern}.*?(?:{END_MARKER}|\Z)", re.DOTALL)
@@ -34,7 +34,7 @@ OUR_SECTION = re.compile(rf"{MARKER.pattern}.*?(?:{END_MARKER}|\Z)", re.DOTALL)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyFacts:
     task_id: str
-    summary: str  # the agent's own words
+    summary: str  # the agent's last message
     agent: str
     model: str | None
     duration: timedelta
@@ -45,8 +45,8 @@ class BodyFacts:
     issue: Issue | None = None
     checks: Sequence[CheckResult] = ()
     usage: Usage = field(default_factory=Usage)
-    protected: Sequence[str] = ()  # paths that the change touches and a person should look at
-    warnings: Sequence[str] = ()  # our own sentences
+    protected: Sequence[str] = ()  # changed paths that a person should review
+    warnings: Sequence[str] = ()  # Delegate's own sentences, trusted
 
 
 def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> str:
@@ -56,7 +56,7 @@ def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> s
         return one_line(" · ".join(part for part in parts if part), TITLE_MAX)
     lines = [title or "", *prompt.splitlines()]
     found = (one_line(line, TITLE_MAX) for line in lines if line.strip())
-    return next((line for line in found if line), "Work of an agent")
+    return next((line for line in found if line), "Work by an agent")
 
 
 def pull_request_body(facts: BodyFacts) -> str:
@@ -64,7 +64,7 @@ def pull_request_body(facts: BodyFacts) -> str:
     after = [_checks(facts), _numbers(facts), END_MARKER]
     ours = "\n\n".join(part for part in (*before, *after) if part)
     summary = close_blocks(sanitize_markdown(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
-    text = summary or "The agent left no summary of its work."
+    text = summary or "The agent wrote no summary."
     return "\n\n".join(part for part in (*before, text, *after) if part)
 
 
@@ -79,7 +79,7 @@ def task_of(body: str) -> str | None:
 
 
 def merge_body(existing: str, ours: str) -> str:
-    """Ours in the place of an older one of ours; what people have written before and after it stays."""
+    """Replaces our older section of the body; text that people added before and after it stays."""
     if not existing.strip():
         return ours
     if MARKER.search(existing):
@@ -109,7 +109,7 @@ def _warnings(facts: BodyFacts) -> str:
 
 def _checks(facts: BodyFacts) -> str:
     if not facts.checks:
-        return "### Checks\n\nThis repository names no checks, so nothing was run on this change."
+        return "### Checks\n\nThis repository defines no checks, so none were run on this change."
     rows = [_row(check) for check in facts.checks[:LISTED_MAX]]
     more = len(facts.checks) - LISTED_MAX
     if more > 0:
@@ -137,12 +137,12 @@ def _numbers(facts: BodyFacts) -> str:
 
 
 def _text(text: str) -> str:
-    """On one line, without effect in Markdown."""
+    """On one line, with Markdown escaped."""
     return SPECIAL.sub(r"\\\1", one_line(text, TITLE_MAX))
 
 
 def _code(text: str) -> str:
-    """As code that its own backticks cannot end."""
+    """As inline code; backticks in the text cannot close it."""
     line = one_line(escape(text), CODE_MAX)
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     edge = " " if line.startswith("`") or line.endswith("`") or not line else ""

@@ -1,4 +1,4 @@
-"""GitHub, through the user's own `gh` and its login: argument vectors only, and nothing that gh 2.23 does not know."""
+"""GitHub, through the user's `gh` and its login. Uses only features of gh 2.23; never a shell."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from delegate.runner.forges.body import task_of
 from delegate.runner.git.program import REDIRECTING_VARIABLES
 from delegate.runner.process.programs import ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 
-# Shorter than a lease: what a runner that was cut off has begun must be over when another takes the task.
+# Shorter than a lease: a call by a disconnected runner ends before another runner can take the task.
 GH_TIMEOUT = timedelta(seconds=60)
-WHY_MAX = 300  # characters of gh's own words that are passed on
+WHY_MAX = 300  # characters of gh's error message that are kept
 LISTED_MAX = 100  # pull requests of one branch
-NEUTRAL_DIRECTORY = Path("/")  # gh reads the repository it stands in; it must not stand in one
+NEUTRAL_DIRECTORY = Path("/")  # gh reads the repository in its directory; there must be none
 NOT_LOGGED_IN = 4  # gh's exit code
 
-# Of the user's own variables, those that would point gh elsewhere or have it talk to a person.
+# Variables that would redirect gh or make it interactive.
 UNWANTED_VARIABLES = frozenset({"GH_REPO", "GH_FORCE_TTY", "GH_DEBUG", "DEBUG", "CLICOLOR_FORCE"})
 NON_INTERACTIVE = {"GH_PROMPT_DISABLED": "1", "GH_NO_UPDATE_NOTIFIER": "1", "NO_COLOR": "1"}
 
 CREATED_URL = re.compile(r"^(https://\S+/pull/(\d+))\s*$", re.MULTILINE)
 NO_DRAFTS = "Draft pull requests are not supported"
-# What no second try can change, and how a person mends it.
+# Errors that a retry cannot fix, and what they mean.
 FINAL_ERRORS = {
-    "HTTP 401": "the login of gh is not accepted (run `gh auth login`)",
-    "Could not resolve to a Repository": "the account that gh is logged in with cannot see the repository",
-    "must be a collaborator": "the account that gh is logged in with may not open pull requests there",
-    "Resource not accessible": "the token of gh may not open pull requests there",
-    "No commits between": "the branch has no commit that its base lacks",
-    "Base ref must be a branch": "the base branch is not there any more",
+    "HTTP 401": "GitHub does not accept the login of gh (run `gh auth login`)",
+    "Could not resolve to a Repository": "the account that gh uses cannot see the repository",
+    "must be a collaborator": "the account that gh uses may not open pull requests there",
+    "Resource not accessible": "the token that gh uses may not open pull requests there",
+    "No commits between": "the branch has no commits that are not on its base",
+    "Base ref must be a branch": "the base branch no longer exists",
 }
 FIELDS = ("number", "url", "state", "isDraft", "headRefName", "baseRefName", "headRefOid", "isCrossRepository", "body")
 
@@ -85,8 +85,8 @@ class GitHub:
         try:
             found = LISTING.validate_json(listed.stdout)
         except ValidationError as error:
-            raise ForgeFailed("gh listed the pull requests in a form that is not known") from error
-        # Anyone may open one from a branch of the same name in a copy of their own.
+            raise ForgeFailed("gh listed the pull requests in an unknown format") from error
+        # Anyone may open one from a branch of the same name in a fork.
         return [_pull_request(one) for one in found if not one.is_cross_repository]
 
     async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest:
@@ -107,7 +107,7 @@ class GitHub:
         )
         created = CREATED_URL.search(done.stdout.decode(errors="replace"))
         if created is None:
-            raise ForgeFailed("gh did not name the pull request that it opened")
+            raise ForgeFailed("gh did not print the URL of the pull request that it opened")
         return PullRequest(
             number=int(created[2]),
             url=created[1],
@@ -121,7 +121,7 @@ class GitHub:
         )
 
     async def edit(self, pull: PullRequest, body: str, guard: Guard) -> None:
-        # Not `gh pr edit`: before 2.66 it also asks for classic projects, which GitHub answers with an error by now.
+        # Not `gh pr edit`: before 2.66 it also queries classic projects, which GitHub now rejects.
         await guard()
         path = f"repos/{self.repository}/pulls/{pull.number}"
         options = [f"--hostname={self.host}", "--method=PATCH", "--input=-", "--silent"]
@@ -159,7 +159,7 @@ class GitHub:
                 kill_with_parent=writes,
             )
         except ProgramMissing as problem:
-            why = f"gh cannot be started (install it from https://cli.github.com and run `gh auth login`): {problem}"
+            why = f"gh could not be started (install it from https://cli.github.com and run `gh auth login`): {problem}"
             raise ForgeFailed(why, is_final=True) from problem
         except ProgramTimedOut as problem:
             raise ForgeFailed(str(problem)) from problem
@@ -169,10 +169,10 @@ class GitHub:
 
 
 async def has_login(command: str, host: str, environ: Mapping[str, str]) -> bool:
-    """Whether gh has a token for this host; it asks nobody."""
+    """Whether gh has a token for this host; never prompts."""
     env = gh_environment(environ)
     if env.get("GH_HOST", "").lower() != host:
-        # gh offers this one to every host that is not github.com.
+        # gh would use this one for every host but github.com.
         env = {name: value for name, value in env.items() if not name.endswith("_ENTERPRISE_TOKEN")}
     try:
         done = await run_program(
@@ -184,7 +184,7 @@ async def has_login(command: str, host: str, environ: Mapping[str, str]) -> bool
 
 
 def gh_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's own, so that gh finds its login, but with nothing that steers it or makes it ask."""
+    """The user's environment, so that gh finds its login, without variables that redirect it or let it prompt."""
     own = {
         name: value
         for name, value in environ.items()

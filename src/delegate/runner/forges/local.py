@@ -1,4 +1,4 @@
-"""No forge that we can speak to: the branch is pushed, and the review stays in Delegate."""
+"""For remotes without a supported forge: the branch is pushed, and the review stays in Delegate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from delegate.runner.forges.base import Guard, PullRequest, PullState, WantedPul
 
 
 class Local:
-    """Its pull request is the task's own page, named after the branch; there is nothing to open twice."""
+    """The pull request is the task's own page, named after the branch."""
 
     name = "local"
 
-    async def find(self, branch: str) -> list[PullRequest]:  # noqa: ARG002  # as every forge
+    async def find(self, branch: str) -> list[PullRequest]:  # noqa: ARG002  # required by Forge
         return []
 
     async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest:

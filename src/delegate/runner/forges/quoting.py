@@ -1,31 +1,31 @@
-"""Keeps an agent's Markdown to itself: what follows it in a body must not become a part of it."""
+"""Closes all blocks in an agent's Markdown, so that the text after it stays outside of them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-CUT = "*(The summary is cut here; `delegate status` has all of it.)*"
+CUT = "*(The summary is cut here; `delegate status` shows all of it.)*"
 BLANK_LINES = re.compile(r"\n{3,}")
 HEADING = re.compile(r"(#{1,6})(?=[ \t])")
-SMALLEST_HEADING, HEADING_SHIFT = 6, 2  # our own headings are of the third size
+SMALLEST_HEADING, HEADING_SHIFT = 6, 2  # our own headings have level 3
 FENCE = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}|~{3,})(?P<rest>.*)")
-FENCE_MAX = 20  # characters; a longer one is no code but mischief
+FENCE_MAX = 20  # characters; a longer fence is treated as malicious
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lines:
     lines: list[str]
-    open_fence: str  # the code block that is not closed at the end, if any
-    is_ambiguous: bool  # whether a fence opens one depends on what encloses it
+    open_fence: str  # of a code block that is still open at the end
+    is_ambiguous: bool  # whether a fence opens a block depends on the block around it
 
 
 def close_blocks(text: str, limit: int) -> str:
-    """The text, at most so long, ending at the top level: all its blocks are closed.
+    """The text, at most `limit` characters, with all its blocks closed.
 
     A list or a quotation ends where our next heading begins; only a code block at the top level would swallow it. One
-    that stands at a line's very beginning is closed here. An indented one may belong to a list or not: then the
-    whole text is quoted, and ends with the quotation.
+    that starts in the first column is closed here. An indented one may belong to a list or not: then the whole text
+    is quoted, and ends with the quotation.
     """
     text = BLANK_LINES.sub("\n\n", text.strip("\n")).rstrip()
     read = _read(text)

@@ -1,4 +1,4 @@
-"""Which forge a remote belongs to."""
+"""Finds the forge that a remote belongs to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Remote:
 
 
 async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: str) -> Forge:
-    """GitHub when it is github.com, or a host that gh is logged in to; else none but ourselves."""
+    """GitHub for github.com and every host that gh is logged in to; else `Local`."""
     remote = parse_remote(await _resolve_url(git, url))
     if remote is None:
         return Local()
@@ -46,7 +46,7 @@ async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: 
 
 
 def parse_remote(url: str) -> Remote | None:
-    """The host and the repository that an address names; None when it is no address of a forge."""
+    """The host and the repository in a URL; None when it is not the URL of a forge."""
     found = URL.fullmatch(url)
     is_ssh = found is None or found["scheme"] in ("ssh", "git+ssh")
     found = found or SCP_LIKE.fullmatch(url)
@@ -57,7 +57,7 @@ def parse_remote(url: str) -> Remote | None:
 
 
 async def _resolve_url(git: Git, url: str) -> str:
-    """The address that git really uses: a user may have short names for theirs."""
+    """The URL after git's `insteadOf` settings."""
     try:
         shown = await git.run_remote("ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=CONFIG_TIMEOUT)
     except GitFailed:
@@ -66,7 +66,7 @@ async def _resolve_url(git: Git, url: str) -> str:
 
 
 async def _ssh_host(alias: str, environ: Mapping[str, str]) -> str:
-    """People with two accounts give the host a second name in their SSH configuration."""
+    """The real host of an alias in the SSH configuration, as used for a second account."""
     try:
         done = await run_program(["ssh", "-G", alias], cwd=NEUTRAL_DIRECTORY, env=environ, timeout=CONFIG_TIMEOUT)
     except (ProgramMissing, ProgramTimedOut):

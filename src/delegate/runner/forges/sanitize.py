@@ -1,8 +1,8 @@
-"""Text from outside as it may stand in a pull request: it can be read, and does nothing else.
+"""Makes text from outside safe for a pull request: readable, and without side effects.
 
-A forge reads meaning into words: `@name` calls a person, `Fixes #1` closes an issue, a comment hides, an image is
-fetched. None of that may come from an agent or an issue. We do not guess which part of a text the forge takes for code:
-a character that nobody sees breaks such words wherever they stand.
+A forge acts on text: `@name` notifies a person, `Fixes #1` closes an issue, a comment hides text, an image is fetched.
+None of that may come from an agent or an issue. We do not guess which parts the forge treats as code: an invisible
+character breaks such words everywhere.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ INLINE_DATA = re.compile(r"data:[\w.+/-]{1,80};base64,[A-Za-z0-9+/=_-]{64,}", re
 
 REFERENCE = r"(?:#\d|\b[a-z][a-z0-9]{1,9}-\d|/(?:issues?|pull)/)"
 KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
-# What does something, and where in it the break goes: before the second group.
+# Text that a forge acts on; the break goes before the second group.
 ACTIVE_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
         r"(<)([a-z/!?])",  # tags
-        r"(&)(#|[a-z][a-z0-9]*;)",  # a character by its name, which may be one of those below
+        r"(&)(#|[a-z][a-z0-9]*;)",  # entities, which may stand for one of the characters below
         r"(@)([a-z0-9_])",  # mentions
-        r"(!)(\[)",  # images: the forge would fetch them, with whatever their address carries
+        r"(!)(\[)",  # images: the forge would fetch them, with any data in their URL
         r"(\b(?:java|vb)script)(:)",
         rf"(\b{KEYWORD})(?=\b\W{{0,20}}[\w.:/-]{{0,100}}{REFERENCE})()",  # closing an issue
-        rf"((?<![\w-]){KEYWORD})(?=\b[^\n]{{0,100}}{REFERENCE})()",  # the same, said with more words
+        rf"((?<![\w-]){KEYWORD})(?=\b[^\n]{{0,100}}{REFERENCE})()",  # the same, with more words in between
         r"(^[ \t>*+-]*[a-z][a-z-]*-(?:by|task|id|checks))([ \t]*:)",  # trailers of a squashed commit
         r"(\[)((?:skip|no)[ -](?:ci|actions)\]|(?:ci|actions)[ -]skip\])",
-        r"(^[ \t>*+-]*/)([a-z][a-z-]*(?:[ \t]|$))",  # orders to a bot
+        r"(^[ \t>*+-]*/)([a-z][a-z-]*(?:[ \t]|$))",  # bot commands
     )
 )
 
 
 def strip_invisible(text: str) -> str:
-    """Without terminal escapes, control and invisible characters; lines end in line feeds."""
+    """Removes terminal escapes, control and invisible characters; normalizes line ends to LF."""
     text = LINE_ENDS.sub("\n", ESCAPES.sub("", text))
     return SURROGATES.sub("\ufffd", INVISIBLE.sub("", text))
 
 
 def sanitize_markdown(text: str) -> str:
-    """Markdown from outside: looks as it was meant, and calls, closes, hides, fetches and claims nothing."""
+    """Keeps the appearance of Markdown, but nothing in it notifies, closes, hides, fetches or claims anything."""
     text = INLINE_DATA.sub("data:…", strip_comments(strip_invisible(text)))
     for active in ACTIVE_PATTERNS:
         text = active.sub(_insert_break, text)
@@ -61,7 +61,7 @@ def sanitize_markdown(text: str) -> str:
 
 
 def strip_comments(text: str) -> str:
-    """One that is never closed stays: nothing tells where it was meant to end. It is broken like every tag."""
+    """Removes comments. One that is never closed stays, and is broken like every tag."""
     kept, at = [], 0
     while (start := text.find(COMMENT, at)) >= 0 and (end := text.find(COMMENT_END, start + len(COMMENT))) >= 0:
         kept.append(text[at:start])
@@ -77,6 +77,6 @@ def _insert_break(found: re.Match[str]) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Harmless, on one line, cut visibly."""
+    """Sanitized, on one line, shortened with an ellipsis."""
     line = sanitize_markdown(" ".join(strip_invisible(text[: 4 * limit]).split()))
     return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"

@@ -1,4 +1,4 @@
-"""Bare repositories written and read as files: what git would need a process for, and what no config can steer."""
+"""Writes and reads bare repositories as files: faster than a git process, and independent of git configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from delegate.runner.removal import remove
 
-REF_BYTES = 4096  # of one loose ref; more is no ref
+REF_BYTES = 4096  # of one loose ref; a longer file is not a ref
 PACKED_BYTES = 256 * 1024 * 1024
 REFS_MAX = 100_000
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -20,7 +20,7 @@ BARE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 def write_bare(
     path: Path, *, branch: str, alternates: bytes, refs: Mapping[str, str] | None = None, config: str = ""
 ) -> None:
-    """Make a repository, or make the small files of one what they are to be; its objects stay."""
+    """Create a repository, or rewrite HEAD, config, alternates and refs of an existing one; its objects stay."""
     for below in (".", "objects", "objects/info", "objects/pack", "refs"):
         ensure_real_directory(path / below)
     write_new_file(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
@@ -31,14 +31,14 @@ def write_bare(
 
 
 def ensure_real_directory(directory: Path) -> None:
-    """Make the directory if it is missing, or if something else is in its place: what a link leads to is not ours."""
+    """Create the directory if it is missing; replace a link or file in its place."""
     if not is_directory(directory):
         remove(directory.parent, directory.name)
         directory.mkdir()
 
 
 def is_directory(path: Path) -> bool:
-    """A directory itself: not missing, and not a link to one."""
+    """Whether the path is a directory, not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -46,7 +46,7 @@ def is_directory(path: Path) -> bool:
 
 
 def write_new_file(path: Path, content: bytes) -> None:
-    """A new file, whatever an agent put in its place: writing through a link or a pipe would not end here."""
+    """Write a new file in place of anything an agent put there: a link or a pipe would lead elsewhere."""
     remove(path.parent, path.name)
     with path.open("xb") as file:
         file.write(content)
@@ -63,7 +63,7 @@ def remote_config(url: str) -> str:
 
 
 def read_refs(repository: Path) -> dict[str, str]:
-    """All refs that name an object; symbolic, damaged and linked ones are left out."""
+    """All refs that name an object; symbolic refs, damaged refs and symbolic links are left out."""
     refs = dict(_packed_refs(repository))
     for name in _loose_names(repository, "refs"):
         if len(refs) >= REFS_MAX:
@@ -96,10 +96,10 @@ def _loose_names(repository: Path, below: str) -> Iterator[str]:
 
 
 def read_small(path: Path, limit: int = REF_BYTES) -> str:
-    """The beginning of a plain file that an agent may have replaced by anything; empty when it is none."""
+    """The beginning of a file that an agent may have replaced; empty when it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):  # ValueError: a name with a NUL, which no file has
+    except (OSError, ValueError):  # ValueError: a name with a NUL
         return ""
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

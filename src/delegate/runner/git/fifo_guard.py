@@ -1,4 +1,4 @@
-"""Git opens the ignore and attribute files of a tree; where one is a pipe, it would wait for a writer for ever."""
+"""Keeps git from hanging on a tree whose .gitignore or .gitattributes is a named pipe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import anyio
 from delegate.errors import excerpt
 from delegate.runner.git.program import GitFailed
 
-FIFO_CHECK_DELAY = 10.0  # seconds; only then is it worth a walk through the tree
+FIFO_CHECK_DELAY = 10.0  # seconds; a faster command does not need a walk through the tree
 READ_BY_GIT = frozenset({b".gitignore", b".gitattributes"})
 
 
 async def run_with_fifo_guard(tree: Path, command: Coroutine[Any, Any, bytes]) -> bytes:  # Any: nothing is sent to it
-    """What `reading` brings; when it takes long because of such a pipe, GitFailed with its name."""
+    """Returns the output of `command`; raises GitFailed with the pipe's name when one blocks it."""
     outcome: list[bytes | GitFailed] = []
 
     async def read() -> None:
@@ -32,7 +32,7 @@ async def run_with_fifo_guard(tree: Path, command: Coroutine[Any, Any, bytes]) -
         await anyio.sleep(FIFO_CHECK_DELAY)
         fifo = await anyio.to_thread.run_sync(lambda: next(_find_fifos(os.fsencode(tree)), None))
         if fifo is not None and not outcome:
-            outcome.append(GitFailed(("ls-files",), None, f"{excerpt(fifo)} is a pipe: git cannot read it"))
+            outcome.append(GitFailed(("ls-files",), None, f"{excerpt(fifo)} is a named pipe, which git cannot read"))
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
@@ -54,8 +54,8 @@ def _find_fifos(tree: bytes) -> Iterator[str]:
 
 
 def is_blocking_fifo(path: bytes) -> bool:
-    """Whether git would open it, and wait."""
+    """Whether git would open the path and block."""
     try:
         return path.rpartition(b"/")[2] in READ_BY_GIT and stat.S_ISFIFO(os.lstat(path).st_mode)
-    except OSError:  # the agent may be at work
+    except OSError:  # the agent may have removed it meanwhile
         return False

@@ -1,4 +1,4 @@
-"""The one way in which the runner runs git: under its own configuration, never under that of a tree."""
+"""Runs git for the runner: with Delegate's configuration, never with that of a working tree."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import anyio
 from delegate.config.home_files import make_directory, write_private
 from delegate.runner.process.programs import OUTPUT_MAX, ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 
-LOCAL_TIMEOUT = timedelta(minutes=30)  # a checkout of 100,000 files takes most of a minute, on a slow disk many
+LOCAL_TIMEOUT = timedelta(minutes=30)  # a checkout of 100,000 files takes about a minute, on a slow disk many
 CONFIG_TIMEOUT = timedelta(seconds=30)
-# Nothing here may run a program: hooks, filters and monitors are what a hostile tree would set.
+# Git must not run programs that a hostile tree could configure: hooks, filters and monitors.
 OUR_CONFIG = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -32,10 +32,10 @@ OUR_CONFIG = {
     "protocol.ext.allow": "never",
     "advice.detachedHead": "false",
 }
-# Of the user's own configuration, what it takes to reach a remote and who they are.
+# The user's settings that remote commands keep: what reaches a remote, and the user's identity.
 REMOTE_CONFIG_PREFIXES = ("credential.", "url.", "http.", "https.", "ssh.", "protocol.", "user.", "safe.")
 REMOTE_CONFIG_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
-# What an outer git, or a user's shell, may have set to point git at another repository or configuration.
+# Variables with which an outer git or the user's shell may redirect git to another repository or configuration.
 REDIRECTING_VARIABLES = (
     "GIT_CONFIG",
     "GIT_DIR",
@@ -58,12 +58,12 @@ FIXED_ENVIRONMENT = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "LC_ALL": "C",
 }
-# As a variable, because git takes it away from the other side of a remote on this disk, whose own hooks are to run.
+# A variable, because git drops it for the other side of a local remote, whose own hooks must run.
 NO_HOOKS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": os.devnull}
 
 
 class GitFailed(Exception):
-    """A git command did not do what it was to do."""
+    """A git command failed."""
 
     def __init__(self, arguments: tuple[str, ...], done: ProgramResult | None, why: str) -> None:
         self.done = done
@@ -74,22 +74,22 @@ class GitFailed(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
     program: str
-    local_env: Mapping[str, str]  # for commands on our own repositories: nothing of the user's is inherited
-    remote_env: Mapping[str, str]  # for fetch and push: the user's environment and what reaches their remotes
+    local_env: Mapping[str, str]  # for Delegate's own repositories: inherits nothing from the user
+    remote_env: Mapping[str, str]  # for fetch and push: the user's environment and remote settings
     user_name: str
     user_email: str
 
     async def run(
         self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
     ) -> bytes:
-        """A command that stays on this machine; its output, or GitFailed."""
+        """Run a local command; returns its output or raises GitFailed."""
         call = _GitCall(arguments=arguments, cwd=cwd, env={**self.local_env, **(extra or {})}, input=input)
         return await self._output_of(call, LOCAL_TIMEOUT)
 
     async def run_remote(
         self, *arguments: str, cwd: Path, timeout: timedelta, extra: Mapping[str, str] | None = None
     ) -> bytes:
-        """A command that speaks to a remote as the user would. It ends with us."""
+        """Run a command that connects to a remote as the user would; it is killed when this process dies."""
         env = {**self.remote_env, **(extra or {})}
         return await self._output_of(_GitCall(arguments=arguments, cwd=cwd, env=env, is_remote=True), timeout)
 
@@ -122,7 +122,7 @@ class _GitCall:
 
 
 class GitSetup:
-    """Git as the user has it set up when it is first asked for: at the runner's start."""
+    """The user's git setup, read on first use at the runner's start."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path) -> None:
         self._environ = environ
@@ -138,7 +138,7 @@ class GitSetup:
 
 
 async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
-    """Git as this user has it set up, read once; our copy of what reaches remotes is kept in `directory`."""
+    """Read the user's git setup; writes the configuration files for local and remote commands to `directory`."""
     program = shutil.which("git", path=environ.get("PATH", os.defpath))
     if program is None:
         raise GitFailed((), None, "git is not installed")
@@ -174,7 +174,7 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
 
 
 async def _read_settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
-    """All settings that git finds outside of any repository, in its order: a later one wins."""
+    """All settings outside of any repository, in git's order: a later one wins."""
     root = Path("/")
     done = await run_program(
         [program, "config", "--list", "--includes", "-z"], cwd=root, env=env, timeout=CONFIG_TIMEOUT
@@ -182,12 +182,12 @@ async def _read_settings(program: str, env: Mapping[str, str]) -> list[tuple[str
     if done.code != 0:
         raise GitFailed(("config",), done, done.error_text)
     entries = (entry.split("\n", 1) for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
-    # A name without a value means yes, one with an empty value no.
+    # A name without a value means true, one with an empty value false.
     return [(name, value[0] if value else "true") for name, *value in entries]
 
 
 def _config_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where this user's configuration is, if they moved it, and what they have set by variables."""
+    """The variables that move the user's git configuration or set values in it."""
     names = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_COUNT")
     prefixes = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
     return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}

@@ -1,4 +1,4 @@
-"""Start an agent under its supervisor, feed and read it, and leave nothing of it alive."""
+"""Starts an agent under a supervisor, handles its input and output, and makes sure that none of it stays alive."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CHUNK = 64 * 1024  # what a pipe holds: a larger read would find no more
-START_TIMEOUT = 30.0  # a program on a sleeping disk is slow; a hung network disk must not hold the runner
-KILL_TIMEOUT = 5.0  # kills take milliseconds; what stays longer hangs in the kernel, and waiting will not help
+CHUNK = 64 * 1024  # the capacity of a pipe: a larger read would not return more
+START_TIMEOUT = 30.0  # a program on a sleeping disk is slow; a hung network disk must not block the runner
+KILL_TIMEOUT = 5.0  # a kill takes milliseconds; a process that stays longer hangs in the kernel
 KILL_TICK = 0.01
 REAP_TICK = 0.001
 
@@ -51,7 +51,7 @@ class Command:
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str]  # the whole environment: nothing else is inherited
-    cgroup: tuple[str, str] | None = None  # in which it starts, and the one that its supervisor goes back to
+    cgroup: tuple[str, str] | None = None  # where it starts, and the one its supervisor returns to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Exit:
 
 
 class NotStarted(Exception):
-    """The program does not run: it or its directory is missing, or may not be used."""
+    """The program could not be started: it or its directory is missing or not accessible."""
 
     def __init__(self, *, errno: int, why: str) -> None:
         self.errno = errno
@@ -73,7 +73,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareSupervisor:
-    """A supervisor that was started ahead and waits for its one command."""
+    """A supervisor that was started in advance and waits for its only command."""
 
     pid: int
     control: socket.socket
@@ -92,7 +92,7 @@ class SpareSupervisor:
 
 
 async def start_spare() -> SpareSupervisor:
-    """Start the next supervisor; it is not waited for: a command sent early is read when it is up."""
+    """Start the next supervisor without waiting for it: it reads a command that was sent early once it is up."""
     await anyio.lowlevel.checkpoint()
     return _spawn_supervisor()
 
@@ -106,7 +106,7 @@ def _spawn_supervisor() -> SpareSupervisor:
         stdout, their_stdout = _pipe(ours, theirs)
         stderr, their_stderr = _pipe(ours, theirs)
         inherited_fds = [end.fileno() for end in (their_stdin, their_stdout, their_stderr)] + [their_control.fileno()]
-        # Delegate's secrets and markers stay out; without the loader's variables some interpreters do not start.
+        # Excludes Delegate's secrets and markers; some interpreters do not start without the loader's variables.
         env = {name: value for name, value in os.environ.items() if name.startswith(("LD_", "DYLD_"))}
         pid = os.posix_spawn(
             sys.executable,
@@ -127,7 +127,7 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
 
 
 class AgentProcess:
-    """A running agent. Whoever launched it must `aclose` it; only that frees its descriptors and its supervisor."""
+    """A running agent. The caller of `launch` must `aclose` it to free its descriptors and its supervisor."""
 
     def __init__(self, spare: SpareSupervisor) -> None:
         self.pid = 0
@@ -138,22 +138,22 @@ class AgentProcess:
         self._exit: Exit | None = None
         self._failure: NotStarted | None = None
         self._gone = False
-        # No task of our own reads the control socket: whoever waits for news takes its turn at it.
+        # There is no reader task for the control socket: the waiting callers read it in turn.
         self._read_lock = anyio.Lock()
         self._send_lock = anyio.Lock()
 
     async def receive(self) -> tuple[Stream, bytes]:
-        """The next bytes of either stream, at most `CHUNK`; EndOfStream when both are at their end."""
+        """The next bytes of either stream, at most `CHUNK`; raises EndOfStream when both have ended."""
         await anyio.lowlevel.checkpoint()
         while self._outputs:
-            was_gone = self._gone  # asked before reading: what the dead have written is in the pipes by then
+            was_gone = self._gone  # checked before reading: dead processes have written all by then
             for stream, output in list(self._outputs.items()):
                 data = None if output.closed else output.read(CHUNK)
                 if data:
-                    self._outputs[stream] = self._outputs.pop(stream)  # the other one is first next time
+                    self._outputs[stream] = self._outputs.pop(stream)  # the other stream is first next time
                     return stream, data
                 if data == b"" or output.closed or was_gone:
-                    # A process outside the tree may hold the pipe; it is not the agent, and we do not wait for it.
+                    # A process outside the agent's tree may hold the pipe open; it is not waited for.
                     _close(self._outputs.pop(stream))
             if self._outputs:
                 await self._wait_for_output_or_end()
@@ -175,7 +175,7 @@ class AgentProcess:
             group.start_soon(watch_end)
 
     async def send(self, data: bytes) -> None:
-        """Write to the agent's input; quietly nothing when the agent has closed it or ended."""
+        """Write to the agent's input; ignored when the agent has closed it or ended."""
         unsent = memoryview(data)
         async with self._send_lock:
             while unsent and not self._spare.stdin.closed:
@@ -194,7 +194,7 @@ class AgentProcess:
         _close(self._spare.stdin)
 
     async def stop(self, grace: timedelta) -> None:
-        """TERM everything the agent started, after `grace` KILL it; returns when nothing lives."""
+        """TERM everything the agent started, KILL it after `grace`; returns when no process is left."""
         with anyio.move_on_after(grace.total_seconds() + KILL_TIMEOUT):
             await self._send_command({"stop": grace.total_seconds()})
             await self._wait_until(lambda: self._gone)
@@ -202,14 +202,14 @@ class AgentProcess:
             await self._kill_lost_tree()
 
     async def wait(self) -> Exit:
-        """How the agent's first process ended; what it left behind may live a little longer, see `stop`."""
+        """How the agent's first process ended; its descendants may live a little longer, see `stop`."""
         await self._wait_until(lambda: self._exit is not None)
         assert self._exit is not None
         return self._exit
 
     async def aclose(self) -> None:
-        """Whatever happens, nothing lives afterwards: leftovers of an agent that ended by itself have their grace,
-        everything else is killed at once."""
+        """Leave no process alive: descendants of an agent that ended by itself get their grace period, everything else
+        is killed at once."""
         if self._exit and not self._gone:
             with anyio.move_on_after(LEFTOVER_GRACE + 1, shield=True):
                 await self._wait_until(lambda: self._gone)
@@ -222,7 +222,7 @@ class AgentProcess:
         self._spare.close()
 
     async def _close_control(self) -> None:
-        """End the orders; to the supervisor this is our death, and it kills everything."""
+        """Close the control socket, so that the supervisor kills everything, as if the runner had died."""
         if not self._gone:
             with suppress(OSError):  # it may have been killed just now
                 self._spare.control.shutdown(socket.SHUT_WR)
@@ -248,7 +248,7 @@ class AgentProcess:
             except BlockingIOError:
                 await _wait_ready(anyio.wait_writable, self._spare.control)
             except (BrokenPipeError, ConnectionResetError):
-                return  # it has ended; whoever reads will learn how
+                return  # it has ended; the reader learns how
 
     async def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -284,21 +284,21 @@ class AgentProcess:
                 self._gone = True
 
     async def _kill_lost_tree(self) -> None:
-        """The supervisor is dead, or does not obey and must be: its children become ours, and we kill them."""
+        """Kill the supervisor if it does not respond, then its children, which become children of the runner."""
         if not self.supervisor_lost:
             log.warning("supervisor lost, killing the agent", extra={"pid": self.pid})
         self.supervisor_lost = True
         with anyio.move_on_after(KILL_TIMEOUT, shield=True):
             if not _has_ended(self._spare.pid):
                 os.kill(self._spare.pid, signal.SIGKILL)
-            await _reap(self._spare.pid)  # its socket closes before its children change hands; once reaped, they have
+            await _reap(self._spare.pid)  # its socket closes before its children are reparented; once reaped, they are
             await _end_orphans(self.pid)
         self._handle_message({"gone": True})
 
 
 async def launch(spare: SpareSupervisor, command: Command) -> AgentProcess:
-    """Start the command under this supervisor, which is used up also when the start fails (NotStarted)."""
-    if _has_ended(spare.pid):  # killed while it waited; nothing was started, so another one may
+    """Start the command under this supervisor; raises NotStarted. Either way the supervisor is used up."""
+    if _has_ended(spare.pid):  # killed while it waited: nothing was started yet, so use another one
         spare.close()
         spare = await start_spare()
     process = AgentProcess(spare)
@@ -322,32 +322,32 @@ def _build_request(command: Command) -> dict[str, object]:
 
 
 def _to_utf8(text: str) -> str:
-    """The same bytes in the supervisor, whose locale may be another."""
+    """Keeps the bytes the same in the supervisor, whose locale may differ."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 async def _wait_ready(wait: Callable[[FileIO | socket.socket], Awaitable[None]], end: FileIO | socket.socket) -> None:
-    """Wait for a descriptor; one that somebody closes meanwhile counts as ready, its user looks again."""
+    """Wait for a descriptor; one that is closed meanwhile counts as ready, and the caller checks again."""
     with suppress(anyio.ClosedResourceError, ValueError):  # ValueError: closed before the wait began
         await wait(end)
 
 
 def _close(end: FileIO | socket.socket) -> None:
-    with suppress(ValueError):  # closed before
+    with suppress(ValueError):  # closed already
         anyio.notify_closing(end)
     end.close()
 
 
 async def _reap(pid: int) -> None:
-    while not _has_ended(pid):  # noqa: ASYNC110  (nothing tells of one child's end without taking all of them)
+    while not _has_ended(pid):  # noqa: ASYNC110  (no portable way to await one child without reaping the others)
         await anyio.sleep(REAP_TICK)
 
 
 def _has_ended(pid: int) -> bool:
-    """Asks for this child alone: other code waits for its own."""
+    """Waits for this child only: other code reaps its own."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # reaped before
+    except ChildProcessError:  # reaped already
         return True
 
 
@@ -360,8 +360,8 @@ async def _end_orphans(leader: int) -> None:
 
 
 def _find_orphans(table: Table, leader: int) -> list[Process]:
-    """What a killed supervisor left. An agent leads its own session and nobody can join ours from there, so a child of
-    ours in another session came from an agent: we start none ourselves."""
+    """What a killed supervisor left. An agent leads its own session and cannot join the runner's, and the runner starts
+    no children in other sessions itself: a child of the runner in another session came from an agent."""
     if IS_LINUX:
         own = os.getsid(0)
         roots = [process for process in table.values() if process.parent == os.getpid() and process.session != own]
@@ -384,10 +384,10 @@ def _reap_zombies(processes: list[Process]) -> None:
 
 
 def end_strays(attempt_id: str) -> list[int]:
-    """Kill this user's processes whose environment names the attempt, and all under them; returns who has ended.
+    """Kill this user's processes whose environment names the attempt, and their descendants; returns the dead pids.
 
-    For what a runner and a supervisor killed together left behind. Blocks for moments; Linux only, elsewhere nobody
-    may read another process's environment.
+    For processes that survived both their runner and their supervisor. Blocks briefly. Linux only: other systems do
+    not show the environment of another process.
     """
     if not IS_LINUX:
         return []
@@ -401,7 +401,7 @@ def end_strays(attempt_id: str) -> list[int]:
         time.sleep(KILL_TICK)
     for process in strays:
         what = {"attempt_id": attempt_id, "pid": process.pid, "command": program_of(process.pid)}
-        log.warning("stray process left", extra=what)
+        log.warning("stray process could not be killed", extra=what)
     _reap_zombies(_find_orphans(supervisor.read_table(), 0))
     return sorted(found - {process.pid for process in strays})
 
@@ -416,7 +416,7 @@ def _find_strays(attempt_id: str) -> list[Process]:
 
 
 def _belongs_to(pid: int, attempt_id: str) -> bool:
-    """This user's alone: root could read, and kill, everybody's."""
+    """Only for processes of this user: root could read, and kill, those of all users."""
     try:
         is_own = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
     except OSError:  # it ended
@@ -437,8 +437,8 @@ class SpareSupervisors:
             if self._spare is None:
                 try:
                     self._spare = await start_spare()
-                except OSError as error:  # whoever takes one tries again, and tells
-                    log.warning("no spare supervisor", extra={"why": error.strerror})
+                except OSError as error:  # `take` tries again and reports the failure
+                    log.warning("spare supervisor not started", extra={"why": error.strerror})
 
     async def take(self) -> SpareSupervisor:
         async with self._start_lock:

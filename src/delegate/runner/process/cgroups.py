@@ -1,6 +1,6 @@
-"""Control groups (Linux): the limits we live under, and a ceiling on the memory of one attempt. Standard library only.
+"""Reads this process's cgroup limits and limits the memory of one attempt (Linux). Standard library only.
 
-A ceiling needs cgroup v2, and a group that is ours to divide: systemd gives one to every user service and scope.
+A memory limit needs cgroup v2 and a delegated group; systemd delegates one to every user service and scope.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "delegate-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Where this process stands: its own group first, then those around it."""
+    """The groups of this process: its own first, then the parents."""
 
     unified: tuple[Path, ...] = ()
     memory_v1: tuple[Path, ...] = ()
@@ -46,7 +46,7 @@ def own_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> Groups:
 
 
 def _group_and_parents(mount: Path, path: str) -> tuple[Path, ...]:
-    """A path of the host is not there inside a container: the mount itself is our group then."""
+    """Inside a container the host's path does not exist; then the mount itself is the group."""
     own = mount / path.lstrip("/")
     if not own.is_dir() or mount not in (own, *own.parents):
         return (mount,)
@@ -66,13 +66,13 @@ def memory_left(groups: Groups) -> int | None:
 def _remaining_bytes(group: Path, limit_file: str, usage_file: str, droppable: str) -> int | None:
     try:
         limit, usage = int((group / limit_file).read_text()), int((group / usage_file).read_text())
-    except (OSError, ValueError):  # a group at the top has no such file, one without a limit says "max"
+    except (OSError, ValueError):  # the root group has no such file; "max" means no limit
         return None
     return max(0, limit - usage + _read_counters(group / "memory.stat").get(droppable, 0))
 
 
 def _read_counters(path: Path) -> dict[str, int]:
-    """A file of lines with a name and a number."""
+    """Parse a file of lines with a name and a number."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -81,7 +81,7 @@ def _read_counters(path: Path) -> dict[str, int]:
 
 
 def cpu_quota(groups: Groups) -> tuple[float, Path] | None:
-    """The tightest number of cores that a group of ours may use, and that group; None without a limit."""
+    """The lowest CPU quota of these groups, in cores, and its group; None without a limit."""
     found = [(cores, group) for group in groups.unified if (cores := _quota(group)) is not None]
     return min(found, default=None)
 
@@ -99,11 +99,11 @@ def cpu_seconds(group: Path) -> float:
 
 
 class NotDelegated(Exception):
-    """No group of ours can be divided; the text is a sentence for a person."""
+    """No group is delegated to this process; the text is shown to the user."""
 
 
 def find_delegated_group(groups: Groups) -> Path:
-    """The group in which groups with a ceiling can be made: ours or the one around it."""
+    """The group in which groups with a memory limit can be created: this process's own or its parent."""
     if not groups.unified:
         raise NotDelegated("this system has no cgroup v2")
     for group in groups.unified[:2]:
@@ -124,15 +124,15 @@ def _is_ours(group: Path) -> bool:
 
 
 class OutOfMemory(Exception):
-    """A command took more memory than the attempt may have; the text is a sentence for a person."""
+    """A command exceeded the attempt's memory limit; the text is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """At most so much memory for an attempt and all it starts; whatever passes it is killed, as a whole."""
+    """A memory limit for an attempt and all its processes; exceeding it kills the whole group."""
 
     directory: Path
-    home: Path  # the group of whoever starts something in it, and goes back
+    home: Path  # the group that a supervisor returns to after starting the agent
     limit: int
 
     @property
@@ -140,24 +140,24 @@ class MemoryLimit:
         return str(self.directory), str(self.home)
 
     def kills(self) -> int:
-        """How often something in it was killed for want of memory."""
+        """How often a process in the group was killed for exceeding the limit."""
         return _read_counters(self.directory / "memory.events").get("oom_kill", 0)
 
     @property
     def message(self) -> str:
-        return f"it took more than {format_bytes(self.limit)} of memory, which is all that a task may have here"
+        return f"it exceeded the memory limit of {format_bytes(self.limit)} per task"
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryLimits:
-    """Makes the ceilings of a runner's attempts, where the system allows it."""
+    """Creates the memory limits of a runner's attempts, where the system allows it."""
 
     limit: int | None
     groups: Groups = field(default_factory=own_groups)
     _has_warned: bool = False
 
     def unavailable_reason(self) -> str | None:
-        """Why a ceiling that was asked for cannot be set; None when it can, or when none was asked for."""
+        """Why the configured limit cannot be enforced; None when it can, or when no limit is set."""
         try:
             if self.limit is not None:
                 find_delegated_group(self.groups)
@@ -170,9 +170,9 @@ class MemoryLimits:
             return None
         try:
             return self._create_group(find_delegated_group(self.groups) / f"{PREFIX}{attempt_id}", self.limit)
-        except (NotDelegated, OSError) as problem:  # the task runs without; the doctor says so, too
+        except (NotDelegated, OSError) as problem:  # the task runs without a limit; the doctor reports it too
             if not self._has_warned:
-                log.warning("memory ceiling not enforced", extra={"why": str(problem)})
+                log.warning("memory limit not enforced", extra={"why": str(problem)})
             self._has_warned = True
             return None
 
@@ -189,6 +189,6 @@ class MemoryLimits:
         return MemoryLimit(directory=directory, home=self.groups.unified[0], limit=limit)
 
     def end(self, attempt_id: str) -> None:
-        """Remove the group of an attempt of which nothing lives any more; one that is not there is no matter."""
+        """Remove the group of an attempt without live processes; a missing group is ignored."""
         with suppress(NotDelegated, OSError):
             (find_delegated_group(self.groups) / f"{PREFIX}{attempt_id}").rmdir()

@@ -1,4 +1,4 @@
-"""Runs a small program to its end: git and gh. What a repository may decide runs under a supervisor instead."""
+"""Runs trusted programs such as git and gh. Commands from a repository run under a supervisor instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anyio.abc import Process
 
 OUTPUT_MAX = 256 * 1024 * 1024  # bytes kept of one stream; a list of a million paths takes half of it
 CHUNK = 64 * 1024
-POLL_INTERVAL = 0.25  # seconds of silence after which it is looked whether the program still lives
+POLL_INTERVAL = 0.25  # seconds of silence before checking whether the program still runs
 REAP_TIMEOUT = 5.0  # seconds for a killed program to be gone
 
 
@@ -30,21 +30,21 @@ class ProgramResult:
     code: int  # negative: the signal that ended it
     stdout: bytes
     stderr: bytes
-    is_truncated: bool = False  # it printed more than is kept
+    is_truncated: bool = False  # it printed more than OUTPUT_MAX
 
     @property
     def error_text(self) -> str:
-        """What it complained about, for a person: the last lines of stderr, or of stdout when that is empty."""
+        """A readable error: the last lines of stderr, or of stdout when stderr is empty."""
         text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
         return "; ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
 
 
 class ProgramMissing(Exception):
-    """The program is not installed, or may not be run."""
+    """The program is not installed or cannot be executed."""
 
 
 class ProgramTimedOut(Exception):
-    """The program was ended because it took too long."""
+    """The program was killed because it took too long."""
 
 
 async def run_program(
@@ -56,18 +56,18 @@ async def run_program(
     input: bytes = b"",
     kill_with_parent: bool = False,
 ) -> ProgramResult:
-    """Whatever happens, the program and the group it leads have ended when this returns.
+    """Run a program to its end; when this returns or raises, the program and its process group have ended.
 
-    `dies_with_us`: it must not act on the world outside when this process was killed meanwhile.
+    `kill_with_parent`: the kernel kills the program when this process dies, so that it has no late effects.
     """
     command = [*_death_signal_prefix(), *argv] if kill_with_parent else list(argv)
     run = _ProgramRun(command, cwd, env, input)
     try:
         with anyio.fail_after(timeout.total_seconds()):
-            # A thread that blocks takes less than half the time that the event loop needs to start and to read it.
+            # A blocking thread starts and reads it in less than half the time that the event loop needs.
             return await anyio.to_thread.run_sync(run.run_to_end, abandon_on_cancel=True)
-    except TimeoutError as error:  # before OSError, of which it is one
-        raise ProgramTimedOut(f"{argv[0]} took more than {timeout.total_seconds():g} s") from error
+    except TimeoutError as error:  # before OSError, its base class
+        raise ProgramTimedOut(f"{argv[0]} timed out after {timeout.total_seconds():g} s") from error
     except OSError as error:
         raise ProgramMissing(f"{argv[0]} could not be started: {error.strerror}") from error
     finally:
@@ -75,7 +75,7 @@ async def run_program(
 
 
 class _ProgramRun:
-    """One program, started and read in a thread; that thread must live as long as it, or the kernel ends it."""
+    """One program, started and read in a thread; if that thread ended first, the kernel would kill the program."""
 
     def __init__(self, command: list[str], cwd: Path, env: Mapping[str, str], input: bytes) -> None:
         self._command, self._cwd, self._env, self._input = command, cwd, dict(env), input
@@ -109,14 +109,14 @@ class _ProgramRun:
         with self._start_lock:
             self._is_cancelled = True
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):  # it ended in that very moment
+            with suppress(ProcessLookupError):  # it has just ended
                 os.killpg(self._process.pid, signal.SIGKILL)
         with anyio.move_on_after(REAP_TIMEOUT, shield=True):
             await anyio.to_thread.run_sync(self._ended.wait, REAP_TIMEOUT)
 
 
 def _communicate(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
-    """Write all the input and read all the output, whichever can go on; and whether some output was not kept."""
+    """Write the input and read the output as each is ready; returns both outputs and whether one was cut."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -134,7 +134,7 @@ def _communicate(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool
         while ready.get_map():
             events = ready.select(POLL_INTERVAL)
             if not events and process.poll() is not None:
-                break  # what it left behind, as ssh does to share connections, may hold its output open for hours
+                break  # a child, such as the ssh process that shares connections, may hold its output open for hours
             for key, _ in events:
                 if key.fileobj is process.stdin:
                     rest = _write_some(process.stdin, rest)
@@ -143,14 +143,14 @@ def _communicate(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool
                     is_over = not _read_into(kept[key.fd], key.fd)
                 if is_over:
                     ready.unregister(key.fileobj)
-                    cast("IO[bytes]", key.fileobj).close()  # what was registered above
+                    cast("IO[bytes]", key.fileobj).close()  # registered above
         is_truncated = any(len(read) > OUTPUT_MAX for read in (out, err))
         return bytes(memoryview(out)[:OUTPUT_MAX]), bytes(memoryview(err)[:OUTPUT_MAX]), is_truncated
 
 
 def _read_into(kept: bytearray, descriptor: int) -> bool:
     piece = os.read(descriptor, CHUNK)
-    kept += piece[: OUTPUT_MAX + 1 - len(kept)]  # one byte more tells that there was more
+    kept += piece[: OUTPUT_MAX + 1 - len(kept)]  # one more byte shows that output was cut
     return bool(piece)
 
 
@@ -158,7 +158,7 @@ def _write_some(stdin: IO[bytes], rest: memoryview) -> memoryview:
     try:
         return rest[os.write(stdin.fileno(), rest[:CHUNK]) :]
     except BrokenPipeError:
-        return rest[:0]  # it did not want to read all of it; its exit code tells
+        return rest[:0]  # it did not read all of its input; the exit code shows whether that matters
     except BlockingIOError:
         return rest
 
@@ -172,7 +172,7 @@ async def ask_program(
     question: bytes,
     is_answer: Callable[[bytes], bool],
 ) -> bytes:
-    """Say something to a program that waits for more, and return what it printed up to the answer (or its end)."""
+    """Send a question to an interactive program; returns what it printed up to the answer or its end."""
     try:
         process = await anyio.open_process(
             list(argv), cwd=cwd, env=dict(env), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True
@@ -184,14 +184,14 @@ async def ask_program(
     printed = bytearray()
     try:
         with anyio.fail_after(timeout.total_seconds()):
-            with suppress(anyio.BrokenResourceError, BrokenPipeError):  # it has ended; what it printed tells why
+            with suppress(anyio.BrokenResourceError, BrokenPipeError):  # it has ended; its output shows why
                 await process.stdin.send(question)
             async for piece in process.stdout:
                 printed += piece[: OUTPUT_MAX - len(printed)]
                 if is_answer(bytes(printed)):
                     break
     except TimeoutError as error:
-        raise ProgramTimedOut(f"{argv[0]} did not answer in {timeout.total_seconds():g} s") from error
+        raise ProgramTimedOut(f"{argv[0]} did not answer within {timeout.total_seconds():g} s") from error
     finally:
         await _end(process)
     return bytes(printed)
@@ -200,13 +200,13 @@ async def ask_program(
 async def _end(process: Process) -> None:
     with anyio.move_on_after(REAP_TIMEOUT, shield=True):
         if process.returncode is None:
-            with suppress(ProcessLookupError):  # it ended in that very moment
+            with suppress(ProcessLookupError):  # it has just ended
                 os.killpg(process.pid, signal.SIGKILL)
         await process.aclose()
 
 
 @cache
 def _death_signal_prefix() -> tuple[str, ...]:
-    """A prefix that has the kernel end a program with its parent, where there is one."""
+    """A command prefix that makes the kernel kill a program with its parent; empty where setpriv is missing."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()

@@ -1,6 +1,6 @@
-"""How a process is known to be an attempt's, whoever its parent is by now; only where there is a /proc.
+"""Finds out which attempt started a process, whatever its parent is now; needs /proc.
 
-The keeper looks here too: nothing but the standard library.
+The keeper imports this module too, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from delegate.runner.process import supervisor
 
-ATTEMPT_VARIABLE = "DELEGATE_ATTEMPT_ID"  # in the environment of everything that an attempt starts
+ATTEMPT_VARIABLE = "DELEGATE_ATTEMPT_ID"  # set for every process that an attempt starts
 
 
 def attempt_of(pid: int) -> str | None:
-    """The attempt that started it; None when nobody can tell."""
+    """The attempt that started the process; None when unknown."""
     return environment_of(pid).get(ATTEMPT_VARIABLE)
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """As it was at its start."""
+    """The environment with which the process was started."""
     pairs = (os.fsdecode(word).partition("=") for word in _read_fields(pid, "environ"))
     return {name: value for name, _, value in pairs}
 
@@ -29,7 +29,7 @@ def is_supervisor(pid: int) -> bool:
 
 
 def program_of(pid: int) -> str:
-    """Its name alone: arguments may hold secrets."""
+    """The name without arguments, which may contain secrets."""
     return _read(pid, "comm").decode(errors="replace").strip() or "unknown"
 
 
@@ -40,5 +40,5 @@ def _read_fields(pid: int, name: str) -> list[bytes]:
 def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it ended, or is not ours to read
+    except OSError:  # it has ended or is not readable
         return b""

@@ -1,13 +1,13 @@
-"""Owns one agent's process tree: starts it, reports its end, and leaves nothing of it alive.
+"""Owns one agent's process tree: starts it, reports its end, and leaves no process alive.
 
 Run as `python -I -S supervisor.py` with the agent's pipes as 0, 1, 2 and the control socket as 3. It takes one line
 `{"argv", "cwd", "env", "cgroup"}`, answers `{"started": pid}` or `{"failed": errno, "why": sentence}`, later sends
-`{"exited": code, "signal": number}` and, when nothing is left, `{"gone": true}`. The one order is
-`{"stop": grace_seconds}`. End of the orders means that the runner died: everything is killed at once.
+`{"exited": code, "signal": number}` and, when no process is left, `{"gone": true}`. The only further command is
+`{"stop": grace_seconds}`. End of file means that the runner died: everything is killed at once.
 """
 
-# A spare supervisor waits in every runner: what it imports is paid for in memory and in the start of a runner, so no
-# pathlib, typing or dataclasses here.
+# Every runner keeps a spare supervisor: imports here cost memory and start-up time, so no pathlib, typing or
+# dataclasses.
 # ruff: noqa: PTH110, PTH113, PTH118, PTH123, PTH208
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from contextlib import suppress
 CONTROL = 3
 IS_LINUX = sys.platform == "linux"
 PR_SET_CHILD_SUBREAPER = 36
-LEFTOVER_GRACE = 2.0  # a leader that ended by itself is done; what it left may flush a file, no more
-TERM_TICK = 0.1  # how soon a process born during the grace hears of it
-KILL_TICK, KILL_TICK_MAX = 0.01, 1.0  # the pause doubles while what was killed stays: it hangs in the kernel
-SNAPSHOT_TICK = 2.0  # without a subreaper, a daemon must be seen before it detaches; `ps` is too dear to ask more often
+LEFTOVER_GRACE = 2.0  # for descendants to flush their files after the leader has ended by itself
+TERM_TICK = 0.1  # how soon a process started during the grace period gets its TERM
+KILL_TICK, KILL_TICK_MAX = 0.01, 1.0  # the pause doubles while killed processes hang in the kernel
+SNAPSHOT_TICK = 2.0  # without a subreaper, a daemon must be seen before it detaches; `ps` is too slow to run more often
 READ_SIZE = 65536
 PS_COMMAND = ("/bin/ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart=")
 ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -44,7 +44,7 @@ BLOCKED_SIGNALS = ALL_SIGNALS - {
 
 
 class Process:
-    """One line of the process table; `start` tells a process from a later one with the same pid."""
+    """One line of the process table; `start` distinguishes a process from a later one with the same pid."""
 
     __slots__ = ("group", "parent", "pid", "session", "start", "state")
 
@@ -61,7 +61,7 @@ Table = dict[int, Process]
 
 
 def become_subreaper() -> None:
-    """Let orphans of our descendants become our children, however they detached (Linux; elsewhere nothing happens)."""
+    """Make orphaned descendants children of this process, however they detached (Linux only; a no-op elsewhere)."""
     if IS_LINUX:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -82,7 +82,7 @@ def read_process(pid: int) -> Process | None:
         return None
     finally:
         os.close(fd)
-    # The name in parentheses may itself hold spaces and parentheses.
+    # The name in parentheses may itself contain spaces and parentheses.
     fields = line[line.rindex(b")") + 2 :].decode("ascii", "replace").split()
     return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], fields[19])
 
@@ -103,14 +103,14 @@ def parse_ps(text: str) -> Table:
 
 
 def read_ps() -> Table:
-    """The table where there is no /proc; `ps` itself is left out."""
+    """The table on systems without /proc, except for `ps` itself."""
     reading, writing = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
     pid = os.posix_spawn(PS_COMMAND[0], PS_COMMAND, {"LC_ALL": "C"}, file_actions=actions, setsigmask=())
     os.close(writing)
     with open(reading, encoding="ascii", errors="replace") as output:
         table = parse_ps(output.read())
-    with suppress(ChildProcessError):  # reaped with the others
+    with suppress(ChildProcessError):  # already reaped with the others
         os.waitpid(pid, 0)
     table.pop(pid, None)
     return table
@@ -135,7 +135,7 @@ def descendants(table: Table, root: int) -> Table:
 
 
 def find_live_processes(table: Table, root: int, *, group: int | None = None, seen: Table | None = None) -> Table:
-    """What lives under `root`: descendants, members of the group, and what was seen under it before it detached."""
+    """The live processes under `root`: descendants, members of the group, and processes seen before they detached."""
     known = seen or {}
     found = descendants(table, root)
     for process in table.values():
@@ -147,7 +147,7 @@ def find_live_processes(table: Table, root: int, *, group: int | None = None, se
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal exactly this process; False when it belongs to somebody else and we may not."""
+    """Signal exactly this process; False when it belongs to another user and may not be signalled."""
     if IS_LINUX:
         now = read_process(process.pid)
         if now is None or now.start != process.start:
@@ -169,7 +169,7 @@ def encode(text: str) -> bytes:
 
 
 def find_program(name: str, search: str) -> str:
-    """The file to execute; the agent's PATH counts, not ours."""
+    """The file to execute, found in the agent's PATH, not in ours."""
     if "/" in name:
         return name
     denied = None
@@ -181,14 +181,14 @@ def find_program(name: str, search: str) -> str:
             denied = candidate
     if denied:
         raise PermissionError(errno.EACCES, f"{denied} is not executable")
-    raise FileNotFoundError(errno.ENOENT, f"there is no program {name} on PATH")
+    raise FileNotFoundError(errno.ENOENT, f"{name} was not found on PATH")
 
 
 def enter_directory(path: str) -> None:
     sentences = {
         errno.ENOENT: f"the directory {path} does not exist",
         errno.ENOTDIR: f"{path} is not a directory",
-        errno.EACCES: f"the directory {path} may not be entered",
+        errno.EACCES: f"the directory {path} is not accessible",
     }
     try:
         os.chdir(encode(path))
@@ -210,10 +210,10 @@ def explain_start_failure(path: str, number: int) -> str:
 def join_group(directory: str) -> None:
     try:
         with open(os.path.join(directory, "cgroup.procs"), "w", encoding="ascii") as members:
-            members.write("0")  # whoever writes it
+            members.write("0")  # 0: the writing process
     except OSError as error:
         number = error.errno or errno.EIO
-        raise OSError(number, f"the memory ceiling cannot be set: {os.strerror(number)}") from error
+        raise OSError(number, f"the memory limit cannot be set: {os.strerror(number)}") from error
 
 
 def spawn(argv: list[str], cwd: str, env: dict[str, str], cgroup: list[str] | None) -> int:
@@ -222,7 +222,7 @@ def spawn(argv: list[str], cwd: str, env: dict[str, str], cgroup: list[str] | No
     if cgroup is None:
         return spawn_here(path, argv, env)
     inside, outside = cgroup
-    join_group(inside)  # what we start is born in it, so that nothing it starts can be elsewhere
+    join_group(inside)  # the agent starts inside the group, and so do all its descendants
     leader = None
     try:
         leader = spawn_here(path, argv, env)
@@ -232,7 +232,7 @@ def spawn(argv: list[str], cwd: str, env: dict[str, str], cgroup: list[str] | No
 
 
 def leave_group(outside: str, leader: int | None) -> None:
-    """We must outlive the kill of all that is inside; where we cannot, what we have just started must not live on."""
+    """The supervisor must not be killed with the group; if it cannot leave, the agent just started is killed."""
     try:
         join_group(outside)
     except OSError:
@@ -255,7 +255,7 @@ def spawn_here(path: str, argv: list[str], env: dict[str, str]) -> int:
 
 
 def release_agent_files() -> None:
-    """Our copies of the agent's pipes would keep their end of file away, and our directory keeps a disk mounted."""
+    """Copies of the agent's pipes would prevent their end of file, and a working directory keeps a disk mounted."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -263,15 +263,15 @@ def release_agent_files() -> None:
     os.chdir("/")
 
 
-# The life.
+# Supervision.
 
 
 class Supervisor:
     def __init__(self, leader: int, unread_commands: bytes) -> None:
-        self.leader: int | None = leader  # None once it is reaped: its pid may then be anybody's
-        self.group = None if IS_LINUX else leader  # a subreaper finds them without
+        self.leader: int | None = leader  # None once it is reaped: its pid may be reused
+        self.group = None if IS_LINUX else leader  # a subreaper does not need it
         self.orders = unread_commands
-        self.deadline: float | None = None  # of the grace; set when the tree must end
+        self.deadline: float | None = None  # of the grace period; set when the tree must end
         self.signalled: set[tuple[int, str]] = set()
         self.killed: set[tuple[int, str]] = set()
         self.kill_pause = KILL_TICK
@@ -291,7 +291,7 @@ class Supervisor:
         send_message({"gone": True})
 
     def poll_timeout(self) -> float | None:
-        """Milliseconds until there is something to do that nobody wakes us for."""
+        """Milliseconds until something must be done that no event announces."""
         if self.deadline is not None:
             left = self.deadline - time.monotonic()
             return 1000 * (min(TERM_TICK, left) if left > 0 else self.kill_pause)
@@ -331,7 +331,7 @@ class Supervisor:
         return not IS_LINUX and self.leader is None and not living
 
     def reap(self) -> bool:
-        """Collect the dead; False when there is no child left."""
+        """Reap children that have ended; False when no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -353,28 +353,28 @@ class Supervisor:
         return list(table.values())
 
     def end(self, living: list[Process]) -> bool:
-        """Ask, and after the grace force, everything to end; True when all that is left is out of our reach."""
+        """TERM every process, or KILL it after the grace period; True when no process left can be signalled."""
         if self.deadline is None or time.monotonic() < self.deadline:
             for process in living:
                 if (process.pid, process.start) not in self.signalled:
                     self.signalled.add((process.pid, process.start))
                     send_signal(process, signal.SIGTERM)
-                    send_signal(process, signal.SIGCONT)  # a stopped process hears nothing else
+                    send_signal(process, signal.SIGCONT)  # a stopped process handles no other signal
             return False
         known = {(process.pid, process.start) for process in living}
         self.kill_pause = min(2 * self.kill_pause, KILL_TICK_MAX) if known <= self.killed else KILL_TICK
         self.killed |= known
-        # A program that runs as somebody else (sudo) cannot be killed by us, and must not hold the runner for ever.
+        # A program that runs as another user (sudo) cannot be killed, and must not block the runner forever.
         return not [process for process in living if send_signal(process, signal.SIGKILL)]
 
 
 def send_message(message: dict[str, object]) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # the runner died, as `listen` will find
+    with suppress(BrokenPipeError, ConnectionResetError):  # the runner died, as `listen` will notice
         os.write(CONTROL, json.dumps(message).encode() + b"\n")
 
 
 def read_request() -> tuple[bytes, bytes] | None:
-    """The first line of the orders and what came after it; None when the runner had no use for us."""
+    """The first line from the runner and the bytes after it; None when the runner closed the socket first."""
     data = b""
     while b"\n" not in data:
         chunk = os.read(CONTROL, READ_SIZE)
@@ -395,7 +395,7 @@ def open_wake() -> int:
 
 
 def close_foreign_files() -> None:
-    """The agent gets its three pipes and nothing else, whatever was open in the shell that started the runner."""
+    """The agent inherits only its three pipes, whatever was open in the shell that started the runner."""
     os.set_inheritable(CONTROL, False)  # noqa: FBT003
     for name in os.listdir("/dev/fd"):
         if int(name) > CONTROL:
@@ -416,7 +416,7 @@ def main() -> None:
         send_message({"failed": error.errno, "why": error.strerror})
         return
     except ValueError:
-        send_message({"failed": errno.EINVAL, "why": "the command holds a NUL byte or a variable without a name"})
+        send_message({"failed": errno.EINVAL, "why": "the command contains a NUL byte or a variable without a name"})
         return
     release_agent_files()
     send_message({"started": leader})
@@ -425,4 +425,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # the runner waits for our end, and an interpreter takes milliseconds to clear up what nobody needs
+    os._exit(0)  # the runner waits for this exit, and a full interpreter shutdown takes milliseconds

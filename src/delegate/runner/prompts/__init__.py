@@ -1,1 +1,1 @@
-"""What is said to an agent that works in a workspace."""
+"""Builds the prompts for agents."""

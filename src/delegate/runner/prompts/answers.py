@@ -1,4 +1,4 @@
-"""What an agent hears when a person has answered its questions."""
+"""Adds a person's answers to the prompt of the agent that asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.wire.runners import Assignment
 
 
 def add_answers(assignment: Assignment, fresh: str, resumed: str) -> tuple[str, str]:
-    """The words for an agent that knows nothing yet, and for one whose session goes on, with the answers in them."""
+    """The prompts for a new session and for a resumed one, with the answers added."""
     if not assignment.questions:
         return fresh, resumed
     facts = {
@@ -29,7 +29,7 @@ def _answer_text(question: QuestionView) -> str:
 
 
 def _answer(asked: list[QuestionView], answer: str) -> dict[str, object]:
-    """One answer is for all that was asked together."""
+    """One answer covers all questions that were asked together."""
     questions = [fence_text("question", reveal_hidden("\n".join([one.text, *_option_lines(one)]))) for one in asked]
     return {"questions": questions, "text": fence_text("answer", reveal_hidden(answer))}
 

@@ -1,4 +1,4 @@
-"""The words for each kind of turn."""
+"""Builds the prompt for each kind of turn."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from delegate.runner.prompts.rendering import render
 from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
 from delegate.wire.runners import Assignment
 
-OUTPUT_MAX = 20_000  # characters of all red checks together
+OUTPUT_MAX = 20_000  # characters of all failed checks together
 
 
 def fresh_prompt(assignment: Assignment, repofile: RepoFile) -> str:
-    """For an agent that knows nothing yet; with what is left of the attempt before, if there was one."""
+    """For a new session, with the record of the previous attempt if there was one."""
     if assignment.agent == AgentName.SHELL:
-        return assignment.prompt  # a command line: every word around it would be run
+        return assignment.prompt  # a command line: the shell would run any text around it
     return render(
         "work.j2",
         request=fence_text("request", _request(assignment)),
@@ -31,7 +31,7 @@ def fresh_prompt(assignment: Assignment, repofile: RepoFile) -> str:
 
 
 def resumed_prompt(assignment: Assignment) -> str:
-    """For an agent whose session goes on; the shell has none."""
+    """For a resumed session; the shell has none."""
     checkpoint = assignment.checkpoint
     return render(
         "resumed.j2",
@@ -43,8 +43,10 @@ def resumed_prompt(assignment: Assignment) -> str:
 
 
 def in_place_prompts(assignment: Assignment) -> tuple[str, str]:
-    """In the user's own directory the prompt goes as it is: to an agent that knows nothing yet, and to one whose
-    session goes on. Only what is left of earlier work, or added to it, is put around it."""
+    """The prompts for a new and for a resumed session in the user's own directory.
+
+    The request is sent unchanged, unless there is a record of earlier work or an addition to include.
+    """
     if assignment.agent == AgentName.SHELL:
         return assignment.prompt, assignment.prompt
     if assignment.checkpoint is not None or assignment.context is not None:
@@ -72,7 +74,7 @@ def _continued_prompts(assignment: Assignment) -> tuple[str, str]:
 
 
 def _follow_up_prompt(assignment: Assignment, *, is_same_session: bool) -> str:
-    """After another task, whose session this may be."""
+    """After another task, perhaps in that task's session."""
     return render(
         "continues.j2",
         continued_task=describe_continued_task(assignment.continued_task),
@@ -91,7 +93,7 @@ def failed_checks_prompt(checks: Checks) -> str:
 
 
 def _request(assignment: Assignment) -> str:
-    """Title, issue and prompt, all of them from outside."""
+    """Title, issue and prompt; all of it untrusted text."""
     issue = assignment.issue
     head = [f"{issue.key} · {issue.title}", issue.url] if issue else [assignment.title]
     about = "\n".join(line for line in head if line)

@@ -1,4 +1,4 @@
-"""What earlier attempts and tasks have left, as facts for the templates: all of it quoted."""
+"""Describes earlier attempts and tasks for the templates; quotes all text from outside."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from delegate.wire.parts import CheckpointView, ContinuedTaskView
 from delegate.wire.runners import Assignment
 
 FILES_MAX = 50
-REQUEST_MAX = 20_000  # characters of what another task was asked
-CONTEXT_MAX = 100_000  # bytes; Linux takes 128 KiB in one variable, with its name
-CUT = "\n[the rest was left out]\n"
+REQUEST_MAX = 20_000  # characters of another task's prompt
+CONTEXT_MAX = 100_000  # bytes; Linux allows 128 KiB for one variable, including its name
+CUT = "\n[the rest is omitted]\n"
 END_PHRASES = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
@@ -19,7 +19,7 @@ def quote(name: str, text: str | None) -> str | None:
 
 
 def describe_checkpoint(checkpoint: CheckpointView, *, with_location: bool = True) -> dict[str, object]:
-    """`place`: where its repository stood, which is of no use to somebody who is on that branch."""
+    """`place` is the branch and commit; useless to an agent that is on that branch."""
     files = [name.replace("\n", "\\n") for name in checkpoint.dirty_files or ()]
     more = [f"and {len(files) - FILES_MAX} more"] if len(files) > FILES_MAX else []
     location = {"branch": checkpoint.branch, "commit": checkpoint.commit} if with_location else {}
@@ -33,7 +33,6 @@ def describe_checkpoint(checkpoint: CheckpointView, *, with_location: bool = Tru
 
 
 def describe_continued_task(continued_task: ContinuedTaskView | None) -> dict[str, object] | None:
-    """The task that this one continues."""
     if continued_task is None:
         return None
     left = continued_task.checkpoint or CheckpointView()
@@ -49,7 +48,7 @@ def describe_continued_task(continued_task: ContinuedTaskView | None) -> dict[st
 
 
 def render_context(assignment: Assignment) -> str | None:
-    """For a command, which hears no words: the text of a variable. None: there is nothing to tell."""
+    """The context of a shell task, for an environment variable; None when there is none."""
     checkpoint, continued_task = assignment.checkpoint, assignment.continued_task
     if checkpoint is None and continued_task is None and assignment.context is None:
         return None

@@ -1,4 +1,4 @@
-"""Templates that know every name they use, and what is said to an agent in the middle of its work."""
+"""Renders the prompt templates; a missing variable is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def message_prompt(text: str) -> str:
-    """A person's words while the agent works: never at the beginning, where an agent may take them for a command."""
+    """A message sent while the agent works. It never comes first, where an agent may take it for a slash command."""
     return render("message.j2", message=fence_text("message", reveal_hidden(text)))
 
 
@@ -26,7 +26,7 @@ def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - a prompt is no HTML; what comes from outside is quoted before
+        autoescape=False,  # noqa: S701 - a prompt is not HTML; text from outside is already quoted
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,

@@ -1,4 +1,4 @@
-"""Text from outside as it may stand in a prompt: all of it can be seen, and it cannot pretend to be ours. Pure."""
+"""Makes text from outside safe for a prompt: reveals hidden text and fences it. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ HIDDEN = (
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
 )
 PICTURE = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
-# A joiner between two pictures makes one of them, as people write it.
+# A joiner between two emoji makes one of them; that is normal text.
 INVISIBLE = re.compile(f"(?<=[{PICTURE}])\u200d(?=[{PICTURE}])|(?P<hidden>[{HIDDEN}]+)")
-TAGS = range(0xE0020, 0xE007F)  # letters that nobody sees, each a copy of one of ASCII
+TAGS = range(0xE0020, 0xE007F)  # invisible characters, each a copy of an ASCII one
 TAG_LENGTH = 6
 
 
 def fence_text(name: str, text: str) -> str:
-    """Between two tags that the text does not hold, so that it cannot end where it does not."""
+    """Puts the text between two tags that it does not contain, so that it cannot close them."""
     mark = fence_tag(name, text)
     return f"<{mark}>\n{text.strip(chr(10))}\n</{mark}>"
 
 
 def fence_tag(name: str, text: str) -> str:
-    """The tag's name: the same for the same text, and not to be guessed while it is written."""
+    """The tag's name: the same for the same text, and unpredictable for the author of the text."""
     low = text.casefold()
     for turn in count():
         digest = sha256(f"{turn}:{text}".encode(errors="surrogatepass")).hexdigest()[:TAG_LENGTH]
@@ -36,14 +36,14 @@ def fence_tag(name: str, text: str) -> str:
 
 
 def reveal_hidden(text: str) -> str:
-    """With everything in it that a person would not see on a page: invisible characters and comments."""
+    """Spells out what a rendered page would hide: invisible characters and comments."""
     lines = text.replace("\r\n", "\n")
     marked = COMMENT.sub(lambda comment: f"[not shown to readers: {comment[0]}]", lines)
     return INVISIBLE.sub(lambda found: _spell_out(found["hidden"]) if found["hidden"] else found[0], marked)
 
 
 def _spell_out(hidden: str) -> str:
-    """Tag letters as the words they spell, other characters by their code."""
+    """Tag characters as the text they spell, other characters by their code point."""
     parts = []
     for is_tag, run in groupby(hidden, key=lambda char: ord(char) in TAGS):
         if is_tag:

@@ -1,1 +1,1 @@
-"""How an agent's work becomes a commit on a branch, without running anything that the agent left behind."""
+"""Publishes an agent's work as a commit on a branch, without running anything that the agent left behind."""

@@ -1,4 +1,4 @@
-"""What a commit changes against the base: a patch for people, and the facts that a policy judges."""
+"""Computes what a commit changes against the base: a patch for people, and facts for the policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delegate.wire.basics import PATCH_MAX
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-# Everything in one process. Nothing is asked of attributes or configuration: no external diff, no text conversion.
+# One process for everything. Attributes and configuration are ignored: no external diff, no text conversion.
 DIFF = (
     "diff-tree",
     "-r",
@@ -33,21 +33,21 @@ DIFF = (
 ABSENT, LINK, GITLINK = "000000", "120000", "160000"
 BINARY = b"-"
 SECTION = b"\ndiff --git "
-CHARACTER_MAX = 4  # bytes of one
-BYTES_MAX = 200 * 1000 * 1000  # of a change; more is neither looked through nor published
+CHARACTER_MAX = 4  # bytes of one UTF-8 character
+BYTES_MAX = 200 * 1000 * 1000  # of a change; a larger one is neither scanned nor published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFile:
-    path: str  # bytes that are not UTF-8 are replaced
+    path: str  # invalid UTF-8 is replaced
     name: bytes
-    mode: str  # as git writes it; ABSENT when the file is gone
+    mode: str  # as git writes it; ABSENT when the file was deleted
     old_mode: str
     blob: str
     is_binary: bool
     added: bytes  # the text of its new lines; all of a binary file
-    is_new: bool  # the base has nothing under this name
-    target: str | None = None  # where a link leads
+    is_new: bool  # the base has no file of this name
+    target: str | None = None  # of a link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Stats:
     changed: tuple[ChangedFile, ...] = ()
     additions: int = 0
     deletions: int = 0
-    size: int = 0  # bytes: the patch, and the new content of what no patch shows
+    size: int = 0  # bytes of the patch and of the new binary content
 
     @property
     def files(self) -> int:
@@ -77,7 +77,7 @@ async def change_of(git: Git, workspace: Workspace, commit: str) -> tuple[Change
 
 
 def cut_patch(patch: bytes) -> tuple[str, bool]:
-    """As much of it as is kept, up to the end of a line."""
+    """Cuts the patch to its maximum size, at the end of a line."""
     text = patch[: PATCH_MAX * CHARACTER_MAX].decode(errors="replace").replace("\0", "\ufffd")
     if len(text) <= PATCH_MAX and len(patch) <= PATCH_MAX * CHARACTER_MAX:
         return text, False
@@ -85,7 +85,7 @@ def cut_patch(patch: bytes) -> tuple[str, bool]:
 
 
 def read_diff(output: bytes) -> tuple[bytes, Stats]:
-    """The patch and what it says; pure. The output is a list of files, a list of their counts, and the patch."""
+    """Parses the output: a list of files, a list of their counts, and the patch. Pure."""
     raw, position = _read_raw(output)
     counts, position = _read_counts(output, position)
     patch = output[position + 1 :]
@@ -118,7 +118,7 @@ class _Raw:
     mode: str
     old_mode: str
     blob: str
-    sections: int  # of the patch: a file that became a link is deleted and made anew
+    sections: int  # of the patch: a file that became a link is deleted and created
     is_new: bool
 
 
@@ -171,7 +171,7 @@ def _is_hidden(file: ChangedFile) -> bool:
 
 
 async def _add_hidden_content(scratch: ScratchRepository, stats: Stats) -> Stats:
-    """With what the patch does not show: where links lead, and what is in binary files."""
+    """Adds what the patch does not show: the targets of links and the content of binary files."""
     hidden = [file.blob for file in stats.changed if _is_hidden(file)]
     size = stats.size + sum(await sizes_of(scratch, hidden))
     links = [file.blob for file in stats.changed if file.mode == LINK]

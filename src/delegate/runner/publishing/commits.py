@@ -1,4 +1,4 @@
-"""The commit that goes out: the agent's own history, and on top of it what the agent left uncommitted."""
+"""Makes the commit to push: the agent's history, and on top of it the uncommitted changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGE_MAX = 64 * 1024  # characters
 
 
 async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, message: str, at: datetime) -> str | None:
-    """None when nothing has changed. Made again from the same work and time, it is the same commit."""
+    """None when nothing has changed. The same work and time give the same commit."""
     base = workspace.base.commit
     parent = snapshot.head if snapshot.head is not None and snapshot.descends else base
     async with scratch_repository(git, workspace) as scratch:
@@ -32,7 +32,7 @@ async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, mes
 
 
 async def squash(git: Git, workspace: Workspace, commit: str, message: str, at: datetime) -> str:
-    """The same files as one commit, on what the remote has of it already."""
+    """The same files as one commit on top of the published commits."""
     async with scratch_repository(git, workspace) as scratch:
         out = await anyio.to_thread.run_sync(published_commits, workspace)
         parent = out[-1] if await scratch.is_ancestor(out[-1], commit) else workspace.base.commit
@@ -46,7 +46,7 @@ async def _create_commit(scratch: ScratchRepository, tree: str, parent: str, mes
 
 
 def normalize_message(text: str) -> str:
-    """As git takes it: without NUL, and cut where nobody would read on; the last paragraph (the trailers) stays."""
+    """Removes NUL and shortens a long message; keeps the last paragraph (the trailers)."""
     text = text.replace("\0", "")
     if len(text) <= MESSAGE_MAX:
         return text

@@ -1,8 +1,8 @@
-"""What an attempt does outside (a push, a pull request): announced to the relay, noted on disk, then done.
+"""Performs an attempt's external effects (push, pull request): announced to the relay, journaled, then done.
 
-The relay's fence keeps a stale runner from announcing; compare-and-swap keeps it from overwriting. What neither can
-reach is a machine that falls asleep between its last look and the deed: for that there is the journal, which is
-settled when the runner wakes up, loses an attempt or starts again.
+The relay's fence keeps a stale runner from announcing; compare-and-swap keeps it from overwriting. Neither
+covers a machine that is suspended between its last check and the effect. The journal does: it is settled when the
+runner resumes, loses an attempt or restarts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from delegate.wire.runners import Assignment, EffectRequest, EffectsResponse
 
 log = logging.getLogger(__name__)
 
-UNDO_PAUSE, UNDO_PAUSE_MAX = timedelta(minutes=5), timedelta(hours=6)  # doubles; a try that hangs takes three minutes
-UNDO_TIME, UNDO_TRIES = timedelta(days=7), 10  # both must have passed: a machine that was off has not tried
+UNDO_PAUSE, UNDO_PAUSE_MAX = timedelta(minutes=5), timedelta(hours=6)  # doubles; a hanging try takes three minutes
+UNDO_TIME, UNDO_TRIES = timedelta(days=7), 10  # both must be exceeded: a machine that was off has not tried
 ENDED_STATUSES = frozenset({"completed", "failed", "cancelled"})
 ActionResult = TypeVar("ActionResult")
 
 
 class EffectEntry(Wire):
-    """An effect that this runner has begun and does not know to be settled."""
+    """An effect that this runner has started and not settled."""
 
     task_id: str
     attempt_id: str
@@ -43,13 +43,13 @@ class EffectEntry(Wire):
     commit: CommitId
     url: str  # the remote
     pull_request: str | None = None
-    failures: int = 0  # how often it could not be undone
+    failures: int = 0  # failed tries to undo it
     failing_since: datetime | None = None
     not_before: datetime | None = None  # the next try to undo it
 
 
 class EffectJournal:
-    """One small file per effect in the runner's own directory, written before the deed."""
+    """One small file per effect in the runner's own directory, written before the effect."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -79,14 +79,14 @@ def _read(path: Path) -> EffectEntry | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectAction(Generic[ActionResult]):
-    """Something to be done outside, and how to tell what came of it."""
+    """An external effect, and how to name its result."""
 
     kind: EffectKind
     branch: str
     commit: str
     act: Callable[[], Awaitable[ActionResult]]
-    name: Callable[[ActionResult], str]  # what the relay remembers: the commit, or the pull request's address
-    may_be_done: Callable[[Exception], bool] = lambda _: False  # after a failure that leaves it open
+    name: Callable[[ActionResult], str]  # what the relay stores: the commit, or the pull request's URL
+    may_be_done: Callable[[Exception], bool] = lambda _: False  # after a failure with an unknown outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Effects:
     url: str
 
     async def perform(self, action: EffectAction[ActionResult]) -> ActionResult:
-        """Do it between its announcement and its report."""
+        """Announces the action, performs it and reports the result."""
         entry = EffectEntry(
             task_id=self.assignment.task_id,
             attempt_id=self.assignment.attempt_id,
@@ -115,7 +115,7 @@ class Effects:
         except Exception as problem:
             if not action.may_be_done(problem):
                 await self._report(entry, EffectState.ABANDONED)
-            self.journal.forget(entry)  # nobody else holds the task: whoever continues it looks for itself
+            self.journal.forget(entry)  # this runner holds the task; its next holder checks the remote
             raise
         failpoint(f"runner.{action.kind.value}.after")
         name = action.name(done)
@@ -142,14 +142,14 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """What must go because the task ended without it."""
+    """An effect to undo because the task ended without it."""
 
     entry: EffectEntry
-    recorded: str | None  # the pull request that the task ended with
+    recorded: str | None  # the pull request in the task's result
 
 
 async def find_unsettled(link: RelayLink, journal: EffectJournal) -> list[Undo]:
-    """Look at every entry: a task that goes on leaves its things to the next holder, one that ended to nobody."""
+    """Finds effects to undo: those of ended tasks. A continuing task leaves its effects to its next holder."""
     found: list[Undo] = []
     for entry in journal.entries():
         try:
@@ -168,7 +168,7 @@ async def find_unsettled(link: RelayLink, journal: EffectJournal) -> list[Undo]:
 
 
 def postpone(entry: EffectEntry, now: datetime) -> EffectEntry | None:
-    """Pure: what could not be undone, with the time of its next try; None when there have been enough."""
+    """The entry with the time of its next try; None after the last try. Pure."""
     failures, since = entry.failures + 1, entry.failing_since or now
     if failures >= UNDO_TRIES and now - since >= UNDO_TIME:
         return None
@@ -182,7 +182,7 @@ def recorded_of(response: EffectsResponse, kind: EffectKind) -> str | None:
 
 
 def is_settled(entry: EffectEntry, response: EffectsResponse) -> bool:
-    """Pure: what the runner has done is what the task ended with."""
+    """Whether the effect is part of the task's result. Pure."""
     recorded = recorded_of(response, entry.kind)
     mine = entry.commit if entry.kind is EffectKind.PUSH else entry.pull_request
     return recorded is not None and recorded == mine

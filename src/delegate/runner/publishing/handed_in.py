@@ -1,7 +1,7 @@
-"""What an agent has handed in as done: an attempt after a crash publishes that, and does not have it done again.
+"""Notes that an agent has finished, so that an attempt after a crash publishes its work instead of repeating it.
 
-It is noted in the kept repository, which lives as long as the work, before the checks run; and taken away before the
-agent works on. So whoever finds it knows that its commit holds all the work, whatever the checks have left in the tree.
+The note is written to the kept repository, which lives as long as the work, before the checks run, and removed before
+the agent continues. Its commit therefore holds all the work, whatever the checks left in the tree.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SIZE_MAX = 1024 * 1024
 
 class HandedInWork(Wire):
     task_id: str
-    commit: CommitId  # that would be published
-    at: datetime  # of the commit: made again with this time, it is the same one
-    head: CommitId | None = None  # the agent's own last commit; None: not known here
+    commit: CommitId  # to publish
+    at: datetime  # of the commit; the same time gives the same commit
+    head: CommitId | None = None  # the agent's own last commit; None: unknown
     summary: str = ""
     usage: UsageView = UsageView()
 
@@ -39,24 +39,24 @@ class HandedInWork(Wire):
 def save_note(workspace: Workspace, handed_in: HandedInWork) -> None:
     try:
         write_private(workspace.kept_repository / HANDED_IN, handed_in.model_dump_json(by_alias=True))
-    except DelegateError as problem:  # only a crash from here on would have the work done again
-        log.warning("work not noted as done", extra={"task_id": handed_in.task_id, "why": problem.message})
+    except DelegateError as problem:  # the work is repeated only if the runner now crashes
+        log.warning("finished work not noted", extra={"task_id": handed_in.task_id, "why": problem.message})
 
 
 def forget(workspace: Workspace) -> None:
-    """The agent is about to work on."""
+    """Removes the note before the agent continues."""
     (workspace.kept_repository / HANDED_IN).unlink(missing_ok=True)
 
 
 def find_candidates(workspace: Workspace, assignment: Assignment, now: datetime) -> list[HandedInWork]:
-    """What earlier attempts of the task may have handed in, the best known first."""
+    """Work that earlier attempts of the task may have finished, the most certain first."""
     noted = [_read(workspace.kept_repository)]
     if workspace.root.name != workspace.lineage:
-        # Another attempt still holds the lineage's own place, asleep: what it has there is not in this tree.
+        # Another, suspended attempt still holds the lineage's own directory; its work is not in this tree.
         first = _read(workspace.root.with_name(workspace.lineage) / workspace.kept_repository.name)
         noted.append(first.model_copy(update={"head": None}) if first else None)
     pushes = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
-    # Only what was done and green is ever pushed.
+    # Only finished work that passed its checks is ever pushed.
     pushed = [HandedInWork(task_id=one.task_id, commit=one.expected, at=now) for one in pushes if one.expected]
     candidates = (*noted, *reversed(pushed))
     return [one for one in candidates if one is not None and one.task_id == assignment.task_id]
@@ -67,5 +67,5 @@ def _read(kept: Path) -> HandedInWork | None:
     try:
         return HandedInWork.model_validate_json(text.encode(errors="surrogateescape")) if text else None
     except ValidationError:
-        log.warning("what was handed in cannot be read", extra={"path": kept})
+        log.warning("note of finished work cannot be read", extra={"path": kept})
         return None

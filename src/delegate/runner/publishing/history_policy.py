@@ -1,7 +1,7 @@
-"""What a push carries beside the change: the agent's own commits, with every file, name and word that was ever in them.
+"""Checks the agent's own commits before a push: every file, name and message in them.
 
-Whole objects are looked at, not patches: a patch shows nothing of a binary file, and the patches of a short history can
-be longer than all disks.
+Scans whole objects, not patches: a patch omits binary files, and the patches of a short history can be larger than any
+disk.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ from delegate.runner.workspaces.scratch import ScratchRepository, scratch_reposi
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-BATCH_BYTES = 32 * 1000 * 1000  # bytes that are held in memory at a time; a single object may have more
+BATCH_BYTES = 32 * 1000 * 1000  # held in memory at a time; a single object may be larger
 ESCAPED = re.compile(rb"\\(.)", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRules:
-    """What to look for."""
-
-    known_secrets: Callable[[bytes], list[str]]  # the names of this machine's secrets in data
+    known_secrets: Callable[[bytes], list[str]]  # the names of this machine's secrets that occur in the data
     carried: frozenset[bytes]
     writer: Writer
 
 
 async def find_history_problem(git: Git, workspace: Workspace, commit: str, rules: HistoryRules) -> str | None:
-    """Why the commits between what is out already and this one cannot go out as they are; None: they can."""
+    """Why the commits that are not yet published cannot be published as they are; None: they can."""
     async with scratch_repository(git, workspace) as scratch:
         out = await anyio.to_thread.run_sync(published_commits, workspace)
         wanted = "".join(f"{name}\n" for name in (commit, *(f"^{old}" for old in out))).encode()
@@ -50,7 +48,7 @@ async def find_history_problem(git: Git, workspace: Workspace, commit: str, rule
         names = list(objects)
         sizes = await sizes_of(scratch, names)
         if sum(sizes) > BYTES_MAX:
-            return f"they have {sum(sizes):,} bytes, more than is looked through"
+            return f"they have {sum(sizes):,} bytes, too many to scan"
         for batch in _batches(names, sizes):
             found = await _find_object_problem(
                 scratch, workspace.base.commit, {name: objects[name] for name in batch}, rules
@@ -61,13 +59,13 @@ async def find_history_problem(git: Git, workspace: Workspace, commit: str, rule
 
 
 def published_commits(workspace: Workspace) -> tuple[str, ...]:
-    """The base, and what stood on the branch when it was last fetched: also what people have put there since."""
+    """The base, and the branch as it was last fetched, including commits that people have added."""
     tip = read_refs(workspace.mirror).get(f"refs/heads/{workspace.branch}")
     return (workspace.base.commit,) if tip is None else (workspace.base.commit, tip)
 
 
 def carried_names(workspace: Workspace) -> frozenset[bytes]:
-    """The files that came from the user's checkout: each was written down as an ignore line of its own."""
+    """The files copied from the user's checkout, each recorded as an ignore line."""
     try:
         lines = workspace.carried_excludes.read_bytes().splitlines()
     except FileNotFoundError:
@@ -81,11 +79,11 @@ async def _find_carried_problem(scratch: ScratchRepository, wanted: bytes, names
     asked = wanted + b"--\n" + b"".join(name + b"\n" for name in sorted(names))
     literal = {"GIT_LITERAL_PATHSPECS": "1"}
     touching = await scratch.git("rev-list", "--full-history", "--stdin", input=asked, extra=literal)
-    return "one of them has a file that was carried in from your checkout" if touching else None
+    return "one of them contains a file that was copied from your checkout" if touching else None
 
 
 def _read_objects(listed: bytes) -> dict[str, bytes | None]:
-    """Each object and a path at which it was found; a commit has none, the topmost folder has an empty one."""
+    """Each object and a path at which it was found: None for a commit, empty for the root directory."""
     lines = (line.partition(b" ") for line in listed.split(b"\n") if line)
     return {name.decode(): path if separator else None for name, separator, path in lines}
 
@@ -109,12 +107,12 @@ class _Secrets:
     known: frozenset[str] = frozenset()
 
     def describe_new(self, before: _Secrets) -> str | None:
-        """What is new since then."""
+        """The first secret that `before` does not contain."""
         for name in sorted(self.known - before.known):
-            return f"one of them has a secret of this machine in it ({excerpt(name)})"
+            return f"one of them contains a secret of this machine ({excerpt(name)})"
         for value, kind in self.shaped.items():
             if value not in before.shaped:
-                return f"one of them has what looks like a secret in it ({kind})"
+                return f"one of them contains what looks like a secret ({kind})"
         return None
 
 
@@ -126,7 +124,7 @@ async def _find_object_problem(
     problem, found = await anyio.to_thread.run_sync(_scan_objects, paired, rules)
     if problem is not None or not found:
         return problem
-    # Only what was added counts, as in the change itself: a file that had one before is no reason.
+    # Only additions count, as in the change itself: the base may already contain the secret.
     before = await contents_of(scratch, [base.encode() + b":" + path for path, _ in found])
     for (_, now), content in zip(found, before, strict=True):
         problem = now.describe_new(await anyio.to_thread.run_sync(_find_secrets, content or b"", rules))
@@ -138,7 +136,7 @@ async def _find_object_problem(
 def _scan_objects(
     objects: Sequence[tuple[bytes | None, bytes]], rules: HistoryRules
 ) -> tuple[str | None, list[tuple[bytes, _Secrets]]]:
-    """What is against a commit; and what was found in files and folders, by their path."""
+    """The problem of a commit, and the secrets in files and directories by path."""
     found = []
     for path, content in objects:
         secrets = _find_secrets(content, rules)

@@ -1,7 +1,7 @@
-"""What a commit's message does when it is merged, beside being read. Pure.
+"""Finds text in commit messages that would take effect on merge. Pure.
 
-A forge closes the issues that a message says are fixed, and people believe a line that tells who has reviewed. Neither
-may come from an agent. `Co-authored-by` stays: agents sign their work with it.
+A forge closes the issues that a message says are fixed, and people trust lines such as `Reviewed-by`. Neither may come
+from an agent. `Co-authored-by` is allowed: agents sign their work with it.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ TRAILER = re.compile(r"^[ \t]*((signed-off|reviewed|acked|approved|tested)-by)[ 
 class Writer:
     """On whose behalf messages are written, and about what."""
 
-    issue: str | None  # its key: a message may close it, that is what the work is for
-    email: str  # with which `git commit --signoff` signs
+    issue: str | None  # its key; messages may close this one
+    email: str  # as written by `git commit --signoff`
 
 
 def find_message_problem(message: str, writer: Writer) -> str | None:
-    """Why it cannot stand as it is."""
+    """Why the message cannot be published; None when it can."""
     if _closes_others(message, writer.issue):
-        return "the message of one of them would close an issue that the task is not about"
+        return "one of the messages would close an issue that the task is not about"
     for claim, kind, who in TRAILER.findall(message):
         if kind.lower() != "signed-off" or f"<{writer.email}>".lower() not in who.lower():
-            return f"the message of one of them speaks for somebody else ({claim})"
+            return f"one of the messages speaks for another person ({claim})"
     return None
 
 
 def _closes_others(message: str, issue: str | None) -> bool:
     references = ISSUE_REFERENCE
-    if issue and "-" in issue:  # of the same tracker; elsewhere `SHA-256` would be one
+    if issue and "-" in issue:  # of the same tracker; otherwise `SHA-256` would match
         references += rf"|\b{re.escape(issue.rpartition('-')[0])}-\d+"
     closing = re.compile(rf"\b{KEYWORD}\b[ \t]*:?\s*(?:{references})", re.I)
     named = re.compile(references, re.I)
     for found in closing.finditer(message):
-        line = found[0] + message[found.end() :].partition("\n")[0]  # several may be named in a row
+        line = found[0] + message[found.end() :].partition("\n")[0]  # a line may name several
         if any(not _is_reference_to(name, issue) for name in named.findall(line)):
             return True
     return False
 
 
 def _is_reference_to(reference: str, issue: str | None) -> bool:
-    """By its key, or by an address with the key in it."""
+    """By its key, or by a URL with the key in it."""
     return issue is not None and issue.lower() in (reference.lower(), *re.split(r"[/?#.,;)]", reference.lower()))

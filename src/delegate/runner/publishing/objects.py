@@ -1,4 +1,4 @@
-"""Looks at git's objects, many with one process."""
+"""Reads many git objects with one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delegate.runner.workspaces.scratch import ScratchRepository
 
 
 async def sizes_of(scratch: ScratchRepository, objects: Sequence[str]) -> list[int]:
-    """In bytes, of objects that are there."""
+    """In bytes; all objects must exist."""
     if not objects:
         return []
     answer = await scratch.git("cat-file", "--batch-check=%(objectsize)", input="\n".join(objects).encode())
@@ -16,7 +16,7 @@ async def sizes_of(scratch: ScratchRepository, objects: Sequence[str]) -> list[i
 
 
 async def contents_of(scratch: ScratchRepository, names: Sequence[bytes]) -> list[bytes | None]:
-    """None for a name that means nothing there. No name may have a line break in it."""
+    """None for a name that does not exist. Names must not contain line breaks."""
     if not names:
         return []
     return list(_read(await scratch.git("cat-file", "--batch", input=b"\n".join(names))))

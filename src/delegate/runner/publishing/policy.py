@@ -1,4 +1,4 @@
-"""What may be published as it is, what only as a draft, and what not at all. Pure."""
+"""Decides whether a change may be published, only as a draft, or not at all. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delegate.runner.secrets.redaction import find_shapes
 from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 
 FILES_MAX = 5_000
-DENIALS_MAX = 20  # sentences; a hundred more say nothing new
+DENIALS_MAX = 20  # sentences; the rest is counted
 DENIED_REASONS = frozenset({SkipReason.OVERSIZED, SkipReason.RESERVED_NAME, SkipReason.SHARED})
 GIT_HOOKS = (
     "commit-msg",
@@ -26,7 +26,7 @@ GIT_HOOKS = (
     "pre-rebase",
     "prepare-commit-msg",
 )
-# What decides which programs run where this repository is checked out or built.
+# Files that decide which programs run where this repository is checked out or built.
 PROTECTED = (
     ".github/",
     ".gitlab-ci.yml",
@@ -50,9 +50,9 @@ PROTECTED = (
     ".delegate.toml",
     ".worktreeinclude",
 )
-# Tokens that stand in many test suites, and open nothing.
+# Example tokens that occur in many test suites.
 TOLERATED_KINDS = frozenset({"JWT"})
-DISTINCT_MIN = 9  # different ones; `ghp_xxxxxxxx` is an example
+DISTINCT_MIN = 9  # different characters; `ghp_xxxxxxxx` is an example
 UNSAFE_SUBMODULE = re.compile(
     rb"^\s*(update\s*=\s*!|(url|path)\s*=\s*\"?-|url\s*=\s*\"?ext::|path\s*=\s*\"?(.*/)?\.git(/|\"?\s*$))", re.I | re.M
 )
@@ -60,22 +60,22 @@ UNSAFE_SUBMODULE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVerdict:
-    denied: tuple[str, ...]  # a sentence each; one is enough not to publish
+    denied: tuple[str, ...]  # one sentence each; any of them prevents publishing
     protected: tuple[str, ...]  # paths that make it a draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRules:
-    """What is to be known beside the change itself."""
+    """What the policy needs beside the change itself."""
 
     protected: Sequence[str] = ()  # the repository's own patterns
-    skipped: Sequence[SkippedPath] = ()  # what a snapshot found beside plain files
-    carried: frozenset[bytes] = frozenset()  # files of the user that only came along
-    known_secrets: Callable[[bytes], Sequence[str]] = lambda _: ()  # the names of this machine's secrets in data
+    skipped: Sequence[SkippedPath] = ()  # what a snapshot left out
+    carried: frozenset[bytes] = frozenset()  # files copied from the user's checkout
+    known_secrets: Callable[[bytes], Sequence[str]] = lambda _: ()  # names of this machine's secrets in the data
 
 
 def judge(stats: Stats, rules: PublishRules) -> PolicyVerdict:
-    """Reads all that was added: with a large change this takes seconds."""
+    """Scans all added content, which takes seconds for a large change."""
     denied = [*_find_size_denials(stats), *_find_skipped_denials(rules.skipped)]
     if stats.size <= BYTES_MAX:
         has_modules = any(file.path == ".gitmodules" for file in stats.changed)
@@ -91,11 +91,11 @@ def judge(stats: Stats, rules: PublishRules) -> PolicyVerdict:
 
 
 def glob_to_regex(glob: str) -> str:
-    """A regular expression for a path from the root with a `/` behind it: `*` and `?` stay in one name, `**` stands for
-    any folders, a last `/` for all that is below.
+    """A regular expression for a path from the root with a trailing `/`: `*` and `?` stay in one name, `**` matches any
+    directories, a final `/` everything below.
 
-    Where a name or a row of names fits first, it fits: nothing is tried twice, or a repository's file could hold up its
-    runner with a row of stars.
+    The first match of a name or of a sequence of names is final. Without backtracking, a repository's file cannot stall
+    its runner with a long sequence of stars.
     """
     rows: list[str] = [""]
     for part in filter(None, glob.split("/")):
@@ -120,9 +120,9 @@ def _name_to_regex(part: str) -> str:
 
 def _find_size_denials(stats: Stats) -> Iterator[str]:
     if stats.files > FILES_MAX:
-        yield f"{stats.files:,} files are changed; {FILES_MAX:,} is the most that is published"
+        yield f"the change has {stats.files:,} files; the maximum is {FILES_MAX:,}"
     if stats.size > BYTES_MAX:
-        yield f"the change has {stats.size:,} bytes; {BYTES_MAX:,} is the most that is published"
+        yield f"the change has {stats.size:,} bytes; the maximum is {BYTES_MAX:,}"
 
 
 def _find_skipped_denials(skipped: Sequence[SkippedPath]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _find_denials(file: ChangedFile, rules: PublishRules, *, has_modules: bool) 
     if file.mode == ABSENT:
         return
     if file.is_new and (secrets := list(_secrets(file.name, rules))):
-        yield f"the name of a file {secrets[0]}"  # and no other sentence, which would have that name in it
+        yield f"the name of a file {secrets[0]}"  # no other sentence: it would contain that name
         return
     name = excerpt(file.path)
     yield from _find_path_denials(file, rules, has_modules=has_modules)
@@ -143,19 +143,19 @@ def _find_denials(file: ChangedFile, rules: PublishRules, *, has_modules: bool) 
 def _find_path_denials(file: ChangedFile, rules: PublishRules, *, has_modules: bool) -> Iterator[str]:
     name = excerpt(file.path)
     if file.name in rules.carried:
-        yield f"{name} was carried in from your checkout, and such files are not published"
+        yield f"{name} was copied from your checkout; such files are not published"
     if is_git_reserved(file.name, is_link=file.mode == LINK):
         yield f"{name} {SkipReason.RESERVED_NAME.value}"
     if file.target is not None and leaves_tree(file.path, file.target):
-        yield f"{name} is a link that leads out of the repository, to {excerpt(file.target)}"
+        yield f"{name} is a link to {excerpt(file.target)}, outside of the repository"
     if file.mode == GITLINK and file.old_mode != GITLINK and not has_modules:
-        yield f"{name} is a repository inside the repository, without an entry in .gitmodules"
+        yield f"{name} is a nested repository without an entry in .gitmodules"
     if file.path == ".gitmodules" and UNSAFE_SUBMODULE.search(file.added):
-        yield f"{name} sets a command, an address or a path that can run programs"
+        yield f"{name} sets a command, a URL or a path that can run programs"
 
 
 def leaves_tree(path: str, target: str) -> bool:
-    """Out of the repository, or into git's own files; also when that could only be told by following other links."""
+    """Whether a link leads out of the repository or into `.git`, or might do so through other links."""
     parts = target.split("/")
     climbs = 0
     while climbs < len(parts) and parts[climbs] in {"..", "."}:
@@ -166,15 +166,15 @@ def leaves_tree(path: str, target: str) -> bool:
 
 
 def _secrets(data: bytes, rules: PublishRules) -> Iterator[str]:
-    """Those of this machine are known by their value, others by their looks."""
-    yield from (f"has a secret of this machine in it ({excerpt(name)})" for name in rules.known_secrets(data))
+    """Finds secrets of this machine by their value, others by their format."""
+    yield from (f"contains a secret of this machine ({excerpt(name)})" for name in rules.known_secrets(data))
     for _, kind in find_likely_secrets(data):
-        yield f"has what looks like a secret in it ({kind})"
+        yield f"contains what looks like a secret ({kind})"
         return
 
 
 def find_likely_secrets(data: bytes) -> Iterator[tuple[bytes, str]]:
-    """Each with its kind; examples and what opens nothing are left out."""
+    """Each with its kind; well-known examples are skipped."""
     for value, kind in find_shapes(data):
         if kind not in TOLERATED_KINDS and len(set(value)) >= DISTINCT_MIN:
             yield value, kind

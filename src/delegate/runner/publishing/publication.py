@@ -1,4 +1,4 @@
-"""How a workspace's work goes out: one commit that is checked, one branch, one pull request."""
+"""Publishes the work in a workspace: one checked commit, one branch, one pull request."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class PublicationDraft:
     change: Change
     stats: Stats
     verdict: PolicyVerdict
-    warnings: tuple[str, ...] = ()  # our own sentences, for whoever looks at it
+    warnings: tuple[str, ...] = ()  # Delegate's own sentences, for the reviewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewFacts:
-    """What the reviewer should know of how the work came about."""
+    """What a reviewer should know about the run."""
 
     summary: str
     checks: Checks
@@ -62,7 +62,7 @@ class Publication:
     prepared: PreparedWorkspace
     record: Record
     effects: Effects
-    at: datetime  # of the commit that is made for this attempt
+    at: datetime  # of the commit made for this attempt
 
     async def draft(self) -> PublicationDraft | None:
         """The commit that would be pushed now; None when nothing has changed."""
@@ -71,7 +71,7 @@ class Publication:
         return None if commit is None else await self._build_draft(commit, snapshot, self.at)
 
     async def draft_handed_in(self, candidates: Sequence[HandedInWork]) -> tuple[HandedInWork, PublicationDraft] | None:
-        """What an earlier attempt was handed in and this tree still holds."""
+        """Finished work of an earlier attempt that this tree still contains."""
         if not candidates:
             return None
         snapshot = await take_snapshot(self.git, self.prepared.workspace)
@@ -88,7 +88,7 @@ class Publication:
             if commit is None or not self._has_commits(snapshot):
                 return False
             return await self._squash(commit, handed_in.at) == handed_in.commit
-        # The agent has not worked on, but checks may have left something: its commit is still among what was kept.
+        # The agent has not continued, but checks may have left files: its commit is still in the kept repository.
         async with scratch_repository(self.git, self.prepared.workspace) as clean:
             return await clean.is_ancestor(self.prepared.workspace.base.commit, handed_in.commit) is True
 
@@ -122,11 +122,11 @@ class Publication:
         return draft if verdict.denied or not self._has_commits(snapshot) else await self._with_clean_history(draft, at)
 
     def _has_commits(self, snapshot: Snapshot) -> bool:
-        """Whether commits of the agent's own go out."""
+        """Whether commits of the agent would be published."""
         return snapshot.descends and snapshot.head != self.prepared.workspace.base.commit
 
     async def _with_clean_history(self, draft: PublicationDraft, at: datetime) -> PublicationDraft:
-        """The tree may be published; where the agent's commits may not, it goes out as one commit of ours."""
+        """Squashes the agent's commits into one of ours if they may not be published as they are."""
         issue = self.prepared.assignment.issue
         look = HistoryRules(
             known_secrets=self.record.secrets_in,
@@ -137,12 +137,12 @@ class Publication:
         if against is None:
             return draft
         commit = await self._squash(draft.commit, at)
-        warning = f"the agent's commits are published as one: {against}"
+        warning = f"the agent's commits were squashed into one: {against}"
         change = replace(draft.change, commit=commit)
         return replace(draft, commit=commit, change=change, warnings=(*draft.warnings, warning))
 
     def record_draft(self, draft: PublicationDraft) -> None:
-        """What is about to be checked, for the timeline."""
+        """Records the commit to be checked in the timeline."""
         numbers = {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
         self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **numbers})
         for warning in draft.warnings:
@@ -199,7 +199,7 @@ class Publication:
 
 
 def earlier_commits(assignment: Assignment) -> frozenset[str]:
-    """What earlier attempts of the lineage have pushed, or were about to."""
+    """Commits that earlier attempts of the lineage pushed, or were about to push."""
     pushes = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
     named = (commit for effect in pushes for commit in (effect.expected, effect.external_id))
     return frozenset(commit for commit in named if commit is not None)
@@ -225,7 +225,7 @@ def body_facts(assignment: Assignment, draft: PublicationDraft, review_facts: Re
 
 
 def find_unpublished(snapshot: Snapshot) -> list[SkippedPath]:
-    """What lies in the tree and is in no commit of ours."""
+    """Paths in the tree that are not in our commit."""
     return [odd for odd in snapshot.skipped if odd.kind is not SkipReason.SHARED and not odd.is_submodule]
 
 
@@ -243,7 +243,7 @@ def issue_of(assignment: Assignment) -> Issue | None:
 
 
 def commit_message(assignment: Assignment) -> str:
-    """For what the agent left uncommitted. A forge reads meaning into a commit's words, too."""
+    """For uncommitted changes. Sanitized, because a forge acts on commit messages too."""
     title = assignment.issue.title if assignment.issue else assignment.title
     subject = one_line(pull_request_title(None, title, assignment.prompt), SUBJECT_MAX)
     key = f"\n\nFor {assignment.issue.key}." if assignment.issue else ""

@@ -1,4 +1,4 @@
-"""A commit onto its branch at the remote: never over what somebody else put there, and once whatever is retried."""
+"""Pushes a commit to its branch: never overwrites the commits of others, and is safe to retry."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from delegate.runner.workspaces.scratch import ScratchRepository, bare_repositor
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-PUSH_TIMEOUT = timedelta(seconds=90)  # shorter than a lease: a push that began in time ends in time
+PUSH_TIMEOUT = timedelta(seconds=90)  # shorter than a lease: a push that starts in time ends in time
 TRIES = 3
 REASON_MAX = 300
 PUSH = ("push", "--porcelain", "--no-verify", "--recurse-submodules=no")
 LOGIN_IN_URL = re.compile(r"://[^/@\s]+@")
 REFUSED = re.compile(rb"^!\t\S*\t\[([a-z ]+)\](?: \((.*)\))?$", re.M)
-# Somebody else was quicker: between our look and the push, or while the remote took the push in.
+# Another push came first: between our check and our push, or while the remote processed it.
 RACES = ("stale info", "fetch first", "non-fast-forward", "cannot lock ref", "failed to update ref", "incorrect old")
 ADVICE = (
     ("could not read username", "it asks for a password: sign in with `gh auth login` or a git credential helper"),
@@ -31,12 +31,12 @@ ADVICE = (
     ("authentication failed", "it refused the login: sign in again with `gh auth login` or a git credential helper"),
     ("permission denied", "this user may not push there"),
     ("error: 403", "this user may not push there"),
-    ("repository not found", "it does not exist, or this user may not see it"),
+    ("repository not found", "the repository does not exist, or this user may not see it"),
 )
 
 
 class PushRejected(Exception):
-    """The branch could not be pushed; the text says why. `may_exist`: nobody could look in the end."""
+    """The branch could not be pushed; the text says why. `may_exist`: the last check failed too."""
 
     def __init__(self, sentence: str, *, may_exist: bool = False) -> None:
         self.may_exist = may_exist
@@ -49,13 +49,13 @@ class PushResult:
 
 
 class PushDecision(Enum):
-    DONE = "it is there already"
-    PUSH = "it may go there"
-    REFUSE = "somebody else's commits are there"
+    DONE = "the remote has the commit"
+    PUSH = "the commit may be pushed"
+    REFUSE = "the remote has commits of others"
 
 
 def decide(remote: str | None, ours: str, *, is_ancestor: bool, known: frozenset[str]) -> PushDecision:
-    """`remote`: the branch's commit there. `is_ancestor`: of ours. `known`: made by earlier attempts of the lineage."""
+    """`remote`: the branch's commit there. `is_ancestor`: of ours. `known`: from earlier attempts of the lineage."""
     if remote == ours:
         return PushDecision.DONE
     if remote is None or is_ancestor or remote in known:
@@ -66,10 +66,10 @@ def decide(remote: str | None, ours: str, *, is_ancestor: bool, known: frozenset
 async def push(
     git: Git, workspace: Workspace, commit: str, *, known: frozenset[str], guard: Callable[[], Awaitable[None]]
 ) -> PushResult:
-    """`guard` is called directly before each push, and raises when this attempt may not act any more."""
+    """`guard` is called directly before each push, and raises when this attempt may no longer act."""
     async with scratch_repository(git, workspace) as scratch:
         remote = _RemoteBranch(scratch=scratch, url=workspace.repository.url, branch=workspace.branch)
-        # Where none of us has been, the push itself tells whether the branch is free.
+        # Without earlier pushes, the push itself shows whether the branch is free.
         remote_commit = await remote.read_commit() if known else None
         for _ in range(TRIES):
             is_ancestor = remote_commit is not None and await scratch.is_ancestor(remote_commit, commit) is True
@@ -78,7 +78,7 @@ async def push(
                     return PushResult(commit=commit)
                 case PushDecision.REFUSE:
                     raise PushRejected(
-                        f"branch {workspace.branch} exists at the remote with commits that are not from this task; "
+                        f"branch {workspace.branch} at the remote has commits that are not from this task; "
                         "nothing was overwritten: rename or delete that branch, then retry"
                     )
                 case PushDecision.PUSH:
@@ -90,12 +90,12 @@ async def push(
         if remote_commit == commit:
             return PushResult(commit=commit)
     raise PushRejected(
-        f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote broke off each time"
+        f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote closed the connection each time"
     )
 
 
 async def delete_branch_if_unchanged(git: Git, url: str, branch: str, commit: str) -> bool:
-    """Take back a push, unless the branch has moved on since; True when it is gone."""
+    """Deletes a pushed branch unless it has changed since; True when it is gone."""
     with bare_repository() as directory:
         scratch = ScratchRepository(program=git, directory=directory, tree=directory, env={"GIT_DIR": str(directory)})
         remote = _RemoteBranch(scratch=scratch, url=url, branch=branch)
@@ -118,17 +118,17 @@ class _RemoteBranch:
         return f"refs/heads/{self.branch}"
 
     async def read_commit(self, *, after_push: bool = False) -> str | None:
-        """The branch's commit there."""
+        """The branch's commit at the remote."""
         try:
             answer = await self.scratch.run_remote("ls-remote", "--", self.url, self.ref, timeout=PUSH_TIMEOUT)
         except GitFailed as failed:
-            sentence = f"the remote does not tell what is on branch {self.branch}: {_failure_reason(failed)}"
+            sentence = f"branch {self.branch} could not be read at the remote: {_failure_reason(failed)}"
             raise PushRejected(sentence, may_exist=after_push) from failed
         lines = (line.split("\t") for line in answer.decode(errors="replace").splitlines())
         return next((commit for commit, name in lines if name == self.ref), None)
 
     async def swap(self, old: str | None, new: str) -> bool:
-        """Compare and swap; False: it did not happen, or nobody knows whether it did."""
+        """Compare and swap. False: it failed, or the outcome is unknown."""
         lease = f"--force-with-lease={self.ref}:{old or ''}"
         try:
             await self.scratch.run_remote(*PUSH, lease, "--", self.url, f"{new}:{self.ref}", timeout=PUSH_TIMEOUT)
@@ -141,7 +141,7 @@ class _RemoteBranch:
 
 
 def _refusal(failed: GitFailed) -> str | None:
-    """What the remote has against it, when it is certain that trying again would bring the same."""
+    """The remote's reason for rejecting the push; None when a retry may succeed."""
     if failed.done is None:
         return None
     found = REFUSED.search(failed.done.stdout)

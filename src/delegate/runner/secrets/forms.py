@@ -1,4 +1,4 @@
-"""What a secret looks like in a stream of bytes: the forms that a known value takes, and the shapes of tokens."""
+"""The encodings in which a known secret may appear, and the patterns of well-known tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib.parse import quote, quote_plus
 
 MIN_LENGTH = 8  # characters; shorter values occur by chance
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
-# A token does not begin in the middle of a word; in JSON the word before may be the letter of an escaped line end.
+# A token does not begin inside a word; in JSON, the letter before it may belong to an escaped line end.
 BOUNDARY = rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
-CONTEXT = 2  # bytes before a place that decide whether something begins there
+CONTEXT = 2  # preceding bytes that decide whether a token can begin at a position
 
 
 def forms(value: bytes) -> dict[bytes, str]:
-    """Every spelling of a value, and what the spelling is called; the plain one has no name."""
+    """Every encoding of a value, with its name; that of the plain value is empty."""
     found = {value: ""}
     for spelling, called in ((_url_forms, "url-encoded"), (_json_forms, "JSON-escaped"), (_base64_forms, "base64")):
         for form in spelling(value):
@@ -30,7 +30,7 @@ def _url_forms(value: bytes) -> list[bytes]:
 
 
 def _json_forms(value: bytes) -> list[bytes]:
-    """Once, and once more: what an agent reads from a JSON file stands in the JSON that it prints."""
+    """Escaped once and twice: an agent may print, as JSON, text that it read from a JSON file."""
     text = value.decode("utf-8", "surrogateescape")
     once = [json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
     once += [form.replace("/", "\\/") for form in once]
@@ -39,7 +39,7 @@ def _json_forms(value: bytes) -> list[bytes]:
 
 
 def _base64_forms(value: bytes) -> list[bytes]:
-    """As part of something longer: it may begin at any of three places of a group, and its ends mix with others."""
+    """As part of a longer text: at each of three offsets in a group, without characters shared with neighbours."""
     pieces = []
     for before in range(3):
         first, end = -(-8 * before // 6), 8 * (before + len(value)) // 6
@@ -49,7 +49,7 @@ def _base64_forms(value: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPart:
-    """So many of these characters in a row; `cut` is how a last one of several bytes begins."""
+    """`least` to `most` characters in a row; `cut` matches an incomplete last one of several bytes."""
 
     chars: bytes
     least: int = 1
@@ -62,13 +62,13 @@ class TokenPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenShape:
-    """A kind of token that is known by its looks. `head` is enough of its beginning to look for: its last character is
-    none of a class, and as rare as can be had."""
+    """A kind of token with a recognizable pattern. `head` is the part of its beginning to search for; its last
+    character is a literal, and as rare as possible."""
 
     name: str
     head: bytes
     parts: tuple[TokenPart, ...]
-    closing: tuple[TokenPart, ...] = ()  # belongs to it when it follows
+    closing: tuple[TokenPart, ...] = ()  # part of the token if present
     has_boundary: bool = False
 
     def whole_pattern(self) -> bytes:
@@ -76,7 +76,7 @@ class TokenShape:
         return self._boundary + _join_parts(self.parts) + closing
 
     def unfinished_pattern(self) -> bytes:
-        """Matches up to the end of the data what may become one, or a longer one, with the next byte."""
+        """Matches, up to the end of the data, what further bytes may turn into a token or into a longer one."""
         return self._boundary + _unfinished_pattern((*self.parts, *self.closing))
 
     @property
@@ -108,7 +108,7 @@ def _repeat(chars: bytes, least: int, most: int = 255) -> TokenPart:
 WORD = rb"[A-Za-z0-9]"
 NAME = rb"[A-Za-z0-9_-]"
 LABEL = _repeat(rb"[A-Z0-9 ]", 0, 24)
-# The line ends of a key are bytes in a file and escapes in JSON. The largest keys in use take 13 kB.
+# The line ends of a key are bytes in a file and escapes in JSON. The largest keys in use have 13 kB.
 KEY_TEXT = TokenPart(chars=rb"(?:[A-Za-z0-9+/=\r\n]|\\{1,4}[nr])", least=40, most=16_384, cut=rb"\\{1,4}")
 
 SHAPES = (
@@ -160,9 +160,9 @@ SHAPES = (
 
 
 def build_head_pattern() -> tuple[re.Pattern[bytes], list[int]]:
-    """Finds the last character of each head; the number of the group that matched is the index of its length.
+    """Matches the last character of each head; the number of the matching group is the index of its length.
 
-    That character first and a look behind then: most bytes are passed over without a second look.
+    Searching for that character and then looking behind skips most bytes quickly.
     """
     by_end: dict[bytes, list[bytes]] = {}
     for shape in SHAPES:

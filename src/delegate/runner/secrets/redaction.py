@@ -1,8 +1,8 @@
-"""Secrets are taken out of everything an attempt prints or tells, before it is stored or sent anywhere.
+"""Removes secrets from everything an attempt prints or reports, before it is stored or sent.
 
-Known values are looked for in all their forms at once. A regular expression of some hundred alternatives would read
-15 MB/s, so there is a sieve before it: of every value, at least one whole word of eight (or four) bytes lies at a
-multiple of eight from the start of the data, wherever the value begins. Only the words at those places are looked up.
+Known values are searched for in all their forms at once. A regular expression with hundreds of alternatives would
+process only 15 MB/s, so a sieve looks up aligned words instead: wherever a value begins, at least one whole word of
+eight (or four) bytes of it lies at a multiple of that width from the start of the data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from typing import Literal, NamedTuple
 from delegate.model import Stream
 from delegate.runner.secrets.forms import CONTEXT, MIN_LENGTH, SHAPES, build_head_pattern, forms
 
-WIDE, NARROW = 8, 4  # bytes of a word, by the width of an integer in memory
+WIDE, NARROW = 8, 4  # bytes of a word; both are widths of an integer
 CODES: dict[int, Literal["Q", "I"]] = {WIDE: "Q", NARROW: "I"}
-STRIDE_MAX = (
-    4  # words from one that is looked at to the next; more would save little, and ends are looked at byte by byte
-)
-PIECE = 1024 * 1024  # bytes that are looked through at a time, without letting any other thread work
-START = 4  # bytes by which a value may begin here are told from the others
+STRIDE_MAX = 4  # words between two lookups; more would save little, and the end is searched byte by byte
+PIECE = 1024 * 1024  # bytes searched at a time, while no other thread can run
+START = 4  # bytes that tell whether a value may begin at a position
 HEADS, HEAD_SIZES = build_head_pattern()
 WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole_pattern() for shape in SHAPES))
 UNFINISHED = re.compile(b"|".join(shape.unfinished_pattern() for shape in SHAPES))
@@ -32,7 +30,7 @@ NAME = re.compile(r"[^A-Za-z0-9_. -]+")
 
 
 class SecretMatch(NamedTuple):
-    """Something at a place. Those at one place are taken in this order: first the one that must be waited for."""
+    """A match, complete or possible. Matches at one position sort by precedence: unfinished ones first."""
 
     start: int
     rank: int
@@ -44,7 +42,7 @@ OPEN_VALUE, VALUE, OPEN_SHAPE, SHAPE = range(4)
 
 
 class Sieve:
-    """Finds values of at least twice the width less one; the longer they all are, the fewer words it looks at."""
+    """Finds values of at least 2 * width - 1 bytes; the longer all of them are, the fewer words it looks up."""
 
     def __init__(self, width: int, values: Sequence[bytes]) -> None:
         self._width = width
@@ -62,7 +60,7 @@ class Sieve:
         return (self._stride + 1) * self._width - 1
 
     def find(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where a value begins; it may go on beyond the end of the data when `sure` bytes of it are there."""
+        """Where values begin; one may extend beyond the data if at least `min_match_length` bytes of it are there."""
         words = memoryview(data)[: len(data) // self._width * self._width].cast(self._code)[:: self._stride]
         if self._words.isdisjoint(words):
             return
@@ -74,7 +72,7 @@ class Sieve:
 
 
 class Redactor:
-    """Knows the secrets; what it has seen of a stream is kept by a `Redaction`, one for each attempt."""
+    """Knows the secrets; a `Redaction`, one for each attempt, keeps the state of the streams."""
 
     def __init__(self, secrets: Mapping[str, bytes]) -> None:
         self._labels: dict[bytes, str] = {}
@@ -98,15 +96,15 @@ class Redactor:
         return self.begin().text(text)
 
     def find_known_secrets(self, data: bytes) -> list[str]:
-        """The known secrets that stand in the data, by name and form; what only looks like one is left out."""
+        """The known secrets in the data, by name and form; token patterns are not included."""
         overlap = max(map(len, self._values), default=0)
         pieces = (data[begin : begin + PIECE + overlap] for begin in range(0, len(data), PIECE))
         return sorted({find.label for piece in pieces for find in self._find_known(piece, is_last=True)})
 
     def redact(self, data: bytes, start: int, found: Counter[str], *, is_last: bool) -> tuple[bytes, int]:
-        """What is certain of the data from `start` on, without its secrets, and the place from which it is not.
+        """The decided part of the data from `start` on, without secrets, and the position where it ends.
 
-        What stands before `start` was settled earlier and only tells what came before.
+        The data before `start` was handled earlier and serves only as context.
         """
         finds = [*self._find_known(data, is_last=is_last), *_find_shapes(data, start, is_last=is_last)]
         if not is_last:
@@ -136,7 +134,7 @@ class Redactor:
                     yield SecretMatch(start, OPEN_VALUE, 0)
 
     def _find_begun(self, data: bytes, start: int) -> Iterator[SecretMatch]:
-        """Where the rest of the data is the beginning of a value, and too short for the sieve."""
+        """Where the end of the data may begin a value but is too short for the sieve."""
         first = max(start, len(data) - self._min_match_length + 1)
         for position in [at for at in range(first, len(data)) if data[at : at + START] in self._starts]:
             rest = data[position:]
@@ -148,13 +146,13 @@ class Redactor:
 
 
 def find_shapes(data: bytes) -> Iterator[tuple[bytes, str]]:
-    """All that looks like a secret, each with its kind."""
+    """Everything that matches a token pattern, with the kind of token."""
     for find in _find_shapes(data, 0, is_last=True):
         yield data[find.start : -find.minus_end], find.label
 
 
 def _find_heads(data: bytes) -> Iterator[re.Match[bytes]]:
-    """What is found is one byte, and what it looks back at may lie in the piece before."""
+    """Searches piece by piece: a match is one byte, and its lookbehind may reach into the previous piece."""
     for begin in range(0, len(data), PIECE):
         yield from HEADS.finditer(data, begin, begin + PIECE)
 
@@ -175,7 +173,7 @@ def _find_shapes(data: bytes, start: int, *, is_last: bool) -> Iterator[SecretMa
 
 @dataclass(slots=True)
 class Redaction:
-    """What one attempt prints and tells. `found` counts what was taken out, by the name and form of the secret."""
+    """Redacts one attempt's output and facts. `found` counts what was removed, by name and form of the secret."""
 
     redactor: Redactor
     found: Counter[str] = field(default_factory=Counter)
@@ -183,11 +181,11 @@ class Redaction:
     _held: dict[Stream, bytes] = field(default_factory=dict)
 
     def feed(self, stream: Stream, data: bytes) -> bytes:
-        """The next bytes of a stream without secrets; what may be the beginning of one waits for the bytes after it."""
+        """The next bytes of a stream without secrets; a possible start of a secret is held until more bytes arrive."""
         return self._redact(stream, data, is_last=False)
 
     def flush(self, stream: Stream) -> bytes:
-        """What still waits; for the end of a stream."""
+        """The bytes still held, at the end of a stream."""
         rest = self._redact(stream, b"", is_last=True)
         del self._before[stream]
         return rest
@@ -201,7 +199,7 @@ class Redaction:
         return text if self.found.total() == count else clean.decode("utf-8", "replace")
 
     def data(self, value: dict[str, object]) -> dict[str, object]:
-        """The same facts with clean texts; names are ours and hold nothing."""
+        """The same data with redacted texts; top-level names are never secret."""
         return {name: self._clean(entry) for name, entry in value.items()}
 
     def _clean(self, value: object) -> object:

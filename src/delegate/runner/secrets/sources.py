@@ -1,4 +1,4 @@
-"""Where secrets are found: Delegate's own, those in the environment, and the logins in the user's files."""
+"""Collects the secrets to redact: Delegate's own, those in the environment, and logins in the user's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delegate.runner.agents.ask_tool import TOKEN_VARIABLE
 from delegate.runner.secrets.forms import MIN_LENGTH
 from delegate.runner.secrets.redaction import Redactor
 
-FILE_MAX = 1024 * 1024  # bytes; no login is longer
+FILE_MAX = 1024 * 1024  # bytes; login files are smaller
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|COOKIE|AUTH|(^|_)(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)?_?KEY(_|$)"
     r"|(^|_)(PAT|PWD|DSN|PASS)$",
@@ -26,16 +26,16 @@ ENTRY = re.compile(
     rb"""(?i)[\w.-]*(?:token|secret|passw(?:or)?d|api_?key|secret[\w-]*key|private_?key|_auth)["']?\s*[\s:=]\s*["']?"""
     rb"""([^\s"',;}]{8,})"""
 )
-# `https://user:password@host`, and a header that git sends along.
+# `https://user:password@host`, and a header that git sends.
 LOGIN = re.compile(rb"://[^/\s:@]*:([^/\s@]+)@")
 HEADER = re.compile(rb"(?i)extraheader\s*=\s*[^\n]*(?:basic|bearer|token)\s+(\S{8,})")
 STORE = re.compile(r"store\s+--file[= ]\"?([^\"\n]+)")
-PLAIN_MIN_LENGTH = 16  # characters from which a value of one kind of letter is taken for a secret and not for a word
+PLAIN_MIN_LENGTH = 16  # characters; a shorter value of one kind of character counts as a word, not as a secret
 KINDS = (re.compile(rb"[a-z]"), re.compile(rb"[A-Z]"), re.compile(rb"[0-9]"), re.compile(rb"[^A-Za-z0-9_./: -]"))
 
 
 class Secrets:
-    """The redactor for what is secret now: logins are renewed while a runner lives, so it looks at their files."""
+    """Builds the redactor, and rebuilds it when a login file changes: logins are renewed while a runner runs."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -46,7 +46,7 @@ class Secrets:
         self.redactor()
 
     def redactor(self, ask_token: str | None = None) -> Redactor:
-        """The agent's own token is one more secret, of one attempt."""
+        """The current redactor; `ask_token` is an additional secret of one attempt."""
         files = login_files(self._settings, self._environ)
         stamps = {path: stamp for path in files.values() if (stamp := _stamp(path)) is not None}
         if stamps != self._stamps:
@@ -58,12 +58,12 @@ class Secrets:
         return Redactor({**self._known, TOKEN_VARIABLE: ask_token.encode()})
 
     def text(self, text: str) -> str:
-        """Without a look at the files: for every line of a log."""
+        """Redact without checking the files for changes; used for every log line."""
         return self._redactor.text(text)
 
 
 def known_secrets(settings: Settings, environ: Mapping[str, str]) -> dict[str, bytes]:
-    """By name; of two with one name the later gets a number, a value that occurs twice keeps its first name."""
+    """Secrets by name; a repeated name gets a number, and a repeated value keeps its first name."""
     found: dict[bytes, str] = {}
     for name, value in (*_environment_secrets(settings, environ), *_file_secrets(settings, environ)):
         if len(value) >= MIN_LENGTH:
@@ -89,7 +89,7 @@ def _environment_secrets(settings: Settings, environ: Mapping[str, str]) -> Iter
 
 
 def looks_secret(value: bytes) -> bool:
-    """Not a word such as `password` or `postgres`, a number, an address or a path: those stand in honest output."""
+    """False for a word such as `password` or `postgres`, a number, a URL or a path: normal output contains those."""
     if len(value) < MIN_LENGTH or value.isdigit() or re.match(rb"[a-z+]+://", value):
         return False
     if value.startswith(b"/") and os.path.exists(value):  # noqa: PTH110  # any bytes, NUL too
@@ -98,7 +98,7 @@ def looks_secret(value: bytes) -> bool:
 
 
 def login_files(settings: Settings, environ: Mapping[str, str]) -> dict[str, Path]:
-    """Files that hold logins of this user, by the name a person knows them by; most do not exist."""
+    """Files that may hold this user's logins, by a readable name; most do not exist."""
     own = Home(settings.home)
     files = {"DELEGATE_TOKEN": own.token, "DELEGATE_SECRET_KEY": own.root / "secret.key"}
     if not environ.get("HOME"):
@@ -136,7 +136,7 @@ def _file_secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[tu
 
 
 def _logins(text: bytes) -> Iterator[bytes]:
-    """The passwords of addresses, as they stand there and as they are meant."""
+    """The passwords in URLs, both as written and decoded."""
     for login in LOGIN.findall(text):
         for value in (login, unquote_to_bytes(login)):
             if looks_secret(value):
@@ -144,7 +144,7 @@ def _logins(text: bytes) -> Iterator[bytes]:
 
 
 def _read(path: Path) -> bytes:
-    """Nothing when the file is not there, is none, or is not for us to read."""
+    """Empty when the path does not exist, is not a file, or cannot be read."""
     try:
         if not path.is_file():
             return b""

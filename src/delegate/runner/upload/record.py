@@ -1,4 +1,4 @@
-"""An attempt's output and facts on their way to the relay: gathered for a moment, spooled, uploaded in sequence."""
+"""Records an attempt's output and facts: redacts, batches and spools them, and uploads them in sequence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from delegate.wire.basics import CHUNK_MAX
 from delegate.wire.runners import Control
 
 log = logging.getLogger(__name__)
-GATHER_INTERVAL = 0.01  # seconds that small things wait for each other before they are sent; a person must not notice
+GATHER_INTERVAL = 0.01  # seconds to collect small pieces into one upload; too short for a person to notice
 
 Upload = Callable[[Batch], Awaitable[Control]]
 
 
 class Record:
-    """`failure` is set when the disk takes nothing more: the attempt must end, its output is not complete."""
+    """`failure` is set when the disk cannot be written: the attempt must end, and its output is incomplete."""
 
     def __init__(self, spool: Spool, redaction: Redaction, wakeup: Wakeup) -> None:
         self._spool = spool
@@ -52,22 +52,22 @@ class Record:
 
     @property
     def is_uploaded(self) -> bool:
-        """The relay has everything, or will never have it."""
+        """The relay has everything, or refuses to take the rest."""
         return self._spool.is_empty or self.is_refused
 
     def open(self) -> None:
-        """Make the place on disk; from here on the attempt counts as begun."""
+        """Create the spool; from here on the attempt counts as started."""
         self._write(lambda _: self._spool.create())
 
     def close(self) -> None:
         self._spool.close()
 
     def output(self, stream: Stream, data: bytes) -> bytes:
-        """Returns what is recorded: the data without secrets, and without an end that may be the beginning of one."""
+        """Returns what is recorded: the data without secrets, less an end that may be the start of a secret."""
         return self._keep(stream, self._redaction.feed(stream, data))
 
     def end_output(self, stream: Stream) -> bytes:
-        """Record what was held back of a stream that has ended."""
+        """Record what was held back of a stream that has ended; returns it."""
         return self._keep(stream, self._redaction.flush(stream))
 
     def _keep(self, stream: Stream, data: bytes) -> bytes:
@@ -86,18 +86,17 @@ class Record:
         self._write(lambda at: self._spool.fact(kind, clean, at))
 
     def secrets_in(self, data: bytes) -> list[str]:
-        """The names of this machine's secrets in data that is to go out."""
+        """The names of this machine's secrets in data that is about to be published."""
         return self._redaction.redactor.find_known_secrets(data)
 
     def without_secrets(self, text: str) -> str:
-        """Text that is to go out."""
         return self._redaction.text(text)
 
     def note_secrets(self) -> None:
-        """Say which secrets were taken out, and in which form: somebody should know that they are printed."""
+        """Warn which secrets were removed, and in which form, so that the user knows that they were printed."""
         if self._redaction.found:
             names = ", ".join(sorted(self._redaction.found))
-            self.fact(EventKind.WARNING, {"text": f"secrets were taken out of the output: {names}"})
+            self.fact(EventKind.WARNING, {"text": f"secrets were removed from the output: {names}"})
 
     def flush(self) -> None:
         if self._pieces:
@@ -106,7 +105,7 @@ class Record:
             self._write(lambda at: self._spool.output(stream, data, at))
 
     async def gather(self) -> None:
-        """Spool what has arrived, a moment after its first piece."""
+        """Spool arriving output, GATHER_INTERVAL after its first piece."""
         while True:
             if not self._pieces:
                 await self._arrived.wait()
@@ -114,7 +113,7 @@ class Record:
             self.flush()
 
     async def upload(self, send: Upload) -> None:
-        """Send what is spooled, for as long as the attempt lasts or until trying again is of no use."""
+        """Upload spooled items until cancelled, or until the relay refuses them."""
         while True:
             try:
                 batch = self._spool.batch()
@@ -125,14 +124,14 @@ class Record:
                 control = await send(batch)
                 self._spool.acknowledge(control.next_seq, batch)
             except (Refused, SequenceGap, OSError) as failure:
-                log.error("output cannot be sent", extra={"why": str(failure)})  # noqa: TRY400  what to know is in why
+                log.error("output cannot be uploaded", extra={"why": str(failure)})  # noqa: TRY400  why has the details
                 self.is_refused = True
             self._progress.send()
             if self.is_refused:
                 return
 
     def stop_gathering(self) -> None:
-        """Somebody waits for the last of it: nothing is gathered any more."""
+        """Upload without delay from now on: the end of the attempt waits for the last items."""
         self._is_urgent = True
         self._urgent.send()
 

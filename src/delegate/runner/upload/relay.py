@@ -1,4 +1,4 @@
-"""The runner's line to its relay: every call is made again until the relay has answered it."""
+"""The runner's HTTP client for the relay: repeats every call until the relay has answered it."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from delegate.wire.runners import (
 log = logging.getLogger(__name__)
 
 BACKOFF_FIRST, BACKOFF_MAX = 0.1, 5.0
-RETRY_AFTER_MAX = 60.0  # a relay that asks for more is asked again nonetheless
+RETRY_AFTER_MAX = 60.0  # the longest pause a relay may request
 CONNECT_TIMEOUT = 5.0
-RESPONSE_TIMEOUT = 15.0  # longer than a busy disk takes to flush: the connection is dead
-WRITE_TIMEOUT = 60.0  # four MiB over a slow line
-LEAVE_TIMEOUT = 2.0  # nobody waits long for a good-bye
+RESPONSE_TIMEOUT = 15.0  # longer than a busy disk takes to flush; after that the connection is dead
+WRITE_TIMEOUT = 60.0  # 4 MiB over a slow connection
+LEAVE_TIMEOUT = 2.0  # seconds; leaving is best effort
 JITTER = 1.25
 
-# Codes by which the relay says that it does not know us, and that an attempt is not ours or not any more.
+# Error codes for an unknown runner, and for an attempt that this runner does not hold (any more).
 UNKNOWN_RUNNER_CODES = frozenset({Unauthenticated.code, NoSuchRunner.code})
 LEASE_LOST_CODES = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
@@ -74,14 +74,14 @@ class RelayCall:
     timeout: float = RESPONSE_TIMEOUT
     attempt: Assignment | None = None
     is_renewal: bool = False
-    accepts_refusal: bool = False  # a refusal is an answer, not a token that must be renewed
+    accepts_refusal: bool = False  # a refusal is an expected answer
 
 
 class RelayLink:
-    """Registers itself whenever the relay does not know it; `who` and `admin_token` are asked anew each time.
+    """Registers whenever the relay does not know the runner; each time calls `build_registration` and `admin_token`.
 
-    The calls raise StaleFence when the attempt is not ours any more, SequenceGap and Refused when trying again would
-    not help, and nothing else: while the relay is away they wait.
+    The calls raise StaleFence when another runner holds the attempt, SequenceGap and Refused when a retry would not
+    help, and nothing else: while the relay is away they wait.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RelayLink:
         self._build_registration = build_registration
         self._admin_token = admin_token
         self._client = _client(self._url)
-        self._renewal_client = _client(self._url)  # renewals share no connection with anything that may block
+        self._renewal_client = _client(self._url)  # renewals do not share connections with calls that may block
         self._registering = anyio.Lock()
         self._token = ""
         self._is_away = False
@@ -112,7 +112,7 @@ class RelayLink:
         return response
 
     async def leave(self) -> None:
-        """Say good-bye, once: a relay that does not hear it notices the silence."""
+        """Tell the relay, without retry, that this runner leaves; otherwise the relay notices its silence."""
         if self._token:
             with suppress(DelegateError):
                 call = RelayCall(method="POST", path="/api/runners/leave", body=b"{}", timeout=LEAVE_TIMEOUT)
@@ -124,7 +124,7 @@ class RelayLink:
         return await self._call_with_retry(call, ClaimResponse)
 
     def ask_token(self, claim_id: str) -> str:
-        """For the agent of this claim: it opens nothing but the questions of its own attempt."""
+        """The token of this claim's agent; it permits only questions of its own attempt."""
         return ask_token(self._token, claim_id)
 
     def asking(self, token: str, file: Path) -> AskEndpoint:
@@ -156,7 +156,7 @@ class RelayLink:
         return await self._post_for_attempt(attempt, "effect", _json(request))
 
     async def effects(self, task_id: str) -> EffectsResponse:
-        """How a task stands outside; Refused when this runner never had it, or the relay does not know it any more."""
+        """A task's status and effects; raises Refused when it belongs to another runner, NoSuchTask when unknown."""
         call = RelayCall(method="GET", path=f"/api/runners/tasks/{task_id}/effects", accepts_refusal=True)
         return await self._call_with_retry(call, EffectsResponse)
 
@@ -178,7 +178,7 @@ class RelayLink:
 
     async def _register_unless_done(self, refused: str) -> None:
         async with self._registering:
-            if self._token == refused:  # registering twice would make the first new token void
+            if self._token == refused:  # registering twice would invalidate the first new token
                 await self.register()
 
     async def _exchange(self, call: RelayCall, token: str) -> bytes:
@@ -189,7 +189,7 @@ class RelayLink:
             response = await client.request(call.method, call.path, content=call.body, headers=headers, timeout=timeout)
         except (httpx2.TransportError, OSError) as error:
             self._note_away(str(error) or type(error).__name__)
-            raise RelayUnreachable(url=self._url, why=error, advice="it is tried again") from error
+            raise RelayUnreachable(url=self._url, why=error, advice="retrying") from error
         if not response.is_success:
             refusal = _refusal(call, response, self._url)
             if isinstance(refusal, Unavailable | NotAllowed):
@@ -200,12 +200,12 @@ class RelayLink:
 
     def _note_away(self, why: str) -> None:
         if not self._is_away:
-            log.warning("relay does not answer", extra={"runner_id": self.runner_id, "url": self._url, "why": why})
+            log.warning("relay is unreachable", extra={"runner_id": self.runner_id, "url": self._url, "why": why})
         self._is_away = True
 
     def _note_back(self) -> None:
         if self._is_away:
-            log.info("relay answers again", extra={"runner_id": self.runner_id, "url": self._url})
+            log.info("relay is reachable again", extra={"runner_id": self.runner_id, "url": self._url})
         self._is_away = False
 
 
@@ -222,7 +222,7 @@ def _parse(kind: type[ResponseModel], body: bytes, url: str) -> ResponseModel:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise RelayUnreachable(url=url, why="what answers is not a relay", advice="it is tried again") from error
+        raise RelayUnreachable(url=url, why="the response is not from a Delegate relay", advice="retrying") from error
 
 
 def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateError:
@@ -235,13 +235,13 @@ def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateEr
     if call.attempt is not None and code == SequenceGap.code:
         return SequenceGap(attempt_id=call.attempt.attempt_id, expected="another one", given="this one")
     if call.accepts_refusal and code in (Forbidden.code, NoSuchTask.code):
-        return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="it is not for this runner")
+        return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="the task belongs to another runner")
     if problem is not None and response.is_client_error and response.status_code not in RETRYABLE_STATUSES:
         return Refused(why=f"{problem.detail} ({code})")
     return RelayUnreachable(
         url=url,
         why=f"HTTP {response.status_code} {code}".rstrip(),
-        advice="it is tried again",
+        advice="retrying",
         retry_after=_retry_after(response),
     )
 
@@ -261,7 +261,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 def retry_backoff(pause_max: float) -> Callable[[Exception], bool | float]:
-    """Whether a failed call is made again, and after how many seconds."""
+    """Decides whether a failed call is retried, and after how many seconds."""
     pause = min(BACKOFF_FIRST, pause_max)
 
     def seconds(error: Exception) -> bool | float:
@@ -270,6 +270,6 @@ def retry_backoff(pause_max: float) -> Callable[[Exception], bool | float]:
             return False
         wanted = pause if error.retry_after is None else min(error.retry_after, RETRY_AFTER_MAX)
         pause = min(2 * pause, pause_max)
-        return wanted * random.uniform(1, JITTER)  # noqa: S311  spreads runners, guards nothing
+        return wanted * random.uniform(1, JITTER)  # noqa: S311  spreads retries, not security
 
     return seconds

@@ -1,14 +1,14 @@
-"""What an attempt printed and told, on disk until the relay has it.
+"""Stores an attempt's output and facts on disk until the relay has them.
 
-Items are numbered when they are written and stand in segment files named after their first number. A segment leaves
-the disk when the relay has all of it. Nothing is flushed to the platter: the spool must outlive its runner, not the
-machine, whose end is also the end of the agent.
+Items are numbered when they are written, in segment files named after their first number. A segment is removed when
+the relay has all of it. There is no fsync: the spool must survive a crash of the runner, not of the machine, which
+also ends the agent.
 
-When the files outgrow their limit (the relay is away, or slower than the agent), the oldest segment is *thinned*: its
-facts stay where they are, and each run of output between them becomes one `skipped` item that covers exactly their
-numbers and counts exactly their bytes. Never thinned are the head (what the relay keeps as the first eighth of the
-output), the segment being uploaded (the relay may have part of it) and the one being written. Facts are bounded when
-they come in: beyond FACTS_MAX they are left out and one warning says so; the output has them anyway.
+When the files exceed their limit (the relay is away, or slower than the agent), the oldest segment is *thinned*: its
+facts stay, and each run of output between them becomes one `skipped` item that covers exactly their numbers and counts
+exactly their bytes. Never thinned are the head (the first eighth of the output, which the relay keeps), the segment
+being uploaded (the relay may have part of it) and the one being written. Facts are limited when they arrive: beyond
+FACTS_MAX they are dropped with one warning; the output still contains them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from delegate.config.home_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 from delegate.model import HEAD_SHARE, EventKind, Stream
 from delegate.wire.basics import CHUNK_MAX, ITEMS_MAX
 
-SEGMENT = 1024 * 1024  # a segment that has grown to this is closed; with its last item it fits one upload
+SEGMENT = 1024 * 1024  # bytes at which a segment is closed; with its last item it fits into one upload
 FACTS_MAX = 4 * 1024 * 1024
 
-SLACK = 2 * FACTS_MAX + 4 * SEGMENT  # facts with a gap beside each, and the segments that are never thinned
-MERGE_MAX = 64 * 1024  # a thinned segment smaller than this takes in the next one
+SLACK = 2 * FACTS_MAX + 4 * SEGMENT  # facts, each with a gap beside it, and the segments that are never thinned
+MERGE_MAX = 64 * 1024  # bytes; the next segment is merged into a smaller thinned one
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Lines as they go into the body of an upload, and the number that follows them."""
+    """The lines for the body of one upload, and the number that follows them."""
 
     lines: list[bytes]
     next: int
@@ -57,15 +57,15 @@ class Batch:
 
 
 class Spool:
-    """The items of one attempt. Everything raises OSError; after one, nothing more may be written."""
+    """The items of one attempt. Every method may raise OSError; after that, nothing more may be written."""
 
     def __init__(self, directory: Path, *, max_output: int, next_seq: int) -> None:
         self._directory = directory
-        self._limit = 2 * max_output + SLACK  # base64 and the frame of an item cost up to as much as its bytes
+        self._limit = 2 * max_output + SLACK  # base64 and the JSON frame at most double an item
         self._head = max_output // HEAD_SHARE
         self._segments = list(_recover_segments(directory))
         self._size = sum(segment.size for segment in self._segments)
-        self._offset = 0  # of the first item in the oldest segment that the relay lacks
+        self._offset = 0  # in the oldest segment, of the first item that the relay lacks
         self._printed = 0
         self._facts = 0
         self._file: BinaryIO | None = None
@@ -96,10 +96,12 @@ class Spool:
             return
         line = fact_line(self.next_seq, kind, data, at)
         if len(line) > CHUNK_MAX:
-            line = self._warning(f"an event of {len(line):,} bytes ({kind}) is only in the output", at)
+            line = self._warning(
+                f"an event ({kind}) of {len(line):,} bytes is too large for the timeline; see the output", at
+            )
         self._facts += len(line)
         if self._facts > FACTS_MAX:
-            line = self._warning("there were too many events; the others are only in the output", at)
+            line = self._warning("too many events for the timeline; see the output for the rest", at)
         self._append(line)
 
     def batch(self) -> Batch | None:
@@ -115,7 +117,7 @@ class Spool:
         return Batch(lines=lines, next=span(lines[-1])[1] + 1)
 
     def acknowledge(self, next_seq: int, sent: Batch | None = None) -> None:
-        """The relay has everything before `next_seq`; `sent` is the batch that made it so."""
+        """The relay has everything before `next_seq`; `sent` is the batch it has just received."""
         if next_seq <= self.acknowledged:
             return
         self.acknowledged = next_seq
@@ -157,7 +159,7 @@ class Spool:
         return os.fdopen(descriptor, "ab", buffering=0)
 
     def _remove_acknowledged(self) -> bool:
-        """A segment that is still written to stays, so that live output does not make a file for every line."""
+        """Keeps the segment being written, so that live output does not create a file for every line."""
         closed = self._segments if self._file is None else self._segments[:-1]
         done = [segment for segment in closed if segment.next <= self.acknowledged]
         for segment in done:
@@ -186,7 +188,7 @@ class Spool:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(descriptor, "wb") as file:
             file.write(kept)
-        # A runner that dies between these two leaves both files; the numbers tell that the second is in the first.
+        # A runner that dies between these two steps leaves both files; their numbers show that one includes the other.
         scratch.replace(into.path)
         self._size += len(kept) - into.size
         into.size, into.next, into.is_thinned = len(kept), segment.next, True
@@ -195,7 +197,7 @@ class Spool:
 
 
 def _recover_segments(directory: Path) -> Iterator[Segment]:
-    """The segments of an earlier process: a torn last line is not counted, what was merged elsewhere goes."""
+    """Load the segments of an earlier process; ignore an incomplete last line, delete segments that were merged."""
     follows = 0
     for path in sorted(directory.glob("*.jsonl")):
         data = path.read_bytes()
@@ -213,7 +215,7 @@ def _lines(segment: Segment) -> list[bytes]:
 
 
 def _offset_of(segment: Segment, seq: int) -> int:
-    """Where in the segment the first item stands that ends at `seq` or later."""
+    """The offset of the first item that ends at `seq` or later."""
     if segment.first >= seq:
         return 0
     offset = 0
@@ -224,13 +226,13 @@ def _offset_of(segment: Segment, seq: int) -> int:
     return offset
 
 
-# Every line begins with its number, so that its place in the sequence is known without reading all of it.
+# Every line begins with its sequence number, which can be read without parsing the whole line.
 SPAN = re.compile(rb'\{"seq":(\d+)(?:,"through":(\d+))?,')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A run of output that is not sent: the numbers it covers and how many bytes it was."""
+    """A run of output that is not sent: the numbers it covers and its size in bytes."""
 
     first: int
     last: int
@@ -254,7 +256,7 @@ def fact_line(seq: int, kind: EventKind, data: dict[str, object], at: datetime) 
 
 
 def span(line: bytes) -> tuple[int, int]:
-    """The first and the last sequence number that an item stands for."""
+    """The first and the last sequence number of an item."""
     found = SPAN.match(line)
     assert found is not None, "every line of a spool begins with its number"
     first = int(found[1])
@@ -262,7 +264,7 @@ def span(line: bytes) -> tuple[int, int]:
 
 
 def thin_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The same numbers with less to tell: each run of output becomes one gap, facts stay as they are."""
+    """Replace each run of output with one gap that covers the same numbers; facts stay as they are."""
     gap: Gap | None = None
     for line in lines:
         found = _gap_of(line)
@@ -278,7 +280,7 @@ def thin_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _gap_of(line: bytes) -> Gap | None:
-    """What is left of an item that need not be sent; None for a fact."""
+    """The gap that replaces an output item; None for a fact."""
     item = json.loads(line)
     first, last = span(line)
     match item["kind"]:

@@ -1,4 +1,4 @@
-"""Brings files that git does not have, like `.env`, from the user's checkout into a worktree."""
+"""Copies untracked files such as `.env` from the user's checkout into a worktree."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from delegate.runner.workspaces.worktrees import Workspace
 INCLUDE_FILE = ".worktreeinclude"
 INCLUDE_MAX = 1024 * 1024
 LIST_TIMEOUT = timedelta(minutes=5)
-SPECIAL = "\\*?[!# "  # what an ignore line would take for something else than itself
+SPECIAL = "\\*?[!# "  # characters with a meaning in an ignore line
 
 
 async def carry_in(git: Git, workspace: Workspace, patterns: Sequence[str]) -> list[str]:
     """Copy the files that the patterns, written as in `.gitignore`, or the checkout's `.worktreeinclude` name.
 
-    Only files that git does not track there, and only where the worktree has nothing. Their names, for people.
+    Copies only untracked files, and never over an existing one. Returns their names for display.
     """
     source = workspace.repository.source
     if source is None:
@@ -46,8 +46,8 @@ async def _list_files(git: Git, workspace: Workspace, source: Path, lines: list[
     try:
         listed = await git.run_remote(*arguments, cwd=source, timeout=LIST_TIMEOUT, extra=quiet)
     except GitFailed as failed:
-        raise SetupProblem(f"the files to carry in could not be found in {source}: {failed.why}") from failed
-    # An ignore line cannot hold a line break, and what cannot be ignored could be published.
+        raise SetupProblem(f"the files to copy from {source} could not be listed: {failed.why}") from failed
+    # An ignore line cannot contain a line break, and a file that cannot be ignored could be published.
     return [name for name in listed.split(b"\0") if name and not name.endswith(b"/") and b"\n" not in name]
 
 
@@ -65,7 +65,7 @@ def _copy_files(workspace: Workspace, source: Path, names: list[bytes]) -> list[
 
 
 def _ignore_line(name: bytes) -> bytes:
-    """A line that names this file and no other."""
+    """An ignore line that matches only this file."""
     text = os.fsdecode(name)
     return os.fsencode("/" + "".join(f"\\{c}" if c in SPECIAL else c for c in text) + "\n")
 
@@ -88,7 +88,7 @@ def _copy_file(source: Path, tree: Path, name: bytes) -> bool:
 
 
 def _are_directories(top: Path, parents: list[str], *, make: bool) -> bool:
-    """Whether the way leads through directories only: a link could lead anywhere."""
+    """Whether all parents are real directories: a link could lead anywhere."""
     path = top
     for part in parents:
         path = path / part
@@ -100,6 +100,6 @@ def _are_directories(top: Path, parents: list[str], *, make: bool) -> bool:
 
 
 def _stays_inside(source: Path, link: Path) -> bool:
-    """A relative link to something in the checkout leads to the same thing in the worktree."""
+    """Whether a link is relative and stays in the checkout, so that it also works in the worktree."""
     target = link.readlink()
     return not target.is_absolute() and Path(os.path.realpath(link)).is_relative_to(os.path.realpath(source))

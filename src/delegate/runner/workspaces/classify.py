@@ -1,4 +1,4 @@
-"""Looks at each name that git listed in an agent's worktree, without following or opening anything."""
+"""Classifies the paths that git listed in an agent's worktree, without following or opening any."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from delegate.runner.git.names import is_git_reserved
 
-OVERSIZED = 2 * 1024**3  # bytes; a larger file would take minutes at every look
+OVERSIZED = 2 * 1024**3  # bytes; reading a larger file takes minutes every time
 UNTRACKED = b"?"
 
 
 class SkipReason(StrEnum):
-    NESTED = "is a repository of its own"
+    NESTED = "is a nested repository"
     SPECIAL = "is neither a file nor a link"
     UNREADABLE = "cannot be read"
     OVERSIZED = "is larger than 2 GiB"
-    RESERVED_NAME = "has a name that git keeps for itself"
+    RESERVED_NAME = "has a name that git reserves"
     FILTERED = "is stored through a filter (such as git-lfs), which is not run"
-    SHARED = "is a hard link to a file outside of the change"  # the only one that is in the tree
+    SHARED = "is a hard link to a file outside of the change"  # the only kind that is in the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +31,20 @@ class SkippedPath:
 
     @property
     def is_submodule(self) -> bool:
-        """A directory that a commit names only by another repository's commit."""
+        """A directory that is a gitlink in the commit."""
         return self.kind is SkipReason.NESTED and not self.path.endswith("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifiedPaths:
-    changed: tuple[bytes, ...]  # to be taken as they are now, which may be: absent
-    gone: tuple[bytes, ...]  # tracked names where something lies that git would stumble over
+    changed: tuple[bytes, ...]  # to be staged as they are now, which may be deleted
+    gone: tuple[bytes, ...]  # tracked names whose file git cannot stage
     directories: tuple[bytes, ...]  # tracked names that are directories
     skipped: tuple[SkippedPath, ...]
 
 
 def classify_paths(tree: Path, listed: bytes) -> ClassifiedPaths:
-    """`listed`: entries of a tag, a space and a name, each ended by NUL; a name may come twice."""
+    """`listed`: NUL-terminated entries of a tag, a space and a name; a name may occur twice."""
     classifier = _Classifier(root=os.fsencode(tree) + b"/")
     tags = {entry[2:]: entry[:1] for entry in listed.split(b"\0") if entry}
     for path, tag in tags.items():
@@ -66,7 +66,7 @@ class _Classifier:
         if path.endswith(b"/"):
             self._skip(path, SkipReason.NESTED)
         elif self._is_behind_link(_parent(path)):
-            # Git would look at the file behind the link, and stumble when told to take it.
+            # Git would list the file behind the link, and then fail to add it.
             self.gone.append(path)
         else:
             self._classify_entry(path, is_tracked=is_tracked)

@@ -1,4 +1,4 @@
-"""Ends a workspace: what the remote has is removed, anything else is kept."""
+"""Closes a workspace: removes it if the remote has all its work, else keeps the work."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ METADATA_ENTRIES = frozenset({journal.FILE_NAME, LOCK_NAME})
 async def close(
     git: Git, home: Home, workspace: Workspace, *, pushed: str | None, work: Snapshot | None = None
 ) -> bool:
-    """Whether something is kept. What cannot be saved is not removed: a later sweep tries again.
+    """Returns whether something is kept. Work that cannot be saved is not removed: a later sweep tries again.
 
-    `work` is the tree as the agent left it; what came into it since then, by checks, is nobody's work.
+    `work` is the tree as the agent left it; files that checks added later do not count as work.
     """
     try:
         return await _close(git, home, workspace, pushed, work)
@@ -60,12 +60,12 @@ async def close(
 
 
 def record_pushed(workspace: Workspace, commit: str) -> None:
-    """Remember that the remote has the commit, in case this process does not get to close the workspace."""
+    """Records that the remote has the commit, in case this process ends before it closes the workspace."""
     write_journal(workspace.root, replace(journal_of(workspace), pushed=commit))
 
 
 def journal_of(workspace: Workspace) -> WorkspaceJournal:
-    """What is written down, or what would be."""
+    """The journal on disk, or else the one that would be written."""
     return read_journal(workspace.root) or WorkspaceJournal(
         lineage=workspace.lineage,
         state=WorkspaceState.READY,
@@ -78,7 +78,7 @@ def journal_of(workspace: Workspace) -> WorkspaceJournal:
 
 
 def workspace_of(home: Home, root: Path, found: WorkspaceJournal, lock: DirectoryLock) -> Workspace:
-    """The workspace that was written down there."""
+    """The workspace that the journal describes."""
     return Workspace(
         lineage=found.lineage,
         root=root,
@@ -103,7 +103,7 @@ async def _close(git: Git, home: Home, workspace: Workspace, pushed: str | None,
 
 
 async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Snapshot | None) -> bool:
-    """Whether the pushed commit holds all the work there is."""
+    """Whether the pushed commit contains all the work."""
     if not is_directory(workspace.tree):
         return False
     await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
@@ -118,12 +118,12 @@ async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Sn
 
 
 def must_keep(skipped: SkippedPath) -> bool:
-    """Whether something that no commit can hold must be kept; what was done in submodules is looked at apart."""
+    """Whether a path that no commit can hold must be kept; submodules are handled separately."""
     return not skipped.is_submodule and skipped.kind not in {SkipReason.SPECIAL, SkipReason.SHARED}
 
 
 async def rescue(git: Git, workspace: Workspace) -> bool:
-    """Take all work out of the tree; whether there is any. The agent must have ended."""
+    """Moves all work out of the tree; returns whether there is any. The agent must have ended."""
     if is_directory(workspace.tree):
         await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
         await embed_submodules(git, workspace)
@@ -138,14 +138,14 @@ async def rescue(git: Git, workspace: Workspace) -> bool:
 
 
 def has_remains(root: Path) -> bool:
-    """Whether something lies there that no tree could hold."""
+    """Whether the workspace has files that no git tree can hold."""
     return side_storage.has_stored_files(root) or (root / UNREADABLE).exists()
 
 
 async def make_self_contained(git: Git, workspace: Workspace) -> int:
-    """Make the kept repository independent of the mirror: a shallow one that begins at the base.
+    """Makes the kept repository independent of the mirror: shallow, starting at the base.
 
-    How many files differ from the base.
+    Returns the number of files that differ from the base.
     """
     kept = workspace.kept_repository
     await anyio.to_thread.run_sync(_make_shallow, workspace)
@@ -162,12 +162,12 @@ def _make_shallow(workspace: Workspace) -> None:
     reset_kept_repository(workspace)
     commit = f"{workspace.base.commit}\n".encode()
     write_new_file(workspace.kept_repository / "shallow", commit)
-    # The agent may have left the history of its base.
+    # The agent may have rewritten the history below its base.
     write_new_file(make_ref_directory(workspace.kept_repository, BASE_REFS) / "base", commit)
 
 
 async def remove_workspace(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
-    """Decide, write that down, and do it: whoever finds the workspace afterwards only has to go on."""
+    """Records the decision in the journal before acting on it, so that a sweep can finish the removal."""
     now = datetime.now(UTC)
     decided = replace(journal_of(workspace), state=WorkspaceState.REMOVING, is_kept=is_kept, files=files, at=now)
     write_journal(workspace.root, decided)
@@ -176,7 +176,7 @@ async def remove_workspace(home: Home, workspace: Workspace, *, is_kept: bool, f
 
 
 def finish_removal(home: Home, root: Path, is_kept: bool, name: str = "") -> None:  # noqa: FBT001  # for threads
-    """Remove the workspace; what is kept moves to the salvage as a whole, under the workspace's name or another."""
+    """Removes the workspace; kept work moves to the salvage as a whole, under the workspace's name or another."""
     clear(root, METADATA_ENTRIES | KEPT_ENTRIES if is_kept else METADATA_ENTRIES)
     if not is_kept:
         remove(root.parent, root.name)

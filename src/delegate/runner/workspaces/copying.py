@@ -45,11 +45,11 @@ def _try_clone(source: int, target: int) -> bool:
 
 
 def copy_path(source: str, target: str) -> str:
-    """The same for paths, as `shutil.copytree` wants it; the target must not exist."""
+    """The same for paths, as a `copy_function` of `shutil.copytree`; the target must not exist."""
     read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(read).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", source)
+            raise OSError(errno.EINVAL, "is not a regular file", source)
         written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             copy_file(read, written)
@@ -61,9 +61,9 @@ def copy_path(source: str, target: str) -> str:
 
 
 def copy_tree(source: Path, target: Path, *, without: str | None = None) -> None:
-    """A directory, a file or a link itself, to a name that is free.
+    """Copies a directory, a file or a link to a path that must not exist.
 
-    Pipes and sockets in it are left out, and everything that has the name `without`.
+    Skips pipes and sockets, and everything named `without`.
     """
 
     def list_ignored(directory: str, names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The agent's own commits: found without git, copied object by object, and only then believed."""
+"""Reads the agent's commits: finds them without git, and verifies every object while copying it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from delegate.runner.workspaces.scratch import ScratchRepository, format_alterna
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-COPY_TIMEOUT = timedelta(minutes=5)  # for what an agent committed; a pipe among its objects would block for ever
+COPY_TIMEOUT = timedelta(minutes=5)  # a pipe among the objects would block forever
 BRANCH = re.compile(r"refs/heads/[^\s\\]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    head: str | None  # the agent's last commit, with everything it needs in the kept repository
-    descends: bool  # it has the base among its ancestors
+    head: str | None  # the agent's last commit, complete in the kept repository
+    descends: bool  # the base is an ancestor of it
     problem: str | None = None  # why the agent's commits cannot be kept
 
 
@@ -33,7 +33,7 @@ async def read_agent_history(scratch: ScratchRepository, workspace: Workspace) -
     base = workspace.base.commit
     head = await anyio.to_thread.run_sync(read_head, workspace.git_dir, workspace.tree.name)
     if head is None:
-        return History(head=None, descends=False, problem="the agent's worktree has no branch that can be read")
+        return History(head=None, descends=False, problem="the branch of the agent's worktree cannot be read")
     if head == base:
         return History(head=head, descends=True)
     descends = await scratch.is_ancestor(base, head)
@@ -49,14 +49,14 @@ async def read_agent_history(scratch: ScratchRepository, workspace: Workspace) -
 
 
 async def copy_commits(scratch: ScratchRepository, workspace: Workspace, commits: Sequence[str]) -> str | None:
-    """Copy what the agent committed into the kept repository; a sentence when that cannot be done.
+    """Copies the agent's commits into the kept repository; returns a sentence when that fails.
 
-    The objects travel as a pack, so that each one's name is computed again from its content and every link is
-    followed: what the agent's repository claims about its objects is not taken over.
+    The objects are sent as a pack, so that git computes each id again and follows every link: nothing that the agent's
+    repository claims about its objects is trusted.
     """
     objects = workspace.git_dir / "objects"
     if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
-        return "the list of repositories from which the agent's one borrows was changed"
+        return "the alternates of the agent's repository were changed"
     also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(workspace.mirror / "objects", objects)}
     wanted = "".join(f"{commit}\n" for commit in (*commits, f"^{workspace.base.commit}")).encode()
     try:
@@ -71,7 +71,7 @@ async def copy_commits(scratch: ScratchRepository, workspace: Workspace, commits
 
 
 def read_head(git_dir: Path, worktree: str) -> str | None:
-    """The commit that the agent's worktree stands on."""
+    """The commit that is checked out in the agent's worktree."""
     text = read_small(git_dir / "worktrees" / worktree / "HEAD").strip()
     if COMMIT.fullmatch(text):
         return text

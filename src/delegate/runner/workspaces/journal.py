@@ -1,4 +1,4 @@
-"""What is written down about a workspace, so that whoever finds it knows what it is and how far it got."""
+"""Records what a workspace is and how far it got, so that a later runner can continue or remove it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE_MAX = 1024 * 1024
 class WorkspaceState(StrEnum):
     MAKING = "making"  # no agent has worked in this tree yet
     READY = "ready"  # the tree may hold work that is nowhere else
-    REMOVING = "removing"  # what is worth keeping is out of the tree
+    REMOVING = "removing"  # work to keep has been moved out of the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class WorkspaceJournal:
     base: Base
     branch: str
     tasks: tuple[str, ...]
-    at: datetime  # of the last change
-    pushed: str | None = None  # the commit that is known to be on the remote
-    is_kept: bool = False  # set when removing: what was saved goes to the salvage
+    at: datetime  # the last change
+    pushed: str | None = None  # the commit that the remote is known to have
+    is_kept: bool = False  # set when removing: saved work moves to the salvage
     files: int = 0  # that differ from the base, in what is kept
 
 
@@ -58,29 +58,29 @@ def write_journal(root: Path, journal: WorkspaceJournal) -> None:
     if journal.state is WorkspaceState.REMOVING:
         write_private(root / FILE_NAME, text)
         return
-    # Not flushed, as flushing takes longer than all else we do. What a power failure brings back is not believed.
+    # Not flushed: that would take longer than everything else. After a power failure the journal is not trusted.
     scratch = root / f".{FILE_NAME}"
     scratch.write_text(text)
     scratch.replace(root / FILE_NAME)
 
 
 def read_journal(root: Path) -> WorkspaceJournal | None:
-    """None when there is none, or none that can be read."""
+    """None when it is missing or unreadable."""
     try:
         return _parse(json.loads(read_small(root / FILE_NAME, SIZE_MAX)))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # an agent can write there, too
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # an agent can write there too
         return None
 
 
 def _boot_id() -> str:
-    """Names the time since the machine was switched on, where the system has a name for it."""
+    """Identifies the current boot, where the system supports it."""
     return read_small(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
-def _parse(found: Any) -> WorkspaceJournal:  # Any: whatever lies on the disk; each field is converted
+def _parse(found: Any) -> WorkspaceJournal:  # Any: unchecked JSON; each field is converted
     state = WorkspaceState(found["state"])
     if state is WorkspaceState.MAKING and found["boot"] != _boot_id():
-        state = WorkspaceState.READY  # the news that it became ready may have been lost
+        state = WorkspaceState.READY  # the later state may have been lost
     source = found["source"]
     repository = found["repository"]
     return WorkspaceJournal(

@@ -1,4 +1,4 @@
-"""Work that was not pushed, kept for a person: listed, restored as a repository of their own, or dropped."""
+"""Lists, restores and drops unpushed work that is kept for a person."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWork:
-    lineage: str  # the name by which it is restored or dropped
+    lineage: str  # its name for restoring and dropping
     task_ids: tuple[str, ...]
     repository: str
     branch: str
     size: int  # bytes on disk
     at: datetime
-    files: int  # that differ from the base
+    files: int  # number that differ from the base
 
 
 def list_kept(home: Home) -> list[KeptWork]:
@@ -60,7 +60,7 @@ def _describe_kept(path: Path, journal: WorkspaceJournal) -> KeptWork:
 
 
 def _size(directory: Path) -> int:
-    """What can be seen of it: it may be taken away or dropped at this moment, or not be ours to read."""
+    """The size as far as it is readable; the directory may be removed meanwhile."""
     total = 0
     pending = [os.fspath(directory)]
     while pending:
@@ -74,7 +74,7 @@ def _size(directory: Path) -> int:
 
 
 def find_kept(home: Home, name: str) -> KeptWork:
-    """What is kept under that name, or for the task of that name."""
+    """The work kept under that name, or for the task with that id."""
     kept = list_kept(home)
     found = [one for one in kept if one.lineage == name] or [one for one in kept if name in one.task_ids]
     if not found:
@@ -83,26 +83,26 @@ def find_kept(home: Home, name: str) -> KeptWork:
 
 
 def drop(home: Home, lineage: str) -> None:
-    """Remove for good what is kept under that name."""
+    """Deletes the work kept under that name."""
     discard(home, find_kept(home, lineage))
 
 
 def discard(home: Home, kept: KeptWork) -> None:
-    """All at once, as far as anybody can see; a sweep goes on with what could not be removed."""
+    """Deletes kept work atomically, with a rename; a sweep removes what could not be deleted."""
     make_directory(home.workspaces)
     rest = rest_path(home.workspaces.resolve() / kept.lineage)
-    with suppress(FileNotFoundError):  # somebody was quicker, with this or with going on from it
+    with suppress(FileNotFoundError):  # another process dropped it or continued from it
         (home.salvage / kept.lineage).rename(rest)
     try:
         remove(rest.parent, rest.name)
     except OSError as problem:
-        log.warning("not removed", extra={"path": str(rest), "why": str(problem)})
+        log.warning("kept work not removed", extra={"path": str(rest), "why": str(problem)})
 
 
 async def restore(git: Git, home: Home, lineage: str, directory: Path) -> KeptWork:
-    """Make a repository in the directory, which must be empty or missing, with the work as it was.
+    """Creates a repository with the kept work in the directory, which must be empty or missing.
 
-    The branch is at the agent's last commit, uncommitted changes are in the tree, the history begins at the base.
+    The branch is at the agent's last commit, uncommitted changes are in the tree, the history starts at the base.
     """
     kept = await anyio.to_thread.run_sync(find_kept, home, lineage)
     target = await anyio.to_thread.run_sync(_prepare_target, directory)
@@ -118,7 +118,7 @@ def _prepare_target(directory: Path) -> Path:
     target = Path(os.path.abspath(directory))
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
-        raise InvalidField(field="directory", why=f"{target} is not empty; name a new one")
+        raise InvalidField(field="directory", why=f"{target} is not empty; name another one")
     return target
 
 
@@ -126,7 +126,7 @@ async def _restore_into(git: Git, root: Path, target: Path) -> None:
     journal = read_journal(root)
     commit = last_saved(root / "kept.git")
     if journal is None or commit is None:
-        raise InvalidField(field="workspace", why=f"{root} cannot be read; look there yourself")
+        raise InvalidField(field="workspace", why=f"{root} cannot be read; inspect it by hand")
     await anyio.to_thread.run_sync(_copy_objects, root / "kept.git", target / ".git")
     with bare_repository() as directory:
         scratch = ScratchRepository(

@@ -1,4 +1,4 @@
-"""Locks that all runners of a home share, kept by the kernel: they end with their holder."""
+"""Locks that all runners of a home share; the kernel releases them when their holder ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from delegate.config.home_files import LOCK_POLL, acquire_lock, is_same_file
 from delegate.runner.workspaces.repositories import SetupProblem
 
 LOCK_NAME = "lock"
-BUSY_POLL = 0.1  # seconds; a look at all processes takes some milliseconds
+BUSY_POLL = 0.1  # seconds; scanning all processes takes a few milliseconds
 
 
 @asynccontextmanager
 async def hold_lock(path: Path, timeout: float, message: str) -> AsyncIterator[None]:
-    """SetupProblem with the words `otherwise` when somebody else keeps it for `patience` seconds."""
+    """Raises SetupProblem with `message` when the lock is not free within `timeout` seconds."""
     descriptor = None
     with anyio.move_on_after(timeout):
         while (descriptor := acquire_lock(path, 0)) is None:  # noqa: ASYNC110
-            await anyio.sleep(LOCK_POLL)  # the kernel tells nobody who could be awaited
+            await anyio.sleep(LOCK_POLL)  # the kernel offers no event to wait for
     if descriptor is None:
         raise SetupProblem(message)
     try:
@@ -32,20 +32,20 @@ async def hold_lock(path: Path, timeout: float, message: str) -> AsyncIterator[N
 
 
 class DirectoryLock:
-    """A directory that nobody else may use, until it is let go or this process ends."""
+    """Exclusive use of a directory, until it is released or this process ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """A second time does nothing: the number may be another file's by then."""
+        """Safe to call twice: the descriptor may belong to another file by then."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def lock_directory(directory: Path) -> DirectoryLock | None:
-    """Make the directory if it is missing and lock it; None when somebody else has it, or has just removed it."""
+    """Creates the directory if needed and locks it; None when another process holds or has just removed it."""
     descriptor = acquire_lock(directory / LOCK_NAME, 0)
     if descriptor is None:
         return None
@@ -56,9 +56,9 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
 
 
 async def wait_until_idle(root: Path, timeout: float) -> bool:
-    """Wait until no process works in the directory.
+    """Waits until no process runs in the directory.
 
-    A killed runner's git goes on without it, and what its agent started may take a moment to be gone.
+    The git of a killed runner keeps running, and processes of its agent may take a moment to end.
     """
     with anyio.move_on_after(timeout):
         while await anyio.to_thread.run_sync(is_busy, root):  # noqa: ASYNC110
@@ -68,9 +68,9 @@ async def wait_until_idle(root: Path, timeout: float) -> bool:
 
 
 def is_busy(root: Path) -> bool:
-    """Whether a process works in the directory, as far as the system tells."""
+    """Whether a process runs in the directory; False where the system has no /proc."""
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             if (process / "cwd").readlink().is_relative_to(root):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""The runner's own copy of a repository: a cache that all runners of a home share."""
+"""Maintains mirrors: local copies of repositories that all runners of a home share."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from delegate.runner.workspaces.repositories import Repository, SetupProblem
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT = timedelta(minutes=15)
-CLONE_TIMEOUT = timedelta(hours=2)  # a repository of many gigabytes over a home line
+CLONE_TIMEOUT = timedelta(hours=2)  # for many gigabytes over a home connection
 QUERY_TIMEOUT = timedelta(minutes=1)
 HEADS = "refs/heads/"
 REMOTE_HEAD = "refs/delegate/head"  # where the repository's HEAD was at the last fetch
-UNKNOWN_BRANCH = "not-known"  # in the HEAD of a mirror whose default branch was not found yet
+UNKNOWN_BRANCH = "not-known"  # in the HEAD of a mirror whose default branch is unknown
 USUAL_BRANCHES = ("main", "master")
-PACKS_MAX = 50  # git's own measure for tidying up
-LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's own measure
+PACKS_MAX = 50  # git's own limit for `gc --auto`
+LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's own limit
 SUGGESTIONS_MAX = 3
 TIDY_TIMEOUT = 1.0  # seconds
 
@@ -45,13 +45,13 @@ TIDY_TIMEOUT = 1.0  # seconds
 class Mirror:
     path: Path
     repository: Repository
-    heads: Mapping[str, str]  # each branch and its commit, as the fetch left them
+    heads: Mapping[str, str]  # each branch and its commit after the fetch
     default: str | None  # the branch that the repository's HEAD names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What the work starts from, and what it is compared with."""
+    """The branch and commit that the work starts from and is compared with."""
 
     branch: str
     commit: str
@@ -63,12 +63,12 @@ def mirror_of(home: Home, key: str) -> Path:
 
 
 def lock_of(mirror: Path) -> Path:
-    """Held by whoever changes the mirror."""
+    """The lock to hold while changing the mirror."""
     return mirror.with_suffix(".lock")
 
 
 async def fetch_mirror(git: Git, home: Home, repository: Repository) -> Mirror:
-    """The mirror as the remote is now; made when it is missing, and made anew when it is damaged."""
+    """Fetches the mirror; creates it when it is missing, and recreates it when it is damaged."""
     make_directory(home.mirrors)
     path = mirror_of(home, repository.key)
     async with _lock_mirror(path, repository):
@@ -82,7 +82,7 @@ async def fetch_mirror(git: Git, home: Home, repository: Repository) -> Mirror:
 
 
 async def repair_mirror(git: Git, home: Home, repository: Repository) -> bool:
-    """Make the mirror anew if something is missing in it; False when it is whole."""
+    """Recreates the mirror if it is damaged; False when it is intact."""
     path = mirror_of(home, repository.key)
     async with _lock_mirror(path, repository):
         if path.is_dir() and await _is_intact(git, path):
@@ -92,12 +92,12 @@ async def repair_mirror(git: Git, home: Home, repository: Repository) -> bool:
 
 
 def _lock_mirror(path: Path, repository: Repository) -> AbstractAsyncContextManager[None]:
-    message = f"another runner has been fetching {repository.name} for hours; try again when it is done"
+    message = f"another runner has been fetching {repository.name} for hours; retry when it is done"
     return hold_lock(lock_of(path), CLONE_TIMEOUT.total_seconds(), message)
 
 
 async def _fetch(git: Git, path: Path, repository: Repository, timeout: timedelta) -> bool:
-    """Whether the remote has a HEAD; one without, or with none that leads anywhere, can be fetched too."""
+    """Returns whether the remote has a HEAD; one without, or with a dangling one, can be fetched too."""
     try:
         await _fetch_refs(git, path, repository, timeout, f"+HEAD:{REMOTE_HEAD}")
     except GitFailed as failed:
@@ -124,7 +124,7 @@ async def _fetch_refs(git: Git, path: Path, repository: Repository, timeout: tim
 
 
 async def _after_failure(git: Git, path: Path, repository: Repository, failed: GitFailed) -> Mirror:
-    """Tell a remote that cannot be reached from a mirror that a killed git, or a bad disk, has left damaged."""
+    """Tells an unreachable remote from a mirror that a killed git or a bad disk has damaged."""
     await _query_remote(git, repository, "HEAD")
     log.warning("mirror not fetched", extra={"mirror": path.name, "why": mask_login(failed.why)})
     await anyio.to_thread.run_sync(_remove_leftovers, path)
@@ -147,13 +147,13 @@ async def _is_intact(git: Git, path: Path, *how: str) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """What a killed git left: we hold the mirror's lock, so nobody is at work on these."""
+    """Removes what a killed git left; we hold the mirror's lock, so the files are not in use."""
     for found in (*path.glob("*.lock"), *path.glob("refs/**/*.lock"), *path.glob("objects/**/tmp_*")):
         remove(found.parent, found.name)
 
 
 async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
-    """A whole mirror or none: it is made beside its place and moved there."""
+    """Clones into a temporary directory and renames it, so that a mirror is complete or missing."""
     for leftover in path.parent.glob(f".{repository.key}.*"):
         await anyio.to_thread.run_sync(remove, leftover.parent, leftover.name)
     fresh = path.parent / f".{repository.key}.{secrets.token_hex(4)}"
@@ -174,7 +174,7 @@ async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
 
 def _replace(path: Path, fresh: Path) -> None:
     if path.exists():
-        old = path.parent / f"{fresh.name}-old"  # a name that is removed by the next one who finds it
+        old = path.parent / f"{fresh.name}-old"  # the next sweep removes this name
         path.rename(old)
         fresh.rename(path)
         remove(old.parent, old.name)
@@ -193,7 +193,7 @@ async def _read(git: Git, path: Path, repository: Repository, *, has_head: bool)
 
 
 async def _find_default_branch(git: Git, path: Path, repository: Repository, tied: list[str]) -> str | None:
-    """A fetch tells the commit of the remote's HEAD, not its branch; mostly that is enough to save a question."""
+    """A fetch shows the commit of the remote's HEAD, not its branch; usually that is enough to skip a query."""
     remembered = read_small(path / "HEAD").strip().removeprefix(f"ref: {HEADS}")
     if remembered in tied:
         return remembered
@@ -225,21 +225,21 @@ def _unreachable_problem(repository: Repository, failed: GitFailed) -> SetupProb
     address = mask_login(repository.url)
     return SetupProblem(
         f"{repository.name} could not be fetched from {address}: {mask_login(failed.why)}; "
-        f"see whether `git ls-remote {address}` works"
+        f"check that `git ls-remote {address}` works"
     )
 
 
 async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
-    """The branch to start from, and its newest commit; the default branch when none is wanted."""
+    """The branch to start from, and its newest commit; the default branch when `wanted` is None."""
     name = mirror.repository.name
     if not mirror.heads:
-        raise SetupProblem(f"{name} has no commit yet: push a first one")
+        raise SetupProblem(f"{name} has no commits: push a first one")
     branch = wanted or mirror.default or next((usual for usual in USUAL_BRANCHES if usual in mirror.heads), None)
     if branch is None:
-        raise SetupProblem(f"{name} has no default branch: say with --base which one to start from")
+        raise SetupProblem(f"{name} has no default branch: choose a branch with --base")
     if branch not in mirror.heads:
         raise SetupProblem(f"{await _why_no_base(git, mirror, branch)}; {_suggest_branches(mirror, branch)}")
-    if problem := branch_problem(branch):  # git takes more than we do
+    if problem := branch_problem(branch):  # git allows more than we do
         raise SetupProblem(f"the base {excerpt(branch)} of {name} {problem}")
     return Base(branch=branch, commit=mirror.heads[branch])
 
@@ -261,18 +261,18 @@ def _suggest_branches(mirror: Mirror, wanted: str) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     more = ", …" if len(mirror.heads) > SUGGESTIONS_MAX else ""
-    return f"there is {', '.join(sorted(mirror.heads)[:SUGGESTIONS_MAX])}{more}"
+    return f"its branches are {', '.join(sorted(mirror.heads)[:SUGGESTIONS_MAX])}{more}"
 
 
 async def tidy(git: Git, home: Home) -> None:
-    """What grows by itself is packed, nothing is dropped: work in progress may borrow any object."""
+    """Packs objects, but drops none: running attempts may borrow any of them."""
     if not home.mirrors.is_dir():
         return
     for path in sorted(home.mirrors.glob("*.git")):
         packs = sum(1 for _ in path.glob("objects/pack/*.pack"))
         if packs <= PACKS_MAX and sum(1 for _ in path.glob("objects/17/*")) <= LOOSE_MAX:
             continue
-        with suppress(SetupProblem, GitFailed):  # somebody is at work on it, or it is damaged: the next fetch finds out
+        with suppress(SetupProblem, GitFailed):  # in use, or damaged: the next fetch handles it
             async with hold_lock(lock_of(path), TIDY_TIMEOUT, "in use"):
                 await git.run(f"--git-dir={path}", "repack", "-q", "-d", "--geometric=2", cwd=path)
                 await git.run(f"--git-dir={path}", "pack-refs", "--all", cwd=path)

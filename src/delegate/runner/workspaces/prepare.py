@@ -1,4 +1,4 @@
-"""Makes the workspace of an attempt: fresh, or anew at the same path with the work of the attempts before it."""
+"""Prepares the workspace of an attempt: new, or recreated at the same path with the work of earlier attempts."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from delegate.wire.runners import Assignment
 log = logging.getLogger(__name__)
 
 LINEAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-HOLDER_TIMEOUT = 0.5  # seconds; somebody who only looks lets go at once
+HOLDER_TIMEOUT = 0.5  # seconds; a process that only checks the lock releases it at once
 TRIES = 20
-IDLE_TIMEOUT = 60.0  # seconds; whatever a runner leaves is gone after fifteen, but for a large checkout
+IDLE_TIMEOUT = 60.0  # seconds; processes of a dead runner end within fifteen, except a large checkout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where the branch begins, and what is to be put on top of it."""
+    """The commit that the branch starts at, and the saved work to restore on top."""
 
     commit: str
     refs: Mapping[str, str] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class _Start:
 
 
 class _MovedToSalvage(Exception):
-    """What was there has gone to the salvage; the place is free."""
+    """The old workspace was moved to the salvage; the directory is free."""
 
 
 async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, base: Base, branch: str) -> Workspace:
-    """The workspace of the attempt's lineage, locked until `close` or `leave`.
+    """The workspace of the attempt's lineage, locked until `close` or `release_workspace`.
 
-    Work of an attempt before this one is saved first and is in the new tree again, uncommitted changes included.
+    Work of an earlier attempt is saved first and restored in the new tree, including uncommitted changes.
     """
     preparation = _Preparation(git=git, home=home, assignment=assignment, mirror=mirror)
     root, lock = await _acquire_directory(home, assignment.lineage)
@@ -90,7 +90,7 @@ async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, 
         lock.release()
     except (GitFailed, OSError, DelegateError) as problem:
         lock.release()
-        raise SetupProblem(f"the workspace could not be made: {problem}") from problem
+        raise SetupProblem(f"the workspace could not be created: {problem}") from problem
     except BaseException:
         lock.release()
         raise
@@ -98,18 +98,18 @@ async def prepare(git: Git, home: Home, assignment: Assignment, mirror: Mirror, 
 
 
 async def _acquire_directory(home: Home, lineage: str) -> tuple[Path, DirectoryLock]:
-    """The lineage's own directory; when a living attempt of it has that, the next one."""
+    """The lineage's own directory, or the next one when another attempt of it holds that."""
     if not LINEAGE.fullmatch(lineage):
-        raise SetupProblem("the task's lineage cannot be the name of a directory")
+        raise SetupProblem("the task's lineage is not a valid directory name")
     make_directory(home.workspaces)
-    parent = realpath(home.workspaces)  # noqa: ASYNC240  a thread would cost more than it
+    parent = realpath(home.workspaces)  # noqa: ASYNC240  a thread would cost more
     for name in (lineage, *(f"{lineage}-{number}" for number in range(2, TRIES))):
         root = Path(parent) / name
         with anyio.move_on_after(HOLDER_TIMEOUT):
-            while (lock := _try_acquire(home, root)) is None:  # noqa: ASYNC110  # the kernel tells nobody
+            while (lock := _try_acquire(home, root)) is None:  # noqa: ASYNC110  # no event to wait for
                 await anyio.sleep(LOCK_POLL)
             return root, lock
-    raise SetupProblem(f"too many attempts of {lineage} are at work on this machine")
+    raise SetupProblem(f"too many attempts of {lineage} are running on this machine")
 
 
 def _try_acquire(home: Home, root: Path) -> DirectoryLock | None:
@@ -117,7 +117,7 @@ def _try_acquire(home: Home, root: Path) -> DirectoryLock | None:
         remove(root.parent, root.name)
     salvaged = home.salvage / root.name
     if not root.exists() and is_directory(salvaged):
-        with suppress(OSError):  # another runner was quicker, with this or with making the directory
+        with suppress(OSError):  # another runner did this first, or created the directory
             salvaged.rename(root)
             failpoint("salvage.taken")
     return lock_directory(root)
@@ -131,10 +131,10 @@ class _Preparation:
     mirror: Mirror
 
     async def run(self, workspace: Workspace) -> Workspace:
-        """Make it where nothing is, or out of what is there."""
+        """Creates the workspace, from an existing one if there is one."""
         found = read_journal(workspace.root)
         if found is not None and not await wait_until_idle(workspace.root, IDLE_TIMEOUT):
-            raise SetupProblem(f"a process of an earlier attempt still works in {workspace.root}: end it, then retry")
+            raise SetupProblem(f"a process of an earlier attempt still runs in {workspace.root}: end it, then retry")
         tasks = tuple(dict.fromkeys((*(found.tasks if found else ()), self.assignment.task_id)))
         workspace, start = await self._find_start(workspace, found)
         making = WorkspaceJournal(
@@ -167,7 +167,7 @@ class _Preparation:
         return replace(workspace, base=replace(workspace.base, commit=fork)), _Start(commit=pushed)
 
     async def _saved_before(self, workspace: Workspace, found: WorkspaceJournal | None) -> SavedWork | None:
-        """What earlier attempts of the lineage left here, taken out of their tree."""
+        """The work of earlier attempts of the lineage, saved from their tree."""
         if found is None and not is_directory(workspace.tree):
             return None
         old = workspace_of(self.home, workspace.root, found, workspace.lock) if found else workspace
@@ -186,14 +186,14 @@ class _Preparation:
             return await read_saved(scratch, commit)
 
     async def _move_to_salvage(self, old: Workspace) -> NoReturn:
-        """Work on a base that the remote does not have any more cannot go on here; it is kept under another name."""
+        """Keeps work under another name: its base is no longer on the remote, so it cannot continue here."""
         log.warning("base of saved work is gone", extra={"lineage": old.lineage, "commit": old.base.commit})
         files = await make_self_contained(self.git, old)
         await remove_workspace(self.home, old, is_kept=True, files=files, name=f"{old.root.name}-{old.base.commit[:8]}")
         raise _MovedToSalvage
 
     async def _pushed_before(self, workspace: Workspace) -> str | None:
-        """The branch on the remote, when it holds what an attempt of this lineage pushed, or goes on from there."""
+        """The branch on the remote, if it is at or after a commit that an attempt of this lineage pushed."""
         tip = self.mirror.heads.get(workspace.branch)
         if tip is None:
             return None
@@ -235,7 +235,7 @@ class _Preparation:
             await self._restore_uncommitted(workspace, start.saved)
 
     async def _copy_saved_commits(self, workspace: Workspace, saved: SavedWork) -> None:
-        """Give the agent's repository the commits that only the kept one has."""
+        """Copies commits that only the kept repository has into the agent's repository."""
         pack = workspace.git_dir / "objects" / "pack" / "pack"
         commits = "".join(f"{commit}\n" for commit in (saved.parent, *saved.refs.values()))
         wanted = f"{commits}^{workspace.base.commit}\n".encode()
@@ -243,7 +243,7 @@ class _Preparation:
             await scratch.git("pack-objects", "-q", "--revs", str(pack), input=wanted)
 
     async def _restore_uncommitted(self, workspace: Workspace, saved: SavedWork) -> None:
-        """Uncommitted changes, as they were on the disk."""
+        """Restores uncommitted changes, byte for byte."""
         async with scratch_repository(self.git, workspace) as scratch:
             disable_conversion(scratch)
             shutil.copy2(workspace.index, scratch.index)
@@ -252,7 +252,7 @@ class _Preparation:
 
 
 def _own_commits(assignment: Assignment) -> list[str]:
-    """What this lineage has pushed, or meant to."""
+    """Commits that this lineage pushed, or was about to push."""
     effects = [effect for effect in assignment.effects if effect.kind is EffectKind.PUSH]
     named = [commit for effect in effects for commit in (effect.external_id, effect.expected)]
     checkpoint = assignment.checkpoint.commit if assignment.checkpoint else None
@@ -265,12 +265,12 @@ def _mark_ready(workspace: Workspace, making: WorkspaceJournal) -> None:
         _remember_path(workspace)
     write_journal(workspace.root, replace(making, state=WorkspaceState.READY))
     failpoint("workspace.ready")
-    # From here on the tree counts: what is moved into it is saved again before the tree is removed.
+    # From here on the tree holds work: files moved into it are saved again before it is removed.
     move_back(workspace.root, workspace.tree)
 
 
 def _remember_path(workspace: Workspace) -> None:
-    """An agent finds its session by the worktrees of its repository; the one it began in is held by another attempt."""
+    """An agent finds its session by its repository's worktrees; another attempt holds the one it started in."""
     entry = workspace.git_dir / "worktrees" / "first"
     entry.mkdir()
     first = workspace.root.with_name(workspace.lineage) / workspace.tree.name / ".git"

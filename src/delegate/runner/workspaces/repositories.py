@@ -1,4 +1,4 @@
-"""Which repository a task means, found without touching the user's checkout."""
+"""Finds the repository that a task works on, without touching the user's checkout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from delegate.preferences.names import repository_name, repository_url
 from delegate.runner.git.program import Git, GitFailed
 from delegate.wire.runners import Assignment
 
-READ_TIMEOUT = timedelta(minutes=1)  # the checkout may lie on a slow disk
+READ_TIMEOUT = timedelta(minutes=1)  # the checkout may be on a slow disk
 KEY_NAME_MAX = 40  # characters of a repository's name in the name of its mirror
 PLAIN_HEADER = re.compile(r"\[([A-Za-z0-9-]+)(?: \"([A-Za-z0-9._/-]+)\")?\]")
 PLAIN_PAIR = re.compile(r"\t([A-Za-z0-9-]+) = ([^\"\\;#\s]+(?: [^\"\\;#\s]+)*)")
-HELPER_URL = re.compile(r"[A-Za-z0-9+.-]+::")  # an address that names a helper program for git to run
+HELPER_URL = re.compile(r"[A-Za-z0-9+.-]+::")  # a URL that makes git run a helper program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ def repository(url: str, source: Path | None = None) -> Repository:
 
 
 async def locate(git: Git, assignment: Assignment) -> Repository:
-    """The repository named by the task, or the one whose checkout its working directory lies in."""
+    """The repository named by the task, or else the one that contains its working directory."""
     if assignment.repository is not None:
         return await _locate_named(git, assignment.repository)
     if assignment.working_directory is None:
-        raise SetupProblem("the task names neither a repository nor a directory in one")
+        raise SetupProblem("the task names neither a repository nor a directory in one; use --repository")
     source = _checkout(Path(assignment.working_directory))
     return repository(await _address(git, source), source)
 
@@ -61,31 +61,33 @@ async def _locate_named(git: Git, text: str) -> Repository:
 
 
 def _checkout_at(path: Path) -> Path | None:
-    """The checkout that a task names by its path; None when it may be a bare repository, which git knows better."""
+    """The checkout that a task names by its path; None when it may be a bare repository."""
     if path.is_symlink():
-        raise SetupProblem(f"{path} is a symbolic link: name the repository itself")
+        raise SetupProblem(f"{path} is a symbolic link; name the repository itself")
     if path.is_dir() and not (path / ".git").exists():
         return None
     return _checkout(path)
 
 
 def _checkout(directory: Path) -> Path:
-    """The top of the checkout that the directory lies in."""
+    """The top directory of the checkout that contains the directory."""
     if not directory.is_dir():
-        raise SetupProblem(f"{directory} is no directory on this machine")
+        raise SetupProblem(f"{directory} is not a directory on this machine")
     inner = Path(os.path.realpath(directory))
     top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
     if top is None and (inner / "HEAD").is_file() and (inner / "objects").is_dir():
         raise SetupProblem(f"{directory} is a bare repository: name it with --repository")
     if top is None:
-        raise SetupProblem(f"{directory} lies in no git repository: name one, or let the task work in place")
+        raise SetupProblem(
+            f"{directory} is not in a git repository. Use --repository, or leave out --pr to work in place"
+        )
     if top in {Path(os.path.realpath(Path.home())), Path("/")}:
-        raise SetupProblem(f"{top} is not taken for a project's repository: name a directory that is one")
+        raise SetupProblem(f"{top} itself cannot be the repository of a task; name a project's repository")
     return top
 
 
 async def _address(git: Git, source: Path) -> str:
-    """Where the checkout's work comes from: its remote `origin`, or its only one, or else the checkout itself."""
+    """The URL of the remote `origin`, or of the only remote, or else the path of the checkout."""
     remotes: dict[str, str] = {}
     for name, value in _plain_settings(source) or await _settings(git, source):
         found = re.fullmatch(r"remote\.(.+)\.url", name, re.DOTALL)
@@ -93,7 +95,7 @@ async def _address(git: Git, source: Path) -> str:
             remotes.setdefault(found[1], value)
     url = remotes.get("origin") or (next(iter(remotes.values())) if len(remotes) == 1 else str(source))
     if url.startswith("-") or not url.isprintable() or HELPER_URL.match(url):
-        raise SetupProblem(f"{mask_login(ascii(url))}, the remote of {source}, is no address Delegate would use")
+        raise SetupProblem(f"{mask_login(ascii(url))}, the remote of {source}, is not a URL that Delegate can use")
     return _absolute(source, url)
 
 
@@ -103,7 +105,7 @@ def _absolute(source: Path, url: str) -> str:
 
 
 def _plain_settings(source: Path) -> list[tuple[str, str]] | None:
-    """What git would say, without asking it; None when anything there is not as simple as git itself writes it."""
+    """Parses the configuration without git; None when it is not in the simple form that git writes."""
     directory, config = source / ".git", source / ".git" / "config"
     try:
         owners = {source.stat().st_uid, directory.lstat().st_uid, config.lstat().st_uid}
@@ -124,8 +126,8 @@ def _plain_settings(source: Path) -> list[tuple[str, str]] | None:
 
 
 async def _settings(git: Git, source: Path, *where: str) -> list[tuple[str, str]]:
-    """The repository's own settings; git refuses where it would by hand, as with a repository of another user."""
-    # A broken `.git` must not make git look further up, where another repository may be.
+    """The repository's own settings; git applies its usual checks, such as for a repository of another user."""
+    # With a broken `.git`, git must not search the parent directories for another repository.
     extra = {"GIT_CEILING_DIRECTORIES": str(source.parent)}
     arguments = (*where, "config", "--local", "--includes", "--list", "-z")
     try:
@@ -148,4 +150,4 @@ async def _failure_reason(git: Git, source: Path, extra: Mapping[str, str]) -> s
 
 
 class SetupProblem(Exception):
-    """The work cannot begin; the text is a sentence for the user."""
+    """The attempt cannot start; the text is a sentence for the user."""

@@ -1,4 +1,4 @@
-"""The `.delegate.toml` of base commits. Those never change, and most tasks start from the one that the last had."""
+"""Reads and caches the `.delegate.toml` of base commits, which never change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RepositoryFiles:
         self._cache: dict[tuple[Path, str], RepoFile] = {}
 
     async def get(self, git: Git, mirror: Mirror, base: Base) -> RepoFile:
-        """Never from the tree that an agent has changed. Raises SetupProblem when the file has a mistake."""
+        """Never reads the agent's tree. Raises SetupProblem when the file is invalid."""
         key = (mirror.path, base.commit)
         if key not in self._cache:
             found = await _read(git, mirror, base)
@@ -32,8 +32,8 @@ async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:
     if header.endswith(b" missing"):
         return RepoFile()
     if b" blob " not in header:
-        raise SetupProblem(f"{FILE_NAME} of the repository is not a file")
+        raise SetupProblem(f"{FILE_NAME} in the repository is not a file")
     try:
-        return parse(content[:-1])  # it ends with a newline that is not the file's
+        return parse(content[:-1])  # git adds a newline
     except BadRepoFile as problem:
         raise SetupProblem(problem.message) from problem

@@ -1,7 +1,7 @@
 """Saves an agent's work, byte for byte, to a private ref of the kept repository.
 
-A snapshot for publishing has the line endings and encodings that the repository asks for. What is saved is what lies on
-the disk; things that git cannot hold are put aside as they are.
+A snapshot for publishing has the line endings and encodings that the repository defines. Saved work has the bytes on
+the disk; what git cannot hold is moved to side storage as it is.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from delegate.runner.workspaces.worktrees import Workspace
 
 SAVED_REFS = "refs/delegate/saved"
 RAW_ATTRIBUTES = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
-FIXED_DATE = "@0 +0000"  # the same work saved again is the same commit
+FIXED_DATE = "@0 +0000"  # the same work gives the same commit
 AGENT_REF_PREFIXES = ("refs/heads/", "refs/stash")
-HANDED_IN = "handed-in.json"  # a note about the work, which must live as long as it
+HANDED_IN = "handed-in.json"  # a note about the work, kept as long as the work
 OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", HANDED_IN})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
@@ -47,7 +47,7 @@ class SavedWork:
     refs: Mapping[str, str]  # the agent's other branches and its stash
 
     def named_refs(self, branch: str) -> dict[str, str]:
-        """Those refs for a repository that is on the branch: by their own names, unless one is taken or odd."""
+        """The refs for a repository on that branch, under their own names unless a name is taken or invalid."""
         own = f"refs/heads/{branch}"
         return {
             name if PLAIN_REF.fullmatch(name) and name != own else f"refs/heads/kept-{commit[:12]}": commit
@@ -57,11 +57,11 @@ class SavedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpushedWork:
-    """All that an agent's workspace holds and the remote may not have."""
+    """Everything in an agent's workspace that the remote may not have."""
 
-    saved: SavedWork | None  # None: there is nothing
+    saved: SavedWork | None  # None: no work
     skipped: tuple[bytes, ...]  # files and nested repositories that no tree can hold
-    is_readable: bool  # False: the agent's repository holds commits that could not be read
+    is_readable: bool  # False: the agent's repository has unreadable commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ class _Contents:
 
 
 async def save(git: Git, workspace: Workspace) -> SavedWork | None:
-    """Safe while the agent works. None when nothing changed since the base, or since the last time."""
+    """Safe while the agent works. None when nothing changed since the base, or since the last save."""
     before = last_saved(workspace.kept_repository)
     saved = (await collect_work(git, workspace)).saved
     return saved if saved is not None and saved.commit != before else None
 
 
 async def collect_work(git: Git, workspace: Workspace) -> UnpushedWork:
-    """Find out what there is, and save what git can hold."""
+    """Finds all work, and saves what git can hold."""
     reset_kept_repository(workspace)
     async with scratch_repository(git, workspace) as scratch:
         disable_conversion(scratch)
@@ -91,7 +91,7 @@ async def collect_work(git: Git, workspace: Workspace) -> UnpushedWork:
         contents = await _contents(scratch, workspace, history.head)
         is_new = bool(refs or contents.skipped) or not is_readable or parent not in known
         is_new = is_new or contents.tree != await _tree_of(scratch, parent)
-        # An earlier save that has been overtaken must not be the last one, or the next attempt would go back to it.
+        # An outdated save must not stay the last one, or the next attempt would restore it.
         is_overtaken = last_saved(workspace.kept_repository) is not None
         saved = await _save_commit(scratch, workspace, contents.tree, parent, refs) if is_new or is_overtaken else None
     return UnpushedWork(saved=saved if is_new else None, skipped=contents.skipped, is_readable=is_readable)
@@ -99,11 +99,11 @@ async def collect_work(git: Git, workspace: Workspace) -> UnpushedWork:
 
 async def _contents(scratch: ScratchRepository, workspace: Workspace, head: str | None) -> _Contents:
     if not is_directory(workspace.tree):
-        # Somebody removed it, or put a link in its place: what was saved last is all there is.
+        # The tree was removed or replaced by a link: only the last save is left.
         return _Contents(tree=await _last_tree(scratch, workspace, head or workspace.base.commit), skipped=())
     await start_index(scratch, workspace, head)
     staged = await stage(scratch)
-    # Git lists no submodule that is at the commit which the index names.
+    # Git does not list a submodule that is at the commit in the index.
     left = sorted({*staged.unstaged, *await gitlinks(scratch)})
     tree = (await scratch.git("write-tree")).decode().strip()
     return _Contents(tree=tree, skipped=tuple(name for name in left if _has_content(os.fsencode(workspace.tree), name)))
@@ -129,22 +129,22 @@ async def _save_commit(
 
 
 def reset_kept_repository(workspace: Workspace) -> None:
-    """An agent can write where we keep its work, too: what decides how git behaves there is written anew."""
+    """Rewrites the configuration of the kept repository, which an agent can write to."""
     write_bare(workspace.kept_repository, branch=UNKNOWN_BRANCH, alternates=workspace.alternates, config=SAFE_CONFIG)
     for entry in workspace.kept_repository.iterdir():
-        if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would lead git to a configuration elsewhere
+        if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would redirect git to another configuration
             remove(workspace.kept_repository, entry.name)
 
 
 def disable_conversion(scratch: ScratchRepository) -> None:
-    """Make the repository take and give files as they are, whatever the tree's own attributes say."""
+    """Makes git store and check out files byte for byte, whatever the tree's attributes say."""
     information = scratch.directory / "info"
     information.mkdir(exist_ok=True)
     (information / "attributes").write_text(RAW_ATTRIBUTES)
 
 
 def _has_content(tree: bytes, name: bytes) -> bool:
-    """Pipes, sockets and devices have none, and neither has the empty directory of a submodule."""
+    """False for pipes, sockets, devices and the empty directory of a submodule."""
     path = tree + b"/" + name
     try:
         mode = os.lstat(path).st_mode
@@ -164,7 +164,7 @@ def _remote_commits(workspace: Workspace) -> set[str]:
 
 
 def other_agent_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
-    """The agent's branches and stash, without what its head or the remote has."""
+    """The agent's branches and stash, except commits that its head or the remote has."""
     known = {*_remote_commits(workspace), head}
     refs = read_refs(workspace.git_dir)
     return {
@@ -173,7 +173,7 @@ def other_agent_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
 
 
 async def _try_copy_refs(scratch: ScratchRepository, workspace: Workspace, refs: Mapping[str, str]) -> bool:
-    """Whether what these refs need is in the kept repository now; if not, it cannot be read."""
+    """Copies the commits of these refs to the kept repository; False when they cannot be read."""
     return not refs or await copy_commits(scratch, workspace, list(refs.values())) is None
 
 
@@ -186,7 +186,7 @@ async def _commit(scratch: ScratchRepository, *, tree: str, parent: str, refs: M
     parents = [parent, *(refs[name] for name in names)]
     arguments = [part for commit in parents for part in ("-p", commit)]
     when = {"GIT_AUTHOR_DATE": FIXED_DATE, "GIT_COMMITTER_DATE": FIXED_DATE}
-    # Git drops a parent that is named twice, so the commits are written down with the names.
+    # Git drops a duplicate parent, so the message lists each commit with its name.
     message = json.dumps({"saved": refs}).encode()
     commit = await scratch.git("commit-tree", tree, *arguments, input=message, extra=when)
     return SavedWork(commit=commit.decode().strip(), tree=tree, parent=parent, refs=refs)
@@ -200,7 +200,7 @@ def _record_save(kept: Path, commit: str) -> None:
 
 
 def make_ref_directory(kept: Path, name: str) -> Path:
-    """Where loose refs of that kind lie; a link on the way there is an agent's, and is not followed."""
+    """The directory of loose refs of that kind. A link in the path comes from an agent, and is removed."""
     directory = kept
     for part in name.split("/"):
         directory = directory / part
@@ -223,7 +223,7 @@ def last_saved(kept: Path) -> str | None:
 
 
 async def read_saved(scratch: ScratchRepository, commit: str) -> SavedWork:
-    """What was saved under this commit."""
+    """Reads the saved work of this commit."""
     header, _, message = (await scratch.git("cat-file", "commit", commit)).decode(errors="replace").partition("\n\n")
     fields = [line.partition(" ") for line in header.splitlines()]
     refs = {str(name): str(sha) for name, sha in json.loads(message)["saved"].items() if COMMIT.fullmatch(str(sha))}

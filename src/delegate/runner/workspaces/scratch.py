@@ -1,4 +1,4 @@
-"""A repository of our own to look at an agent's work with: nothing the agent can write decides what runs in it."""
+"""Creates scratch repositories for reading an agent's work: nothing that the agent writes configures them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
 PREFIX = "publish-"
-NOT_AN_ANCESTOR = 1  # the exit code of git's answer "no", as against its failures
-# The last three: what speeds up reading objects is believed without a look at them, and an agent can write it.
+NOT_AN_ANCESTOR = 1  # git's exit code for "no"; others are failures
+# The last three: git trusts its object caches without checking them, and an agent can write them.
 SAFE_CONFIG = f"""\
 [core]
 \thooksPath = {os.devnull}
@@ -45,7 +45,7 @@ class ScratchRepository:
     async def git(
         self, *arguments: str, input: bytes = b"", tree: bool = False, extra: Mapping[str, str] | None = None
     ) -> bytes:
-        """A local command; with `tree` it sees the agent's files."""
+        """Runs a local command; with `tree`, on the agent's files."""
         env = {**self.env, **(extra or {})}
         if not tree:
             return await self.program.run(*arguments, cwd=self.directory, input=input, extra=env)
@@ -53,11 +53,11 @@ class ScratchRepository:
         return await self.program.run(*arguments, cwd=self.tree, input=input, extra=seen)
 
     async def run_remote(self, *arguments: str, timeout: timedelta) -> bytes:
-        """A command that speaks to a remote."""
+        """Runs a command that contacts a remote."""
         return await self.program.run_remote(*arguments, cwd=self.directory, timeout=timeout, extra=self.env)
 
     async def is_ancestor(self, older: str, newer: str) -> bool | None:
-        """None: one of the two is not there, or is no commit."""
+        """None: one of the two is missing or is not a commit."""
         try:
             await self.git("merge-base", "--is-ancestor", older, newer)
         except GitFailed as failed:
@@ -85,7 +85,7 @@ async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[Sc
 
 @contextmanager
 def bare_repository(parent: Path | None = None) -> Iterator[Path]:
-    """As little as git takes for a repository; it is gone afterwards."""
+    """A minimal temporary repository."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
         for part in ("refs", "objects"):
@@ -98,6 +98,6 @@ def bare_repository(parent: Path | None = None) -> Iterator[Path]:
 
 
 def format_alternates(*objects: Path) -> str:
-    """As git reads a list of object directories: quoted, because a path may have a colon in it."""
+    """A list of object directories for git, quoted because a path may contain a colon."""
     escaped = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in objects)
     return os.pathsep.join(f'"{path}"' for path in escaped)

@@ -1,6 +1,6 @@
-"""What no tree of git can hold: nested repositories, huge and unreadable files, names that git keeps for itself.
+"""Stores what no git tree can hold: nested repositories, huge and unreadable files, names that git reserves.
 
-They are moved out of the worktree as they are, into numbered entries of one directory with a list of their names.
+They are moved out of the worktree unchanged, into numbered entries of one directory with a list of their names.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ def has_stored_files(root: Path) -> bool:
 
 
 def stored_names(root: Path) -> Iterator[bytes]:
-    """What lies aside."""
     return (name for _, name in _entries(root / DIRECTORY))
 
 
 def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
-    """Move them out of the tree."""
     directory = root / DIRECTORY
     ensure_real_directory(directory)
     number = read_small(directory / NAMES_FILE, NAMES_MAX).count("\0")
@@ -39,7 +37,7 @@ def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
         target = _target_path(tree, name, make=False)
         if target is None or not os.path.lexists(target):
             continue
-        # Named first: an entry without a name would be lost, a name without an entry is passed over.
+        # Name first: an entry without a name would be lost; a name without an entry is skipped.
         with (directory / NAMES_FILE).open("ab") as listed:
             listed.write(name + b"\0")
         entry = directory / str(number)
@@ -48,7 +46,7 @@ def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
 
 
 def move_back(root: Path, tree: Path) -> None:
-    """Move everything into the tree again."""
+    """Moves everything back into the tree."""
     for entry, name in _entries(root / DIRECTORY):
         target = _clear_target(tree, name)
         if target is not None:
@@ -58,7 +56,7 @@ def move_back(root: Path, tree: Path) -> None:
 
 
 def copy_back(root: Path, tree: Path) -> None:
-    """Copy everything into a tree of the user's, but no `.git`: its settings could run a program."""
+    """Copies everything into the user's tree except `.git`, whose settings could run a program."""
     for entry, name in _entries(root / DIRECTORY):
         target = _clear_target(tree, name)
         if target is not None:
@@ -66,9 +64,9 @@ def copy_back(root: Path, tree: Path) -> None:
 
 
 def make_readable(tree: Path) -> None:
-    """Make everything readable for its owner, who is us: what cannot be listed cannot be saved.
+    """Makes everything readable for its owner: what cannot be listed cannot be saved.
 
-    A pipe in which git would look for its own settings is removed: there is nothing in it, and git would wait for ever.
+    Removes a pipe where git expects a settings file: git would wait for it forever.
     """
     pending = [os.fspath(tree)]
     while pending:
@@ -77,7 +75,7 @@ def make_readable(tree: Path) -> None:
                 if entry.is_symlink():
                     continue
                 if is_blocking_fifo(os.fsencode(entry.path)):
-                    os.unlink(entry.path)  # noqa: PTH108  # any name, as the system gave it
+                    os.unlink(entry.path)  # noqa: PTH108  # a name of arbitrary bytes
                     continue
                 needed = OWNER if entry.is_dir(follow_symlinks=False) else READABLE
                 mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
@@ -96,7 +94,7 @@ def _entries(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _clear_target(tree: Path, name: bytes) -> Path | None:
-    """The place of that name in the tree, with nothing there any more."""
+    """The path of that name in the tree, after removing what is there."""
     target = _target_path(tree, name, make=True)
     if target is not None:
         remove(target.parent, target.name)
@@ -104,7 +102,7 @@ def _clear_target(tree: Path, name: bytes) -> Path | None:
 
 
 def _target_path(tree: Path, name: bytes, *, make: bool) -> Path | None:
-    """The path of that name; None when it would lead out of the tree, or through something that is no directory."""
+    """The path of that name; None when it leaves the tree, or a parent is not a directory."""
     *parents, last = (os.fsdecode(part) for part in name.split(b"/"))
     if {"", ".", "..", ".git"} & {*parents, last}:
         return None

@@ -1,7 +1,8 @@
-"""What an agent's worktree holds now, as a tree of our own making.
+"""Takes a snapshot of an agent's worktree as a git tree.
 
-`git add`, `git status` and `git diff` would do it in one command, but run git inside nested repositories, under their
-configuration. So the names are listed, looked at, and put into a copy of the index made before the agent started.
+`git add`, `git status` and `git diff` could do this in one command, but they run git inside nested repositories, with
+their configuration. So we list and classify the paths, and add them to a copy of the index from before the agent
+started.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ GITLINK = b"160000"
 class Snapshot:
     tree: str
     head: str | None  # the agent's last commit; None when it cannot be trusted
-    descends: bool  # the head has the base among its ancestors
+    descends: bool  # the base is an ancestor of the head
     problem: str | None  # why the agent's own commits cannot be kept
-    dirty: tuple[str, ...]  # what is not in the agent's last commit, as text for people
+    dirty: tuple[str, ...]  # uncommitted paths, for display
     skipped: tuple[SkippedPath, ...] = ()
 
 
 async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
     """Read-only for the agent's worktree; new objects go to the kept repository."""
     if not stat.S_ISDIR(workspace.tree.lstat().st_mode):
-        raise GitFailed(("ls-files",), None, "the worktree was replaced by something else")
+        raise GitFailed(("ls-files",), None, "the worktree was replaced by a file or a link")
     async with scratch_repository(git, workspace) as scratch:
         history = await read_agent_history(scratch, workspace)
         await start_index(scratch, workspace, history.head)
@@ -61,28 +62,28 @@ async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
 
 
 async def start_index(scratch: ScratchRepository, workspace: Workspace, head: str | None) -> None:
-    """The files as they were checked out, and as far as the agent committed, as it committed them."""
+    """Starts from the index of the checkout, updated with what the agent committed."""
     base = workspace.base.commit
     try:
-        # With its time: git compares the content of files that are as young as the index, and only of those.
+        # With its time: git compares the content only of files that are as new as the index.
         shutil.copy2(workspace.saved_index, scratch.index)
     except FileNotFoundError:
         await scratch.git("read-tree", head or base)
         return
     if head is not None and head != base:
-        # The agent may have committed what is ignored. Index only: the worktree is not compared yet.
+        # The agent may have committed ignored files. Index only: the worktree is not compared yet.
         await scratch.git("read-tree", "-i", "-m", head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPaths:
-    paths: tuple[bytes, ...]  # that the index now has as they are in the worktree, in order
+    paths: tuple[bytes, ...]  # staged as they are in the worktree, in order
     skipped: tuple[SkippedPath, ...]
-    unstaged: tuple[bytes, ...]  # other names that git listed; what lies there is not in the index
+    unstaged: tuple[bytes, ...]  # other paths that git listed, not in the index
 
 
 async def stage(scratch: ScratchRepository) -> StagedPaths:
-    """Put what has changed in the worktree into the index."""
+    """Stages all changes in the worktree."""
     listed = await run_with_fifo_guard(scratch.tree, scratch.git(*LISTING, tree=True))
     found = await anyio.to_thread.run_sync(classify_paths, scratch.tree, listed)
     gitlinks = await _gitlinks_among(scratch, found.directories)
@@ -105,7 +106,7 @@ async def stage(scratch: ScratchRepository) -> StagedPaths:
 
 
 async def _gitlinks_among(scratch: ScratchRepository, directories: tuple[bytes, ...]) -> list[bytes]:
-    """Which of the tracked names that are directories now are submodules, and not files that became directories."""
+    """The submodules among tracked names that are directories; the others are files that became directories."""
     if not directories:
         return []
     links = await gitlinks(scratch)
@@ -113,7 +114,7 @@ async def _gitlinks_among(scratch: ScratchRepository, directories: tuple[bytes, 
 
 
 async def gitlinks(scratch: ScratchRepository) -> dict[bytes, str]:
-    """The submodules that the index has, each with its commit."""
+    """The submodules in the index, each with its commit."""
     pairs = (entry.partition(b"\t") for entry in (await scratch.git("ls-files", "-z", "--stage")).split(b"\0"))
     return {path: meta.split()[1].decode() for meta, _, path in pairs if meta.startswith(GITLINK)}
 
@@ -131,7 +132,7 @@ STORAGE_FILTERS = re.compile(rb"lfs|.*crypt.*", re.I)
 
 
 async def find_filtered_paths(scratch: ScratchRepository, paths: Sequence[bytes]) -> frozenset[bytes]:
-    """Which of these are there, and would have to go through such a program."""
+    """The existing paths that have a filter attribute."""
     if not await anyio.to_thread.run_sync(_mentions_filters, scratch.tree, paths):
         return frozenset()
     asked = b"".join(path + b"\0" for path in paths)
@@ -147,7 +148,7 @@ def _existing_filtered_paths(tree: Path, answer: bytes) -> frozenset[bytes]:
 
 
 def _mentions_filters(tree: Path, paths: Sequence[bytes]) -> bool:
-    """Spares a process where no attribute file on the way to a path could ask for one."""
+    """Saves a process when no attribute file above a path mentions a filter."""
     directories = {b""}
     for path in paths:
         parent = path.rpartition(b"/")[0]

@@ -1,4 +1,4 @@
-"""Submodules that a set-up command or an agent checked out: their repositories go with the agent's one."""
+"""Handles submodules that a setup command or an agent checked out."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from delegate.runner.workspaces.worktrees import Workspace
 
 POINTER = "gitdir: "
 CONFIG_MAX = 1024 * 1024
-# A setting that tells where the files are, seen from the repository's old place.
+# The setting with the path of the files, relative to the repository's old location.
 WORKTREE = re.compile(rb"^\s*worktree\s*=.*\n", re.MULTILINE)
 
 
 async def embed_submodules(git: Git, workspace: Workspace) -> bool:
-    """Empty the directories of submodules that are as the base has them; give the others their repositories.
+    """Empties unchanged submodules; moves the repositories of the others into their directories.
 
-    A directory that comes back later with a pointer to a repository that is gone would stop every git command there.
-    True: nothing was done in any of them.
+    A restored directory that pointed to a removed repository would break every git command there.
+    Returns True when no submodule was changed.
     """
     if not _may_have_any(workspace):
         return True
@@ -55,12 +55,12 @@ def _may_have_any(workspace: Workspace) -> bool:
 
 
 def _modules(workspace: Workspace) -> tuple[Path, Path]:
-    """Where git puts the repositories of submodules, for a worktree and in general."""
+    """The directories where git puts the repositories of submodules: of the worktree, and shared."""
     return workspace.index.parent / "modules", workspace.git_dir / "modules"
 
 
 async def _is_untouched(scratch: ScratchRepository, workspace: Workspace, directory: Path, commit: str) -> bool:
-    """Whether nothing is there but the files of that commit, and no commit that is not at its remote."""
+    """Whether it has only the files of that commit, and no commits that its remote lacks."""
     repository = _repository_of(workspace, directory)
     if repository is None or not _has_nothing_else(repository, commit):
         return False
@@ -70,7 +70,7 @@ async def _is_untouched(scratch: ScratchRepository, workspace: Workspace, direct
     }
     inner = replace(scratch, tree=directory, env={**scratch.env, **seen})
     try:
-        with anyio.fail_after(COPY_TIMEOUT.total_seconds()):  # a pipe among its objects would block for ever
+        with anyio.fail_after(COPY_TIMEOUT.total_seconds()):  # a pipe among its objects would block forever
             await inner.git("read-tree", commit)
             if await run_with_fifo_guard(directory, inner.git(*LISTING, tree=True)):
                 return False
@@ -83,7 +83,7 @@ async def _is_untouched(scratch: ScratchRepository, workspace: Workspace, direct
 
 
 def _has_nothing_else(repository: Path, commit: str) -> bool:
-    """Whether it is at the commit, and no branch or stash has what its remote, as it was fetched last, has not."""
+    """Whether it is at the commit, and its remote had all branches and the stash at the last fetch."""
     refs = read_refs(repository)
     known = {commit, *(target for name, target in refs.items() if name.startswith(("refs/remotes/", "refs/tags/")))}
     is_there = read_small(repository / "HEAD").strip() == commit
@@ -92,9 +92,9 @@ def _has_nothing_else(repository: Path, commit: str) -> bool:
 
 
 def _repository_of(workspace: Workspace, directory: Path) -> Path | None:
-    """Where the submodule's pointer leads, if git would have put it there."""
+    """The repository that the submodule's `.git` file points to, if it is one of git's own locations."""
     if is_directory(directory / ".git"):
-        return None  # taken in before
+        return None  # embedded before
     text = read_small(directory / ".git").strip()
     if not text.startswith(POINTER):
         return None
@@ -104,7 +104,7 @@ def _repository_of(workspace: Workspace, directory: Path) -> Path | None:
 
 
 def _embed_repositories(workspace: Workspace, directory: Path) -> None:
-    """Put each repository into its submodule, as git itself did in former times: so the two stay together."""
+    """Moves each repository into its submodule, as old versions of git did, so that they stay together."""
     for parent, _, names in os.walk(directory, topdown=False):
         if ".git" in names:
             inner = Path(parent)

@@ -1,4 +1,4 @@
-"""Puts in order what killed runners left: at a runner's start, and after each attempt."""
+"""Cleans up after killed runners: at a runner's start, and after each attempt."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from delegate.runner.workspaces.worktrees import Workspace
 
 log = logging.getLogger(__name__)
 
-KEEP_MIN = timedelta(days=1)  # however little room there is, a person gets this long to fetch their work
+KEEP_MIN = timedelta(days=1)  # however full the disk is, a person has this long to restore their work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvageLimits:
-    """Of unpushed work that is kept."""
+    """Limits of kept work."""
 
     age: timedelta
     size: int  # bytes
 
 
 async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: SalvageLimits, now: datetime) -> None:
-    """Finish what was begun, and close the workspaces of lineages that nothing is to be done for any more."""
+    """Finishes interrupted operations, and closes the workspaces of lineages that have ended."""
     for root in await anyio.to_thread.run_sync(_list_workspaces, home):
         with _log_and_continue(root):
             await _sweep_one(git, home, root, is_live)
@@ -59,15 +59,15 @@ async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits:
 
 @contextmanager
 def _log_and_continue(path: Path) -> Iterator[None]:
-    """One entry that cannot be dealt with must not stop the others, nor the runner."""
+    """An entry that fails must not stop the others or the runner."""
     try:
         yield
     except (GitFailed, OSError, DelegateError) as problem:
-        log.warning("not swept", extra={"path": str(path), "why": str(problem)})
+        log.warning("entry not swept", extra={"path": str(path), "why": str(problem)})
 
 
 def _list_workspaces(home: Home) -> list[Path]:
-    """Directories only: links, and files that nobody of us makes here, are removed at sight."""
+    """Lists directories; removes links and files, which Delegate never creates here."""
     if not home.workspaces.is_dir():
         return []
     found = []
@@ -86,7 +86,7 @@ async def _sweep_one(git: Git, home: Home, root: Path, is_live: Callable[[str], 
         return
     lock = lock_directory(root)
     if lock is None:
-        return  # somebody is at work there
+        return  # in use
     found = read_journal(root)
     is_ready = found is not None and found.state is WorkspaceState.READY
     if found is not None and is_ready and not is_live(found.lineage) and not await _is_busy(root):
@@ -106,7 +106,7 @@ async def _is_busy(root: Path) -> bool:
 async def _finish_interrupted(
     git: Git, home: Home, root: Path, lock: DirectoryLock, is_live: Callable[[str], bool]
 ) -> None:
-    """Finish a creation or a removal that was interrupted."""
+    """Finishes an interrupted creation or removal."""
     found = read_journal(root)
     if found is None:
         await anyio.to_thread.run_sync(_remove_if_empty, root)
@@ -117,7 +117,7 @@ async def _finish_interrupted(
 
 
 def _remove_if_empty(root: Path) -> None:
-    """The journal comes before anything else; if it is gone from beside a tree, a person has to look."""
+    """The journal is written first; a tree without a journal is left for a person to inspect."""
     if any(os.path.lexists(root / name) for name in ("tree", *KEPT_ENTRIES)):
         log.warning("workspace without a journal", extra={"workspace": str(root)})
     else:
@@ -125,7 +125,7 @@ def _remove_if_empty(root: Path) -> None:
 
 
 async def _undo_creation(git: Git, home: Home, workspace: Workspace, is_live: Callable[[str], bool]) -> None:
-    """No agent has worked in the tree; what attempts before left beside it is for the next one, or for a person."""
+    """No agent has worked in the tree; work of earlier attempts is kept for the next one or for a person."""
     is_kept = last_saved(workspace.kept_repository) is not None or has_remains(workspace.root)
     if is_kept and is_live(workspace.lineage):
         return
@@ -152,7 +152,7 @@ def _remove_partial_mirrors(home: Home) -> None:
         with _log_and_continue(path):
             lock = acquire_lock(lock_of(mirror_of(home, key)), 0)
             if lock is None:
-                continue  # somebody is making it
+                continue  # being created
             try:
                 remove(path.parent, path.name)
             finally:

@@ -1,4 +1,4 @@
-"""An agent's worktree, made by hand from a throw-away repository that shares no configuration with anything."""
+"""Creates an agent's worktree from a throw-away repository that shares no configuration with any other."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 from delegate.wire.runners import Assignment
 
-# Nothing of the repository runs by itself while it is being removed.
+# No background maintenance may run while the repository is removed.
 NO_MAINTENANCE_CONFIG = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Where an attempt works. Everything but `kept` may hold what an agent put there."""
+    """The directories of an attempt. An agent can write to all of them."""
 
     lineage: str
     root: Path
     repository: Repository
-    mirror: Path  # the bare repository that objects are borrowed from
+    mirror: Path  # the bare repository that lends its objects
     base: Base
     branch: str
-    lock: DirectoryLock  # keeps other runners away, until `close` or `leave`
+    lock: DirectoryLock  # keeps other runners away, until `close` or `release_workspace`
 
     @property
     def tree(self) -> Path:
@@ -51,7 +51,7 @@ class Workspace:
 
     @property
     def kept_repository(self) -> Path:
-        """Our bare repository: what was saved, and the objects of every snapshot and publish commit."""
+        """Our bare repository: saved work, and the objects of every snapshot and published commit."""
         return self.root / "kept.git"
 
     @property
@@ -61,28 +61,28 @@ class Workspace:
 
     @property
     def carried_excludes(self) -> Path:
-        """Ignore lines for the files that came from the user's checkout: no snapshot may hold them.
+        """Ignore lines for the files copied from the user's checkout: no snapshot may contain them.
 
-        Whoever makes a snapshot uses the file as `info/exclude` of its own repository; it is missing when none came.
+        A snapshot uses the file as `info/exclude` of its own repository; it is missing when no file was copied.
         """
         return self.root / "carried"
 
     @property
     def alternates(self) -> bytes:
-        """What we wrote into `git_dir/objects/info/alternates`; anything else there is not ours."""
+        """The content that we wrote to `git_dir/objects/info/alternates`."""
         return os.fsencode(self.mirror / "objects") + b"\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWorkspace:
-    assignment: Assignment  # with what the repository's file decided
+    assignment: Assignment  # with the preferences of `.delegate.toml` applied
     repofile: RepoFile
     agent: Agent
     workspace: Workspace
 
 
 def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) -> None:
-    """The throw-away repository, with the branch at `start` and further refs that the agent is to find."""
+    """Writes the throw-away repository, with the branch at `start` and further refs for the agent."""
     write_bare(
         workspace.git_dir,
         branch=workspace.branch,
@@ -97,7 +97,7 @@ def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) 
 
 
 async def check_out(git: Git, workspace: Workspace) -> None:
-    """What `git worktree add` would do, without the programs that it starts for it."""
+    """Does what `git worktree add` does, without its child processes."""
     entry = workspace.git_dir / "worktrees" / workspace.tree.name
     entry.mkdir(parents=True)
     (entry / "HEAD").write_text(f"ref: refs/heads/{workspace.branch}\n")
@@ -110,7 +110,7 @@ async def check_out(git: Git, workspace: Workspace) -> None:
 
 
 def save_index(workspace: Workspace) -> None:
-    """Put aside the index of the checkout, with its time: git mistrusts files that are as young as their index."""
+    """Saves the index of the checkout with its time: git re-reads files that are as new as their index."""
     scratch = workspace.saved_index.with_suffix(".new")
     shutil.copy2(workspace.index, scratch)
     scratch.replace(workspace.saved_index)
@@ -118,5 +118,5 @@ def save_index(workspace: Workspace) -> None:
 
 
 def release_workspace(workspace: Workspace) -> None:
-    """Let go of a workspace as it is; another attempt of its lineage takes it over, or a sweep removes it."""
+    """Releases a workspace unchanged; another attempt of its lineage takes it over, or a sweep removes it."""
     workspace.lock.release()

@@ -1,1 +1,1 @@
-"""The steps that build the schema, forward only."""
+"""The migrations that build the schema, forward only."""

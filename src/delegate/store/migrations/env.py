@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `schema.prepare` opened."""
+"""Alembic's entry point: runs the migrations on the connection that `schema.prepare` opened."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The triggers that keep final rows as they are, in both dialects."""
+"""Defines the triggers that prevent changes to final rows, in both dialects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from alembic import op
 
 FINAL_TASKS = "'cancelled', 'completed', 'failed'"
-# Each statement apart: a driver sends one at a time.
+# Separate statements: a driver sends one at a time.
 SQLITE_TASK = f"""CREATE TRIGGER task_final BEFORE UPDATE ON task WHEN old.state IN ({FINAL_TASKS})
 BEGIN SELECT RAISE(ABORT, 'final task rows never change'); END"""
 SQLITE = (
@@ -32,7 +32,7 @@ def final_rows_never_change(dialect: str) -> tuple[str, ...]:
 
 @contextmanager
 def final_tasks_may_change() -> Iterator[None]:
-    """While a migration fills a column that is new to rows of every age."""
+    """Allow changes to final tasks while a migration fills a new column."""
     if op.get_bind().dialect.name == "sqlite":
         op.execute("DROP TRIGGER task_final")
         yield
