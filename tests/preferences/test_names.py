@@ -77,3 +77,14 @@ def test_it_is_no_repository(text: str) -> None:
 )
 def test_the_name_of(url: str, name: str) -> None:
     assert repository_name(url) == name
+
+
+@pytest.mark.parametrize(("length", "is_valid"), [(1000, True), (1001, False)])
+def test_a_repository_path_has_at_most_a_thousand_characters(length: int, is_valid: bool) -> None:
+    path = "/" + "a" * (length - 1)
+
+    if is_valid:
+        assert repository_url(path) == path
+    else:
+        with pytest.raises(InvalidField, match="longer than 1,000 characters"):
+            repository_url(path)

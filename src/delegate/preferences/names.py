@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 
 from delegate.errors import InvalidField
 
-LENGTH_MAX = 1000
+REPOSITORY_LENGTH_MAX = 1000
+BRANCH_LENGTH_MAX = 250
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 SEGMENT = r"[A-Za-z0-9_~][A-Za-z0-9._~-]{0,99}"
 HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
@@ -20,13 +21,16 @@ URL_FORMS = (
     re.compile(rf"{PART}@{HOST}:/?{SEGMENTS}"),
 )
 WITH_LOGIN = re.compile(r"[a-z+]+://[^/@]*:[^/@]*@", re.IGNORECASE)
+BRANCH = re.compile(rf"{PART}(/{PART}){{0,9}}")
+GRAMMAR = f"must be a branch name: parts like {PART}, separated by /"
+COMMIT = re.compile(r"[0-9a-fA-F]{40}([0-9a-fA-F]{24})?")
 FORMS = "owner/name, https://host/owner/name.git, ssh://git@host/owner/name.git, git@host:owner/name.git or /a/path"
 
 
 def repository_url(text: str) -> str:
     """Convert a user's repository name to a URL for git; a short `owner/name` is on GitHub."""
-    if len(text) > LENGTH_MAX:
-        raise InvalidField(field="repository", why=f"is longer than {LENGTH_MAX:,} characters")
+    if len(text) > REPOSITORY_LENGTH_MAX:
+        raise InvalidField(field="repository", why=f"is longer than {REPOSITORY_LENGTH_MAX:,} characters")
     if WITH_LOGIN.match(text):
         raise InvalidField(field="repository", why="contains a password; store it in git's credential helper instead")
     short = SHORT_NAME.fullmatch(text)
@@ -64,17 +68,10 @@ def _last_parts(path: str, count: int) -> str:
     return "/".join(parts[-count:]).removesuffix(".git")
 
 
-PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-BRANCH = re.compile(rf"{PART}(/{PART}){{0,9}}")
-LENGTH_MAX = 250
-GRAMMAR = f"must be a branch name: parts like {PART}, separated by /"
-COMMIT = re.compile(r"[0-9a-fA-F]{40}([0-9a-fA-F]{24})?")
-
-
 def branch_problem(name: str) -> str | None:
     """Return why this is not a valid branch name, as text to follow the field's name."""
-    if len(name) > LENGTH_MAX:
-        return f"{GRAMMAR}, at most {LENGTH_MAX} characters in total"
+    if len(name) > BRANCH_LENGTH_MAX:
+        return f"{GRAMMAR}, at most {BRANCH_LENGTH_MAX} characters in total"
     if BRANCH.fullmatch(name) is None:
         return GRAMMAR
     if COMMIT.fullmatch(name):

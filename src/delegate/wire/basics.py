@@ -117,7 +117,9 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NA
 BranchName = Annotated[
     str,
     AfterValidator(check_branch),
-    Field(json_schema_extra={"maxLength": branch_names.LENGTH_MAX, "pattern": f"^{branch_names.BRANCH.pattern}$"}),
+    Field(
+        json_schema_extra={"maxLength": branch_names.BRANCH_LENGTH_MAX, "pattern": f"^{branch_names.BRANCH.pattern}$"}
+    ),
 ]
 RepositoryName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(without_nul), NO_NUL]
 CommitId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]

@@ -424,9 +424,6 @@ def _belongs_to(pid: int, attempt_id: str) -> bool:
     return is_own and attempt_of(pid) == attempt_id
 
 
-log = logging.getLogger(__name__)
-
-
 class SpareSupervisors:
     def __init__(self) -> None:
         self._spare: SpareSupervisor | None = None
