@@ -33,7 +33,7 @@ from delegate.report.follow import read_queue_snapshot
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.retention import drop_ended_before
-from delegate.store.tasks import count_by_state
+from delegate.store.tasks import count_by_state, get_task
 
 pytestmark = pytest.mark.anyio
 RUN = OnDependencyFailure.RUN
@@ -428,3 +428,12 @@ async def test_a_task_of_low_priority_rises_while_it_waits(scene: Scene) -> None
     claimed = [await scene.claim() for _ in range(3)]
 
     assert [held.task.prompt for held in claimed if held] == ["urgent", "old", "too late"]
+
+
+async def test_a_policy_for_failed_dependencies_is_stored_without_dependencies_too(scene: Scene) -> None:
+    submitted = await scene.submit(on_dependency_failure=RUN)
+
+    stored = await scene.database.read(lambda connection: get_task(connection, submitted.id))
+
+    assert stored is not None
+    assert stored.on_dependency_failure is submitted.on_dependency_failure is RUN

@@ -56,13 +56,34 @@ def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -
         "choices": [choice_data(choice) for choice in new.choices],
         "created_at": new.created_at,
     }
-    if new.mode is not Mode.IN_PLACE or new.title or new.issue or new.retry_of or new.depends_on or new.schedule_id:
-        row |= _optional_columns(new)
+    optional = _optional_columns(new)
+    if optional != OPTIONAL_DEFAULTS:
+        row |= optional
     connection.execute(INSERT, row)
 
 
+# Most tasks have these values: writing them always would make a submit a third slower.
+OPTIONAL_DEFAULTS: dict[str, object] = {
+    "mode": Mode.IN_PLACE,
+    "repository": None,
+    "base": None,
+    "title": None,
+    "issue": None,
+    "context": None,
+    "depends_on": [],
+    "on_dependency_failure": OnDependencyFailure.CANCEL,
+    "depth": 0,
+    "continue_from": None,
+    "schedule_id": None,
+    "lineage": None,
+    "retry_of": None,
+    "parent_task_id": None,
+    "retry_count": 0,
+    "session_id": None,
+}
+
+
 def _optional_columns(new: Task) -> dict[str, object]:
-    """Return columns that are empty for most tasks: writing them always would make a submit a third slower."""
     return {
         "mode": new.mode,
         "repository": new.repository,
