@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples('delegate delegate "fix the failing test in tests/test_parser.py"', "delegate status"),
+    epilog=examples('delegate run "fix the failing test in tests/test_parser.py"', "delegate status"),
 )
 @click.version_option(__version__, prog_name="delegate")
 @shared_options

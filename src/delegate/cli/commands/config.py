@@ -114,7 +114,7 @@ def _setting_status(context: CommandContext, one: ResolvedSetting, running: Mapp
 @shared_options
 @click.pass_obj
 def path(context: CommandContext) -> None:
-    """Print the path of this home's settings file, even if it does not exist."""
+    """Print the path of the settings file, whether or not it exists."""
     file = Home(home_of(context.environ)).config
     if context.as_json:
         context.print_json({"path": str(file), "exists": file.exists()})

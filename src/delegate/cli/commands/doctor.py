@@ -36,7 +36,7 @@ EXIT_PROBLEM = 1
 @shared_options
 @click.pass_obj
 def doctor(context: CommandContext) -> int:
-    """Check everything that a task needs on this machine, and say what to fix. Starts nothing, costs nothing."""
+    """Check what a task needs on this machine, and say what to fix. It starts no relay and calls no model."""
     from delegate.runner.doctor.findings import first_problem  # noqa: PLC0415  the runner takes long to load
 
     findings = _findings(context)

@@ -33,7 +33,7 @@ ServerEntry = dict[str, Any]  # Any: JSON, as MCP clients share it
 )
 @shared_options
 def mcp() -> None:
-    """Let other agents delegate tasks over MCP, through `delegate mcp start`."""
+    """Let other agents submit tasks over MCP."""
 
 
 @mcp.command(epilog=examples("delegate mcp start", "delegate mcp start -v 2> bridge.log"))

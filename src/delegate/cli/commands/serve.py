@@ -45,7 +45,7 @@ DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
     is_flag=True,
     help="Stay in the foreground. Ctrl-C lets running tasks finish; press it again to stop them now.",
 )
-@click.option("--runners", metavar="N|auto", help="Number of runners; auto is as many as the machine can handle.")
+@click.option("--runners", metavar="N|auto", help="Number of runners; auto: as many as the machine can handle.")
 @shared_options
 @click.pass_obj
 def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
@@ -184,7 +184,7 @@ def describe_wait(task: TaskData, now: datetime) -> str:
 @shared_options
 @click.pass_obj
 def info(context: CommandContext) -> None:
-    """Show the relay, its database and its runners."""
+    """Show the state of the relay, its database and its runners."""
     client = context.client_of_running_relay()
     relay = client.relay()
     if context.as_json:
@@ -194,7 +194,7 @@ def info(context: CommandContext) -> None:
 
 
 @click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
-@click.option("--host", default="127.0.0.1", help="Must be an address of this machine; default 127.0.0.1.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; only 127.0.0.1 is supported.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; default any free port.")
 @shared_options
 @click.pass_obj

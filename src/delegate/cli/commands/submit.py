@@ -175,11 +175,14 @@ work_options = combine_options(
             help="Where the agent works; default the current directory.",
         ),
         click.option("--worktree", is_flag=True, help="Work in a fresh worktree, and push the result to a branch."),
-        click.option("--pr", is_flag=True, help="The same, and open a pull request."),
-        click.option("--repository", metavar="REPO", help="Instead of a directory: owner/name, a URL or a path."),
+        click.option("--pr", is_flag=True, help="Like --worktree, and open a pull request."),
+        click.option("--repository", metavar="REPO", help="Repository to work in: owner/name, a URL or a path."),
         click.option("--base", metavar="BRANCH", help="Branch to start from; default the repository's default branch."),
         click.option(
-            "--label", "labels", multiple=True, help="A label as on an issue, such as delegate:codex; may be repeated."
+            "--label",
+            "labels",
+            multiple=True,
+            help="Set a preference as an issue label does, such as delegate:codex; may be repeated.",
         ),
         click.option(
             "-a", "--agent", help="claude, codex, shell or acp:<command>; claude unless configured otherwise."
@@ -187,16 +190,22 @@ work_options = combine_options(
         click.option("-m", "--model", help="The agent's model."),
         click.option("-e", "--effort", type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"])),
         click.option(
-            "-t", "--timeout", type=TIMEOUT, metavar="TIME", help="Time limit, such as 30m or 90s, or in milliseconds."
+            "-t",
+            "--timeout",
+            type=TIMEOUT,
+            metavar="TIME",
+            help="Time limit of an attempt, such as 30m or 90s, or in milliseconds.",
         ),
         click.option(
             "-b",
             "--max-output-buffer",
             type=WholeNumber(*values.OUTPUT_RANGE, "a number of bytes"),
             metavar="BYTES",
-            help="How much output to keep.",
+            help="Bytes of output to keep for each attempt.",
         ),
-        click.option("--max-budget-usd", type=Dollars(), metavar="USD", help="Stop the agent at this cost."),
+        click.option(
+            "--max-budget-usd", type=Dollars(), metavar="USD", help="Stop the agent when it has spent this much."
+        ),
         click.option(
             "--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="Stop the agent after this many turns."
         ),
@@ -226,12 +235,12 @@ one_task_options = combine_options(
             multiple=True,
             callback=parse_single_task,
             metavar="ID",
-            help="The same, and continue from that task, in its session if it has one.",
+            help="Wait for this task, and continue its work, in its session if it has one.",
         ),
         click.option(
             "--on-dependency-failure",
             type=click.Choice(["cancel", "run"]),
-            help="What to do when one of them does not complete; default cancel.",
+            help="What to do if a dependency does not complete; default cancel.",
         ),
     ]
 )

@@ -171,7 +171,7 @@ def _copy_raw(client: Client, task_id: str) -> None:
 @shared_options
 @click.pass_obj
 def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) -> int:
-    """Stop tasks and every process they started; words after the ids are the reason."""
+    """Stop tasks and every process they started. Words after the ids are the reason."""
     task_ids, why = split_ids_and_reason(words, reason)
     check_encoding("reason", why)
     client = context.client()
