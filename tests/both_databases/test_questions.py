@@ -241,7 +241,7 @@ async def test_the_same_question_twice_is_one_and_ten_are_enough(scene: Scene) -
     for number in range(1, QUESTIONS_MAX):
         await asks(scene, held, f"Question {number}?")
 
-    with pytest.raises(InvalidField, match="at most 10"):
+    with pytest.raises(InvalidField, match="the limit is 10 per attempt"):
         await asks(scene, held, "One more?")
 
     assert len((await scene.task(held)).questions) == QUESTIONS_MAX

@@ -33,7 +33,7 @@ def test_the_client_waits_when_large_messages_wait_and_goes_on_when_one_is_taken
     waiting.enqueue(call(100, MIB))
     assert waiting.is_full
     cancelled = {"jsonrpc": "2.0", "method": rpc.CANCELLED, "params": {"requestId": 100}}
-    waiting.take(rpc.parse_line(json.dumps(cancelled).encode(), str))
+    waiting.enqueue(rpc.parse_line(json.dumps(cancelled).encode(), str))
 
     assert not waiting.is_full
 

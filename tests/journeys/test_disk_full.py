@@ -113,7 +113,7 @@ def test_the_disk_of_the_relay_runs_full_again_and_again(two_disks: World) -> No
 
 def waiting_task(world: World, task_id: str) -> dict[str, Any] | None:
     task = world.task(task_id)
-    return task if "takes work" in (task["why"] or "") else None
+    return task if "accepting work" in (task["why"] or "") else None
 
 
 def test_the_disk_of_the_runner_runs_full_before_and_during_an_attempt(two_disks: World) -> None:

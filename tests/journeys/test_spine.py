@@ -79,7 +79,7 @@ def test_another_up_with_another_number_of_runners_says_that_nothing_changes(wor
     done = world.run("up", "--runners", "2")
 
     assert (done.returncode, "already up" in done.stdout) == (0, True)
-    assert "stays as it is" in done.stderr
+    assert "--runners has no effect on a relay that is up" in done.stderr
 
 
 def test_after_a_stop_nobody_waits_for_a_runner_that_has_gone(world: World) -> None:

@@ -40,7 +40,7 @@ def test_two_ups_and_ten_submits_at_one_instant_make_one_relay_and_ten_tasks(wor
 @pytest.mark.parametrize(
     ("words", "stdin", "code", "said"),
     [
-        (["delegate", "-a", "gpt", "x"], None, 2, "no agent gpt"),
+        (["delegate", "-a", "gpt", "x"], None, 2, "unknown agent gpt"),
         (["delegate", "-a", "shell", "-w", "/no/such/place", "x"], None, 2, "/no/such/place"),
         (["delegate", "-a", "shell", ""], None, 2, "empty"),
         (["delegate", "-a", "shell", "-"], "x" * 2_000_000, 2, "250,000"),

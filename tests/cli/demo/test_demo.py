@@ -96,8 +96,7 @@ def test_an_agent_that_is_not_there_is_named(stage: World) -> None:
 
     assert done.returncode == 1
     assert done.stderr == (
-        "delegate: the demo did not get to its end: claude cannot be used here\n"
-        "hint: install claude and log in, or leave out --agent\n"
+        "delegate: the demo failed: claude cannot be used here\nhint: install claude and log in, or leave out --agent\n"
     )
     assert left_behind(stage) == []
 
