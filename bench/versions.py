@@ -66,6 +66,8 @@ def supervisor(version: Version) -> float:
 
 def runner(version: Version) -> float:
     """From the start of a runner to the start of the task that waits for it."""
+    if version.info()["runners"]:
+        raise RuntimeError("another runner would take the task")
     connection = version.connect()
     task_id = connection.call("POST", "/api/tasks", version.wish(version.bell.ring))["taskId"]
     argv = [version.python, "-P", "-m", "delegate.runner", "--slot", "9", "--relay-url", f"http://{connection.host}"]
@@ -90,10 +92,10 @@ def submit(version: Version) -> float:
 
 
 IDLE: dict[str, Measurement] = {
+    "runner, start to its first task": runner,
     "`delegate status`, cold": status,
     "bridge, spawn to `initialize` answered": initialize,
     "supervisor, start to end": supervisor,
-    "runner, start to its first task": runner,
 }
 BUSY: dict[str, Measurement] = {"submit to start of the agent": submit}
 IMPORTS = {
