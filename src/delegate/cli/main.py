@@ -18,8 +18,8 @@ from delegate.errors import DelegateError, DiskFull, Reported
 
 # A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
 COMMANDS = {
-    "delegate": "commands.submit",
     "run": "commands.submit",
+    "delegate": "commands.submit",
     "status": "commands.tasks",
     "logs": "commands.tasks",
     "cancel": "commands.tasks",
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
 @shared_options
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Delegate work to coding agents, and come back to the result."""
+    """Hand tasks to coding agents, and get checked results back."""
     if ctx.invoked_subcommand is None:
         _show_help(ctx)
 

@@ -19,7 +19,7 @@ from delegate.errors import Refused
 @shared_options
 @click.pass_obj
 def backup(context: CommandContext, path: str | None) -> None:
-    """Back up the database, even while the relay is running, and print the path of the copy."""
+    """Back up the database, and print the path of the copy. The relay may be running."""
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
 
     context.require_local("delegate backup")
@@ -37,7 +37,7 @@ def backup(context: CommandContext, path: str | None) -> None:
 @shared_options
 @click.pass_obj
 def restore(context: CommandContext, file: str | None, yes: bool) -> None:
-    """Replace the database with FILE or the newest backup; the old database is kept beside it."""
+    """Replace the database with FILE or the newest backup. The old database is kept beside it."""
     from delegate.store.backup import restore as put_back  # noqa: PLC0415  the store takes long to load
 
     context.require_local("delegate restore")

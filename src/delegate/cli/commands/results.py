@@ -71,7 +71,7 @@ def _print_exactly(text: str) -> None:
 @shared_options
 @click.pass_obj
 def prompt(context: CommandContext, task_id: str) -> None:
-    """Show the prompt that the agent received, with everything that Delegate added to it."""
+    """Show the prompt that the agent received. It includes what Delegate added."""
     given = context.client().prompt(task_id)
     if context.as_json:
         context.print_json(given)
@@ -95,7 +95,10 @@ def prompt(context: CommandContext, task_id: str) -> None:
 @shared_options
 @click.pass_obj
 def resume(command_context: CommandContext, task_id: str, context: str | None) -> None:
-    """Continue an ended task as a new task, with its session and its work, and print the new id."""
+    """Continue an ended task as a new task, and print the new id.
+
+    The new task keeps the session and the work of the old one.
+    """
     added = None if context is None else check_text("context", context)
     command_context.print_task(command_context.client().resume(task_id, added))
 
@@ -112,7 +115,7 @@ def resume(command_context: CommandContext, task_id: str, context: str | None) -
 @shared_options
 @click.pass_obj
 def answer(context: CommandContext, task_id: str, words: tuple[str, ...]) -> None:
-    """Answer an agent's question; the agent continues in the same session.
+    """Answer an agent's question. The agent continues in the same session.
 
     Several words make one answer; a single - reads it from standard input. `delegate status ID` shows the question.
     """

@@ -42,7 +42,7 @@ STATUSES = ["active", "paused", "completed", "expired", "failed", "cancelled"]
 )
 @shared_options
 def schedule() -> None:
-    """Run tasks later, once or repeatedly; the relay starts them, even if you are not logged in."""
+    """Run tasks later, once or repeatedly. The relay starts them, even if you are not logged in."""
 
 
 @schedule.command(
@@ -250,7 +250,9 @@ def _print_schedule(context: CommandContext, changed: ScheduleData) -> None:
 @shared_options
 @click.pass_obj
 def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, **options: Any) -> None:
-    """Run tasks in sequence, each continuing from the previous one; a step that fails stops the rest.
+    """Run tasks in sequence, each continuing from the previous one.
+
+    A step that fails stops the rest.
 
     Each argument is the prompt of one step; a single - reads one of them from standard input.
     """

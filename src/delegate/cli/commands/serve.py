@@ -199,7 +199,7 @@ def info(context: CommandContext) -> None:
 @shared_options
 @click.pass_obj
 def serve(context: CommandContext, host: str, port: int) -> int:
-    """Run only the relay, in the foreground: it accepts tasks but runs none."""
+    """Run only the relay, in the foreground. It accepts tasks but runs none."""
     context.require_local("delegate serve")
     if host not in home_files.LOOPBACK:
         raise Refused(why=f"a relay listens only on this machine, not on {host}; use --host 127.0.0.1")

@@ -247,17 +247,17 @@ one_task_options = combine_options(
 
 
 @click.command(
-    "delegate",
+    "run",
     cls=PromptCommand,
     epilog=examples(
-        'delegate delegate "fix the failing test in tests/test_parser.py"',
-        'delegate delegate --pr "rate limit the runner endpoints"',
-        'delegate delegate --pr --repository owner/name --base main "update the changelog"',
-        'delegate delegate "npm test" --depends-on task-1f0c9a77e2',
-        'delegate delegate "fix what the tests found" --continue-from task-1f0c9a77e2',
-        'delegate delegate -a shell -f "make test"',
-        "delegate delegate -p P0 -t 2h --prompt-file plan.md",
-        "git diff | delegate delegate -",
+        'delegate run "fix the failing test in tests/test_parser.py"',
+        'delegate run --pr "rate limit the runner endpoints"',
+        'delegate run --pr --repository owner/name --base main "update the changelog"',
+        'delegate run "npm test" --depends-on task-1f0c9a77e2',
+        'delegate run "fix what the tests found" --continue-from task-1f0c9a77e2',
+        'delegate run -a shell -f "make test"',
+        "delegate run -p P0 -t 2h --prompt-file plan.md",
+        "git diff | delegate run -",
     ),
 )
 @click.argument("words", nargs=-1, metavar="PROMPT…")
@@ -268,12 +268,12 @@ one_task_options = combine_options(
 )
 @shared_options
 @click.pass_obj
-def delegate(
+def run(
     context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **options: Any
 ) -> int:
     """Hand a task to an agent, and print the task's id.
 
-    Several words make one prompt; a single - reads it from standard input.
+    Several words are joined into one prompt; a single - reads it from standard input.
     """
     fields = request_fields(context, options)
     request = {"prompt": read_prompt(words, prompt_file), **fields}
@@ -285,13 +285,13 @@ def delegate(
     return 0
 
 
-run = PromptCommand(
-    "run",
-    params=delegate.params,
-    callback=delegate.callback,
-    short_help="Hand a task to an agent: short for `delegate delegate`.",
-    help="Hand a task to an agent, and print the task's id: a short form of `delegate delegate`.",
-    epilog=examples('delegate run "npm run build" -a shell', 'delegate run "npm test" --depends-on task-1f0c9a77e2'),
+delegate = PromptCommand(
+    "delegate",
+    params=run.params,
+    callback=run.callback,
+    short_help="The same as `delegate run`.",
+    help="Hand a task to an agent, and print the task's id. The same as `delegate run`.",
+    epilog=examples('delegate delegate "npm run build" -a shell'),
 )
 
 

@@ -113,7 +113,7 @@ def _show_task(context: CommandContext, task_id: str) -> None:
 @shared_options
 @click.pass_obj
 def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
-    """Show what a task printed or did, while it runs or afterwards."""
+    """Show a task's output, while it runs or afterwards."""
     from delegate.cli import follow as live  # noqa: PLC0415  only followers need it
 
     if follow + raw + (tail is not None) > 1:

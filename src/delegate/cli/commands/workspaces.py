@@ -34,7 +34,7 @@ HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
 @shared_options
 @click.pass_context
 def workspaces(click_context: click.Context) -> None:
-    """List, restore or drop work on this machine that was never pushed."""
+    """List, restore or drop work that was never pushed."""
     if click_context.invoked_subcommand is None:
         _list(click_context.ensure_object(CommandContext))
 

@@ -58,7 +58,7 @@ class DemoFailed(Unavailable):
 @shared_options
 @click.pass_obj
 def demo(context: CommandContext, agent: str, repository: str | None, keep: bool) -> None:
-    """Run example tasks, including pull requests, in a temporary repository."""
+    """Run example tasks in a temporary repository. They end in pull requests."""
     for program in ("git", "python3"):
         if shutil.which(program) is None:
             raise Refused(why=f"the demo needs {program}, which is not installed")
