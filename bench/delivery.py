@@ -101,7 +101,7 @@ def deliveries(place: Path, clone: Path, environment: Mapping[str, str], *, has_
 
 def deliver(product: Product, connection: Connection, clone: Path, bell: Bell) -> tuple[float, float]:
     """When the agent rang before it exited, and when its pull request was there."""
-    wish = {**product.wish(f"{WORK}; {bell.ring}"), "workingDirectory": str(clone), "pr": True}
+    wish = {**product.task_request(f"{WORK}; {bell.ring}"), "workingDirectory": str(clone), "pr": True}
     connection.send("POST", "/api/tasks", wish)
     rang = on_the_wall(bell.wait())
     time.sleep(PAUSE)  # who asks how far it is keeps the relay from its work

@@ -33,7 +33,7 @@ def submitted(connection: Connection, product: Product, *, chained: bool) -> lis
     entries = []
     for number in range(LENGTH):
         before = [f"n{number - 1}"] if chained and number else []
-        entries.append({**product.wish("true"), "name": f"n{number}", "dependsOn": before})
+        entries.append({**product.task_request("true"), "name": f"n{number}", "dependsOn": before})
     made = connection.call("POST", "/api/tasks/batch", {"tasks": entries})["tasks"]
     return [wait_for_end(connection, task["taskId"])["task"] for task in made]
 

@@ -16,7 +16,7 @@ def rows() -> list[Row]:
     with running(1) as product:
         connection = product.connect()
         # One task first: what is loaded on first use belongs to the idle memory of a day's work.
-        wait_for_end(connection, connection.call("POST", "/api/tasks", product.wish("true"))["taskId"])
+        wait_for_end(connection, connection.call("POST", "/api/tasks", product.task_request("true"))["taskId"])
         time.sleep(IDLE)
         info = product.info()
         relay, runner = int(info["pid"]), int(info["runners"][0]["pid"])

@@ -61,7 +61,7 @@ def rows() -> list[Row]:
 
 
 def print_much(product: Product, connection: Connection, size: int) -> None:
-    wish = product.wish(f"yes '{LINE}' | head -c {size}")
+    wish = product.task_request(f"yes '{LINE}' | head -c {size}")
     detail = wait_for_end(connection, connection.call("POST", "/api/tasks", wish)["taskId"])
     kept = detail["attempts"][-1]["outputBytes"] - detail["attempts"][-1]["truncatedBytes"]
     if kept != size:

@@ -133,7 +133,7 @@ def run_all(product: Product, commands: Sequence[str]) -> tuple[list[dict[str, o
     """The tasks once they have ended, how long that took, and all that was said about why they waited."""
     connection = product.connect()
     began = time.monotonic()
-    ids = [connection.call("POST", "/api/tasks", product.wish(command))["taskId"] for command in commands]
+    ids = [connection.call("POST", "/api/tasks", product.task_request(command))["taskId"] for command in commands]
     whys: set[str] = set()
 
     def all_ended() -> list[dict[str, object]] | None:

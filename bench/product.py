@@ -138,7 +138,7 @@ class Product:
         address = json.loads((self.home / "relay.json").read_text())
         return Connection(address["url"], self.token)
 
-    def wish(self, prompt: str) -> dict[str, object]:
+    def task_request(self, prompt: str) -> dict[str, object]:
         """The body of a submit."""
         return {"prompt": prompt, "agent": "shell", "workingDirectory": str(self.work), "machine": self.machine}
 

@@ -60,7 +60,7 @@ def single() -> list[Row]:
             direct.append(spawn_directly(bell))
             time.sleep(PAUSE)
             began = time.perf_counter()
-            connection.send("POST", "/api/tasks", product.wish(bell.ring))
+            connection.send("POST", "/api/tasks", product.task_request(bell.ring))
             ours.append(bell.wait() - began)
             wait_for_end(connection, connection.receive()["taskId"])
             time.sleep(PAUSE)
@@ -107,7 +107,7 @@ def burst(product: Product, bell: Bell) -> float:
     connections = [product.connect() for _ in range(BURST)]
     began = time.perf_counter()
     for connection in connections:
-        connection.send("POST", "/api/tasks", product.wish(f"{bell.ring}; sleep {HOLD}"))
+        connection.send("POST", "/api/tasks", product.task_request(f"{bell.ring}; sleep {HOLD}"))
     took = bell.wait(BURST) - began
     for connection in connections:
         connection.receive()
@@ -122,7 +122,7 @@ def cold_burst() -> Row:
             bell = Bell(product.work)
             connection = product.connect()
             for _ in range(BURST):
-                connection.call("POST", "/api/tasks", product.wish(f"{bell.ring}; sleep {HOLD}"))
+                connection.call("POST", "/api/tasks", product.task_request(f"{bell.ring}; sleep {HOLD}"))
             began = time.perf_counter()
             with runners(product):
                 samples.append(bell.wait(BURST) - began)
@@ -161,7 +161,7 @@ def cold_everything() -> Row:
             product.up(0)
             connection = product.connect()
             for _ in range(BURST):
-                connection.call("POST", "/api/tasks", product.wish(f"{bell.ring}; sleep {HOLD}"))
+                connection.call("POST", "/api/tasks", product.task_request(f"{bell.ring}; sleep {HOLD}"))
             product.down()
             began = time.perf_counter()
             try:

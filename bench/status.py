@@ -65,7 +65,7 @@ def beside_peer(samples: Mapping[str, list[float]]) -> Row:
 def fill(product: Product) -> None:
     connection = product.connect()
     for _ in range(TASKS):
-        wait_for_end(connection, connection.call("POST", "/api/tasks", product.wish("true"))["taskId"])
+        wait_for_end(connection, connection.call("POST", "/api/tasks", product.task_request("true"))["taskId"])
 
 
 def fill_peer(other: peer.Peer) -> None:

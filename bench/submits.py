@@ -79,7 +79,7 @@ def load(product: Product, clients: int) -> Load:
     url = f"http://{product.connect().host}"
     done = subprocess.run(
         [PYTHON, "-m", "bench.load", url, str(clients), str(COUNT)],
-        input=f"{product.token}\n{json.dumps(product.wish('true'))}\n",
+        input=f"{product.token}\n{json.dumps(product.task_request('true'))}\n",
         cwd=ROOT,
         capture_output=True,
         text=True,

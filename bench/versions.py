@@ -58,7 +58,7 @@ def initialize(version: Version) -> float:
 
 
 def supervisor(version: Version) -> float:
-    """From its start to its end, which it finds right away: nobody holds its control socket."""
+    """From its start to its exit, which follows at once because its control socket is not open."""
     argv = [version.python, "-I", "-S", str(version.supervisor)]
     quiet = subprocess.DEVNULL
     return seconds(lambda: subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet, check=False))
@@ -69,7 +69,7 @@ def runner(version: Version) -> float:
     if version.info()["runners"]:
         raise RuntimeError("another runner would take the task")
     connection = version.connect()
-    task_id = connection.call("POST", "/api/tasks", version.wish(version.bell.ring))["taskId"]
+    task_id = connection.call("POST", "/api/tasks", version.task_request(version.bell.ring))["taskId"]
     argv = [version.python, "-P", "-m", "delegate.runner", "--slot", "9", "--relay-url", f"http://{connection.host}"]
     quiet = subprocess.DEVNULL
     began = time.perf_counter()
@@ -85,7 +85,7 @@ def submit(version: Version) -> float:
     connection = version.connect()
     time.sleep(PAUSE)
     began = time.perf_counter()
-    connection.send("POST", "/api/tasks", version.wish(version.bell.ring))
+    connection.send("POST", "/api/tasks", version.task_request(version.bell.ring))
     took = version.bell.wait() - began
     wait_for_end(connection, connection.receive()["taskId"])
     return took

@@ -49,7 +49,7 @@ def claim_to_start(files: int) -> Row:
 
 def task_start(product: Product, connection: Connection, source: Origin, bell: Bell) -> float:
     """Seconds from the moment at which the relay gave the task away."""
-    wish = {**product.wish(bell.ring), "workingDirectory": str(source.clone), "worktree": True}
+    wish = {**product.task_request(bell.ring), "workingDirectory": str(source.clone), "worktree": True}
     connection.send("POST", "/api/tasks", wish)
     rang = on_the_wall(bell.wait())
     ended = wait_for_end(connection, connection.receive()["taskId"])
