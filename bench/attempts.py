@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from bench.origins import Origin
 from delegate.config.paths import Home
 from delegate.preferences.repofile import RepoFile
+from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.change import change_of
 from delegate.runner.publishing.commits import commit_to_push
@@ -19,7 +20,7 @@ from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.snapshot import take_snapshot
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import AssignmentView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +30,14 @@ class Bench:
     origin: Origin
 
     async def mirrored(self) -> Mirror:
-        return await fetch_mirror(self.git, self.home, await locate(self.git, assignment_of("task", self.origin)))
+        return await fetch_mirror(self.git, self.home, await locate(self.git, None, str(self.origin.clone)))
 
     async def prepared(self, number: int) -> Workspace:
         """What stands between the claim and the agent."""
         name = f"task-{number:04}"
         mirror = await self.mirrored()
         base = await base_of(self.git, mirror, None)
-        assignment = assignment_of(name, self.origin)
+        assignment = bench_assignment(name, self.origin)
         return await prepare(self.git, self.home, assignment, mirror, base, f"delegate/{name}")
 
     async def published(self, workspace: Workspace) -> str:
@@ -59,8 +60,8 @@ async def bench_of(origin: Origin) -> Bench:
     return Bench(git=git, home=Home(origin.place / "home"), origin=origin)
 
 
-def assignment_of(task_id: str, origin: Origin) -> Assignment:
-    return Assignment.model_validate(
+def bench_assignment(task_id: str, origin: Origin) -> Assignment:
+    view = AssignmentView.model_validate(
         {
             "attempt_id": f"att-{task_id}",
             "task_id": task_id,
@@ -74,6 +75,7 @@ def assignment_of(task_id: str, origin: Origin) -> Assignment:
             "working_directory": str(origin.clone),
         }
     )
+    return assignment_of(view)
 
 
 async def nothing() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+from datetime import timedelta
 
 from bench.measure import Row, seconds
 from bench.product import ROOT
 from delegate.model import Stream
 from delegate.runner.agents import AgentTurn
 from delegate.runner.agents.claude_reading import ClaudeReading
-from delegate.wire.runners import Assignment
+from delegate.runner.assignment import Assignment
 
 TRANSCRIPTS = ROOT / "tests" / "fixtures" / "claude"
 SIZE = 24_000_000  # bytes in a round
@@ -25,7 +26,7 @@ TURN = AgentTurn(
         number=1,
         agent="claude",
         prompt="-",
-        timeout_ms=60_000,
+        timeout=timedelta(milliseconds=60_000),
         max_output=1_000_000,
         lineage="task-bench",
     ),

@@ -18,12 +18,13 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.relay.app import make_app
 from delegate.relay.requests import Relay
+from delegate.runner.assignment import Assignment
 from delegate.runner.context import RunnerContext, build_context
 from delegate.runner.slot import Slot
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_token
-from delegate.wire.runners import Assignment, ClaimRequest
+from delegate.wire.runners import ClaimRequest
 from delegate.wire.tasks import TaskDetail
 
 QUICK = Settings(
@@ -79,8 +80,8 @@ class Stage:
         request = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["shell", "claude"], wait=5)
         answer = await equipment.link.claim(request)
         equipment.slot.forget_claim()
-        assert answer.assignment is not None
-        return answer.assignment
+        assert answer is not None
+        return answer
 
     async def take(self, prompt: str, **fields: Any) -> tuple[RunnerContext, Assignment]:
         """A registered runner that has just been given this task."""

@@ -13,8 +13,7 @@ from delegate.config.settings import Settings
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.disk import DiskLow, RunnerDisk, disk_of, is_disk_full
 from delegate.runner.loop import RunnerLoop
-from delegate.states import Reason
-from delegate.wire.runners import FinishRequest
+from delegate.states import AttemptState, Reason
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -133,7 +132,7 @@ async def test_an_attempt_is_stopped_before_the_disk_is_full(stage: Stage) -> No
         room.is_full = True
 
     (end,) = ends
-    assert isinstance(end, FinishRequest)
-    assert (end.outcome, end.reason) == ("failed", Reason.DISK_FULL)
+    assert end is not None
+    assert (end.state, end.reason) == (AttemptState.FAILED, Reason.DISK_FULL)
     assert end.message == "it was stopped because the runner's disk was nearly full"
     assert await stage.output(assignment.task_id) == b"begun\n"

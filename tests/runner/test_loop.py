@@ -23,6 +23,7 @@ from delegate.runner import loop
 from delegate.runner.agents import Agent, AgentReading, AgentTurn, Ending, Fact, Invocation
 from delegate.runner.agents.base import NoProtocol
 from delegate.runner.agents.shell import Shell
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.context import RunnerContext
@@ -32,7 +33,7 @@ from delegate.runner.process.agent_process import Exit
 from delegate.runner.slot import Slot
 from delegate.runner.upload.relay import RelayLink
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment, ClaimRequest
+from delegate.wire.runners import ClaimRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -201,7 +202,7 @@ async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) 
     equipment, assignment = await stage.take("exit 0")
     spool = equipment.slot.spool(assignment.attempt_id)
     spool.mkdir()
-    outcomes.save_end(spool, outcomes.finish(assignment, DONE))
+    outcomes.save_outcome(spool, DONE)
     await stage.leave(equipment)
 
     await one_turn(stage, assignment.task_id)

@@ -14,6 +14,7 @@ from tests.fakes.github_repositories import Pull
 from tests.runner.workspaces.conftest import BRANCH, Scene, make_scene
 
 from delegate.model import EffectKind, EffectState, Outcome
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.context import RunnerContext
 from delegate.runner.forges.base import PullRequest, PullState
@@ -25,7 +26,7 @@ from delegate.runner.workspaces.mirrors import fetch_mirror
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import release_workspace
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment, EffectRequest
+from delegate.wire.runners import EffectRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -48,7 +49,7 @@ class Late:
 
     async def ends(self, state: AttemptState = AttemptState.FAILED, reason: Reason = Reason.AGENT_ERROR) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.finish(self.assignment, outcomes.finish(self.assignment, outcome))
+        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment, outcome))
 
     @property
     def branches(self) -> dict[str, str]:
@@ -85,7 +86,9 @@ async def late(stage: Stage, tmp_path: Path) -> Late:
 async def test_a_branch_that_its_task_ended_without_is_deleted_and_its_work_kept(late: Late) -> None:
     # Another task has seen the branch meanwhile, so the mirror takes the work for pushed.
     git = await late.equipment.git.get()
-    await fetch_mirror(git, late.scene.home, await locate(git, late.assignment))
+    await fetch_mirror(
+        git, late.scene.home, await locate(git, late.assignment.repository, late.assignment.working_directory)
+    )
     await late.ends()
 
     again = await tidy_up(late.equipment, NOW)
@@ -156,7 +159,7 @@ async def works_off(stage: Stage, equipment: RunnerContext, tasks: list[str]) ->
 async def test_after_one_failure_the_next_claim_comes_before_the_next_try(late: Late) -> None:
     await late.ends()
     (entry,) = late.equipment.journal.entries()
-    late.equipment.journal.note(entry.model_copy(update={"attempt_id": "att-2"}))
+    late.equipment.journal.note(replace(entry, attempt_id="att-2"))
     away = late.scene.remote.rename(late.scene.place / "away.git")
 
     looks = [await tidy_up(late.equipment, NOW) for _ in range(3)]
@@ -168,9 +171,11 @@ async def test_after_one_failure_the_next_claim_comes_before_the_next_try(late: 
 
 async def test_work_whose_branch_cannot_be_deleted_now_is_kept_before_it_goes(late: Late) -> None:
     git = await late.equipment.git.get()
-    await fetch_mirror(git, late.scene.home, await locate(git, late.assignment))
+    await fetch_mirror(
+        git, late.scene.home, await locate(git, late.assignment.repository, late.assignment.working_directory)
+    )
     (entry,) = late.equipment.journal.entries()
-    late.equipment.journal.note(entry.model_copy(update={"not_before": NOW + UNDO_PAUSE}))
+    late.equipment.journal.note(replace(entry, not_before=NOW + UNDO_PAUSE))
     await late.ends()
 
     await tidy_up(late.equipment, NOW)
@@ -267,7 +272,7 @@ class Opened:
 
     async def ends(self, state: AttemptState, reason: Reason) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.finish(self.assignment, outcomes.finish(self.assignment, outcome))
+        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment, outcome))
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from delegate.errors import InvalidField, UnknownAgent
 from delegate.intake.submit import AGENTS_KNOWN
-from delegate.model import Change, Checkpoint, EventKind, Outcome, Result, Stream, Usage, is_agent
+from delegate.model import EventKind, Outcome, Stream, is_agent
 from delegate.report.record import ReportItem
 from delegate.states import PARKING_REASONS, AttemptState, Reason
-from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
+from delegate.wire.parts import change_of, checkpoint_of, result_of, usage_of
 from delegate.wire.runners import FinishRequest, RecordItem, ReleaseRequest
 
 STATES = {
@@ -56,11 +56,11 @@ def outcome_of(body: FinishRequest) -> Outcome:
         message=body.message,
         exit_code=body.exit_code,
         session_id=body.session_id,
-        usage=_usage(body.usage),
+        usage=usage_of(body.usage),
         not_before=_parked_until(body),
-        result=None if body.result is None else _result(body.result),
-        checkpoint=None if body.checkpoint is None else _checkpoint(body.checkpoint),
-        change=None if body.change is None else _change(body.change),
+        result=None if body.result is None else result_of(body.result),
+        checkpoint=None if body.checkpoint is None else checkpoint_of(body.checkpoint),
+        change=None if body.change is None else change_of(body.change),
     )
 
 
@@ -75,7 +75,7 @@ def release_of(body: ReleaseRequest) -> Outcome:
         reason=body.reason,
         message=body.message,
         session_id=body.session_id,
-        checkpoint=None if body.checkpoint is None else _checkpoint(body.checkpoint),
+        checkpoint=None if body.checkpoint is None else checkpoint_of(body.checkpoint),
         wants_agent=body.wants_agent,
     )
 
@@ -87,21 +87,3 @@ def _parked_until(body: FinishRequest) -> datetime | None:
     if (body.outcome == "waiting") != (body.reason is Reason.QUESTION):
         raise InvalidField(field="outcome", why="must be waiting if the reason is question, and only then")
     return body.not_before if parks else None
-
-
-def _usage(view: UsageView) -> Usage:
-    return Usage(**view.model_dump())
-
-
-def _result(view: ResultView) -> Result:
-    return Result(**view.model_dump())
-
-
-def _change(view: ChangeView) -> Change:
-    return Change(**view.model_dump())
-
-
-def _checkpoint(view: CheckpointView) -> Checkpoint:
-    files = None if view.dirty_files is None else tuple(view.dirty_files)
-    lists = {"dirty_files": files, "output_tail": tuple(view.output_tail)}
-    return Checkpoint(**{**view.model_dump(), **lists, "usage": _usage(view.usage)})

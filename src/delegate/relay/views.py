@@ -44,7 +44,7 @@ from delegate.wire.parts import (
     ResultView,
     UsageView,
 )
-from delegate.wire.runners import Assignment, Control, MessageView
+from delegate.wire.runners import AssignmentView, Control, MessageView
 from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskDetail, TaskPage, TaskView
 
 STATUS_OF_STATE: dict[TaskState, TaskStatus] = {
@@ -210,9 +210,9 @@ def runner_view(runner: Runner, snapshot: QueueSnapshot, task_id: str | None) ->
     )
 
 
-def assignment(held: ClaimedTask) -> Assignment:
+def assignment(held: ClaimedTask) -> AssignmentView:
     task, attempt = held.task, held.attempt
-    return Assignment(
+    return AssignmentView(
         attempt_id=attempt.id,
         task_id=task.id,
         fence=attempt.fence,

@@ -8,9 +8,10 @@ import time
 
 import anyio
 
+from delegate.runner.assignment import Assignment
 from delegate.runner.upload.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
-from delegate.wire.runners import Assignment, Control, MessageView, RenewRequest
+from delegate.wire.runners import Control, MessageView, RenewRequest
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ import anyio
 from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Mode
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.attempt import run_attempt
-from delegate.runner.attempt.holding import HeldAttempt
-from delegate.runner.attempt.outcomes import EndRequest
+from delegate.runner.attempt.held_attempt import hold
 from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import end_strays
 from delegate.runner.tidying import tidy_up
 from delegate.states import Reason
 from delegate.tokens import hash_token
-from delegate.wire.runners import Assignment, ClaimRequest, ClaimResponse, FinishRequest
+from delegate.wire.runners import ClaimRequest
 
 log = logging.getLogger(__name__)
 
@@ -65,16 +65,16 @@ class RunnerLoop:
         try:
             if not self._is_recovered:
                 await self._recover_attempts()
-            response = None
+            assignment = None
             with self._runner_context.shutdown.cancel_on_drain():
                 await self._runner_context.spares.refill()
                 await self._make_ready()
                 now = datetime.now(UTC)
                 if self._tidy_at is not None and self._tidy_at <= now:
                     self._tidy_at = await tidy_up(self._runner_context, now)
-                response = await self._claim()
-            if response is not None and response.assignment is not None:
-                await self._run_attempt(response.assignment)
+                assignment = await self._claim()
+            if assignment is not None:
+                await self._run_attempt(assignment)
         except DelegateError as problem:
             log.warning(
                 "runner paused after an error",
@@ -102,7 +102,7 @@ class RunnerLoop:
         with self._runner_context.shutdown.cancel_on_drain():
             await anyio.sleep(RETRY_PAUSE)
 
-    async def _claim(self) -> ClaimResponse:
+    async def _claim(self) -> Assignment | None:
         self._runner_context.slot.remember(self._runner_context.link.runner_id)
         now = datetime.now(UTC)
         self._parked = {agent: until for agent, until in self._parked.items() if until > now}
@@ -121,16 +121,21 @@ class RunnerLoop:
             problem=problem,
         )
         asked_at = anyio.current_time()
-        response = await self._claim_unless_held(request)
-        if response is None:
-            return ClaimResponse()
+        # The relay may still answer a claim that a hold of the keeper cancelled. Its id is kept until a claim
+        # completes: the next claim then returns the same assignment.
+        is_answered, assignment = False, None
+        with self._runner_context.keeper_link.cancel_when_held():
+            assignment = await self._runner_context.link.claim(request)
+            is_answered = True
+        if not is_answered:
+            return None
         if self._is_in_trouble:
             self._is_in_trouble = False
             self._runner_context.keeper_link.report_idle()
-        if response.assignment is not None:
+        if assignment is not None:
             failpoint("runner.claimed")
             self._runner_context.slot.forget_claim()
-            return response
+            return assignment
         if problem is not None:
             await self._wait_for_capacity(problem)
         else:
@@ -139,13 +144,6 @@ class RunnerLoop:
                 await anyio.sleep(EARLY_RESPONSE_PAUSE)  # a stopping relay answers every claim at once
         if untried is not None:
             await self._runner_context.trials.try_out(untried, self._runner_context.environ)
-        return response
-
-    async def _claim_unless_held(self, request: ClaimRequest) -> ClaimResponse | None:
-        """Returns None when the keeper put the runner on hold and the claim was cancelled. The relay may still answer
-        that claim, so its id is kept until a claim completes: the next claim then returns the same assignment."""
-        with self._runner_context.keeper_link.cancel_when_held():
-            return await self._runner_context.link.claim(request)
         return None
 
     async def _wait_for_capacity(self, problem: str) -> None:
@@ -178,15 +176,15 @@ class RunnerLoop:
         log.info("task claimed", extra={**log_fields, "runner_id": runner_id, "agent": assignment.agent})
         self._runner_context.keeper_link.report_busy(assignment.attempt_id, assignment.agent)
         try:
-            end = await run_attempt(self._runner_context, assignment, self._ask_token)
+            outcome = await run_attempt(self._runner_context, assignment, self._ask_token)
         finally:
             self._runner_context.memory_limits.end(assignment.attempt_id)
             self._runner_context.keeper_link.report_idle()
-        if end is None or assignment.mode is not Mode.IN_PLACE:
+        if outcome is None or assignment.mode is not Mode.IN_PLACE:
             self._tidy_at = datetime.now(UTC)
-        if isinstance(end, FinishRequest) and end.outcome == "parked" and end.not_before is not None:
-            self._parked[assignment.agent] = end.not_before
-        if isinstance(end, FinishRequest) and end.reason is Reason.NOT_INSTALLED:
+        if outcome is not None and outcome.not_before is not None:
+            self._parked[assignment.agent] = outcome.not_before
+        if outcome is not None and outcome.reason is Reason.NOT_INSTALLED:
             self._runner_context.trials.mark_failed(assignment.agent)
 
     async def _recover_attempts(self) -> None:
@@ -217,17 +215,16 @@ class RunnerLoop:
             with self._runner_context.shutdown.cancel_on_drain():
                 await self._hand_back(assignment, "the runner was stopped before the attempt started")
             return
-
-        async def decide() -> EndRequest:
-            return outcomes.load_end(spool) or outcomes.release_as_lost(
-                assignment, "the runner was restarted during the attempt"
-            )
-
-        await HeldAttempt(self._runner_context, assignment).hold_until_end(decide)
+        saved = outcomes.load_outcome(spool)
+        outcome = saved or outcomes.release_as_lost("the runner was restarted during the attempt")
+        async with hold(self._runner_context, assignment) as held:
+            await held.report(held.save(outcome))
 
     async def _hand_back(self, assignment: Assignment, message: str) -> None:
         try:
-            await self._runner_context.link.release(assignment, outcomes.hand_back(assignment, message))
+            await self._runner_context.link.end(
+                assignment, outcomes.end_request(assignment, outcomes.hand_back(message))
+            )
         except StaleFence:
             return
         log.info("attempt handed back", extra={"task_id": assignment.task_id, "attempt_id": assignment.attempt_id})

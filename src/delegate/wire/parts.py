@@ -1,4 +1,4 @@
-"""Bodies that both the user API and the runner protocol use."""
+"""Bodies that both the user API and the runner protocol use, and their conversion to the model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from pydantic import (
 )
 
 from delegate.model import (
+    Change,
+    Checkpoint,
     EffectKind,
     EffectState,
+    Result,
     Source,
+    Usage,
 )
 from delegate.model import (
     Field as PreferenceField,
@@ -128,3 +132,21 @@ class EffectView(Wire):
     target: BranchName
     expected: CommitId | None = None
     external_id: Line | None = None
+
+
+def usage_of(view: UsageView) -> Usage:
+    return Usage(**view.model_dump())
+
+
+def result_of(view: ResultView) -> Result:
+    return Result(**view.model_dump())
+
+
+def change_of(view: ChangeView) -> Change:
+    return Change(**view.model_dump())
+
+
+def checkpoint_of(view: CheckpointView) -> Checkpoint:
+    files = None if view.dirty_files is None else tuple(view.dirty_files)
+    lists = {"dirty_files": files, "output_tail": tuple(view.output_tail)}
+    return Checkpoint(**{**view.model_dump(), **lists, "usage": usage_of(view.usage)})

@@ -91,7 +91,7 @@ class ClaimRequest(Wire):
     problem: Line | None = None  # why it currently takes no work; then the claim only reports this
 
 
-class Assignment(Wire):
+class AssignmentView(Wire):
     """A task assigned to a runner, with everything it needs to run it."""
 
     attempt_id: str
@@ -143,7 +143,7 @@ class EffectsResponse(Wire):
 
 
 class ClaimResponse(Wire):
-    assignment: Assignment | None = None
+    assignment: AssignmentView | None = None
 
 
 class MessageView(Wire):
@@ -161,7 +161,7 @@ class Control(Wire):
 
 
 class AttemptsResponse(Wire):
-    assignments: list[Assignment]
+    assignments: list[AssignmentView]
 
 
 class RenewRequest(Wire):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from delegate.model import Usage
 from delegate.runner.agents import AgentTurn, Roots
-from delegate.wire.runners import Assignment
+from delegate.runner.assignment import assignment_of
+from delegate.wire.runners import AssignmentView
 
 SESSION = "01a1de09-0500-7542-8d98-040d611df614"
 
@@ -28,5 +29,5 @@ def codex_turn(
         "timeout_ms": 1_800_000,
         "max_output": 1_048_576,
     }
-    assignment = Assignment.model_validate({**basis, **fields})
+    assignment = assignment_of(AssignmentView.model_validate({**basis, **fields}))
     return AgentTurn(assignment=assignment, text=text, session=session, workspace=workspace, spent=spent or Usage())

@@ -8,7 +8,8 @@ import pytest
 
 from delegate.model import Usage
 from delegate.runner.agents import AgentTurn, Roots
-from delegate.wire.runners import Assignment
+from delegate.runner.assignment import Assignment, assignment_of
+from delegate.wire.runners import AssignmentView
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def new_assignment() -> Callable[..., Assignment]:
             "max_output": 1_048_576,
             "lineage": "task-0123456789",
         }
-        return Assignment.model_validate({**basis, **fields})
+        return assignment_of(AssignmentView.model_validate({**basis, **fields}))
 
     return make
 

@@ -13,9 +13,10 @@ from tests.fakes import acp_agent
 
 from delegate.model import EventKind
 from delegate.runner.agents.acp import Acp
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.states import TaskState
-from delegate.wire.runners import Assignment, ClaimRequest
+from delegate.wire.runners import ClaimRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -34,8 +35,8 @@ async def taken(stage: Stage, tmp_path: Path, *steps: dict[str, object]) -> tupl
     equipment.slot.remember((await equipment.link.register()).runner_id)
     answer = await equipment.link.claim(ClaimRequest(claim_id=equipment.slot.claim_id(), agents=[agent.name], wait=5))
     equipment.slot.forget_claim()
-    assert answer.assignment is not None
-    return equipment, answer.assignment
+    assert answer is not None
+    return equipment, answer
 
 
 async def said(stage: Stage, assignment: Assignment) -> list[object]:

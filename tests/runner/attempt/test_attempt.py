@@ -14,18 +14,16 @@ import pytest
 from delegate.model import AgentName, AttemptId, EventKind, Outcome, Stream, TaskId, Usage
 from delegate.queue.rescue import lose_attempt
 from delegate.runner.agents import Agent, AgentTurn, Ending, Fact, Invocation
-from delegate.runner.attempt import outcomes
+from delegate.runner.assignment import Assignment
+from delegate.runner.attempt import attempt, outcomes
 from delegate.runner.attempt.attempt import run_attempt
-from delegate.runner.attempt.holding import HeldAttempt
-from delegate.runner.attempt.outcomes import EndRequest
+from delegate.runner.attempt.directory_state import DirectoryState
 from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 from delegate.store.attempts import get_attempt
 from delegate.store.database import Connection
 from delegate.store.tasks import get_task
-from delegate.wire.parts import CheckpointView
-from delegate.wire.runners import Assignment, FinishRequest
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -279,7 +277,7 @@ async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None
     equipment, assignment = await stage.take("echo NO SESSION", agent="claude")
     sessions: list[str | None] = []
 
-    resuming = assignment.model_copy(update={"resume_session": "old"})
+    resuming = replace(assignment, resume_session="old")
     await run_attempt(with_script(equipment, Script(sessions=sessions)), resuming)
 
     assert sessions == ["old", None]
@@ -297,7 +295,7 @@ async def test_a_full_disk_ends_the_attempt_and_not_the_runner(stage: Stage) -> 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.reason) == ("failed", Reason.DISK_FULL)
     assert os.strerror(errno.ENOSPC) in (task.message or "")
-    assert isinstance(end, FinishRequest)
+    assert end is not None
 
 
 async def test_a_usage_limit_parks_the_task(stage: Stage) -> None:
@@ -309,7 +307,7 @@ async def test_a_usage_limit_parks_the_task(stage: Stage) -> None:
 
     task = (await stage.detail(assignment.task_id)).task
     assert (task.status, task.not_before) == ("queued", until)
-    assert isinstance(end, FinishRequest)
+    assert end is not None
     assert end.not_before == until
 
 
@@ -421,40 +419,39 @@ async def test_a_command_that_damages_its_directory_has_still_ended_well(stage: 
     assert (detail.task.status, detail.task.reason) == ("completed", Reason.DONE)
 
 
-async def test_the_end_is_noted_before_anybody_looks_at_the_directory_and_again_after(stage: Stage) -> None:
+async def test_the_outcome_is_saved_before_the_directory_is_read_and_again_after(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     equipment, assignment = await stage.take("exit 0")
     spool = equipment.slot.spool(assignment.attempt_id)
-    ended = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done")
-    found: list[EndRequest | None] = []
+    saved: list[Outcome | None] = []
 
-    async def decide() -> EndRequest:
-        spool.mkdir(parents=True)
-        return outcomes.finish(assignment, ended)
+    async def read_state(*_: object) -> DirectoryState:
+        saved.append(outcomes.load_outcome(spool))
+        return DirectoryState(branch="main")
 
-    async def look(end: EndRequest) -> EndRequest:
-        found.append(outcomes.load_end(spool))
-        return end.model_copy(update={"checkpoint": CheckpointView(branch="main")})
+    monkeypatch.setattr(attempt, "read_directory_state", read_state)
+    reported = await run_attempt(equipment, assignment)
 
-    told = await HeldAttempt(equipment, assignment).hold_until_end(decide, look)
-
-    assert found == [outcomes.finish(assignment, ended)]
-    assert told is not None
-    assert told.checkpoint == CheckpointView(branch="main")
+    assert [outcome and outcome.reason for outcome in saved] == [Reason.DONE]
+    assert reported is not None
+    assert reported.checkpoint is not None
+    assert reported.checkpoint.branch == "main"
     checkpoint = (await stage.detail(assignment.task_id)).checkpoint
     assert checkpoint is not None
     assert checkpoint.branch == "main"
 
 
-async def test_an_end_that_cannot_be_completed_is_told_as_it_is(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outcome_without_a_readable_directory_is_reported_as_it_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     equipment, assignment = await stage.take("exit 0")
 
-    async def decide() -> EndRequest:
-        return outcomes.finish(assignment, Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="done"))
+    async def fail(*_: object) -> DirectoryState:
+        raise LookupError("an error that no handler expects")
 
-    async def look(end: EndRequest) -> EndRequest:
-        raise LookupError("something that nobody has thought of")
-
-    await HeldAttempt(equipment, assignment).hold_until_end(decide, look)
+    monkeypatch.setattr(attempt, "read_directory_state", fail)
+    await run_attempt(equipment, assignment)
 
     assert (await stage.detail(assignment.task_id)).task.status == "completed"
-    assert "checkpoint not added to the end of the attempt" in caplog.messages
+    assert "checkpoint not added to the outcome of the attempt" in caplog.messages

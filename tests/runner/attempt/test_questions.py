@@ -13,6 +13,7 @@ from tests.runner.attempt.test_attempt import Script, with_script
 from delegate.model import AttemptId, EventKind
 from delegate.queue.questions import ask
 from delegate.runner.agents import AgentTurn, Invocation
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import attempt as attempt_module
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.attempt.watchdog import TimeLimits
@@ -20,7 +21,7 @@ from delegate.runner.lease import Lease
 from delegate.runner.wakeup import Wakeup
 from delegate.states import Reason
 from delegate.tokens import hash_token
-from delegate.wire.runners import Assignment, ClaimRequest, Control, FinishRequest
+from delegate.wire.runners import ClaimRequest, Control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,8 +57,8 @@ async def take(stage: Stage, prompt: str) -> tuple[RunnerContext, Assignment]:
     wish = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_token(TOKEN))
     answer = await equipment.link.claim(wish)
     equipment.slot.forget_claim()
-    assert answer.assignment is not None
-    return equipment, answer.assignment
+    assert answer is not None
+    return equipment, answer
 
 
 async def asks(stage: Stage, assignment: Assignment, text: str = "Red or blue?") -> None:
@@ -83,7 +84,7 @@ async def test_an_agent_that_asked_leaves_its_task_waiting_however_its_turn_ends
         await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "go"})
 
     (end,) = ends
-    assert isinstance(end, FinishRequest)
+    assert end is not None
     detail = await stage.detail(assignment.task_id)
     assert (detail.task.status, detail.attempts[0].reason) == ("waiting", Reason.QUESTION)
     assert [question.text for question in detail.task.questions] == ["Red or blue?"]

@@ -6,8 +6,8 @@ import pytest
 
 from delegate.config.settings import Settings
 from delegate.runner.agents import Ending
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt.watchdog import AgentActivity, TimeLimits, next_deadline, time_limits_for
-from delegate.wire.runners import Assignment
 
 STRICT = TimeLimits(total=1000, no_start=10, silence=60, linger=5)
 
@@ -54,6 +54,6 @@ def assignment(agent: str) -> Assignment:
         number=1,
         agent=agent,
         prompt="do it",
-        timeout_ms=90_000,
+        timeout=timedelta(milliseconds=90_000),
         max_output=1024,
     )

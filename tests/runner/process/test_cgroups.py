@@ -15,8 +15,7 @@ from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.findings import Level
 from delegate.runner.doctor.memory_limit import examine_ceiling
 from delegate.runner.process.cgroups import Groups, MemoryLimits, cpu_quota, cpu_seconds, memory_left, own_groups
-from delegate.states import Reason
-from delegate.wire.runners import FinishRequest
+from delegate.states import AttemptState, Reason
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -138,8 +137,8 @@ async def test_an_agent_starts_inside_its_ceiling_and_the_supervisor_goes_back(s
 
     end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
-    assert isinstance(end, FinishRequest)
-    assert end.outcome == "completed"
+    assert end is not None
+    assert end.state is AttemptState.COMPLETED
     assert (inside / "cgroup.procs").read_text() == "0"
     assert (ceilings.groups.unified[0] / "cgroup.procs").read_text() == "0"
 
@@ -153,8 +152,8 @@ async def test_an_agent_that_was_killed_at_its_ceiling_ran_out_of_memory(stage: 
 
     end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
-    assert isinstance(end, FinishRequest)
-    assert (end.outcome, end.reason) == ("failed", Reason.OUT_OF_MEMORY)
+    assert end is not None
+    assert (end.state, end.reason) == (AttemptState.FAILED, Reason.OUT_OF_MEMORY)
     assert end.message == "it exceeded the memory limit of 64.0 MiB per task"
 
 
@@ -167,8 +166,8 @@ async def test_an_agent_that_ended_well_is_not_blamed_for_what_it_left_behind(st
 
     end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
 
-    assert isinstance(end, FinishRequest)
-    assert end.outcome == "completed"
+    assert end is not None
+    assert end.state is AttemptState.COMPLETED
 
 
 def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None:

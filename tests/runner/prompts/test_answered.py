@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.prompts.answers import add_answers
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import AssignmentView
 
 ASKED_AT = "2026-03-04T12:00:00Z"
 
@@ -13,7 +14,9 @@ ASKED_AT = "2026-03-04T12:00:00Z"
 def assignment(*questions: dict[str, Any], mode: str = "in_place") -> Assignment:
     known = {"attempt_id": "att-1", "task_id": "task-1", "fence": 1, "number": 1, "agent": "claude", "prompt": "Do it."}
     known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": mode}
-    return Assignment.model_validate({**known, "questions": [{"asked_at": ASKED_AT, **one} for one in questions]})
+    return assignment_of(
+        AssignmentView.model_validate({**known, "questions": [{"asked_at": ASKED_AT, **one} for one in questions]})
+    )
 
 
 COLOUR = {"text": "Red or blue?", "options": ["red", "blue"], "answer": "Blue, and small."}

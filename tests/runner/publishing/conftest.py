@@ -12,6 +12,7 @@ import pytest
 
 from delegate.preferences.repofile import RepoFile
 from delegate.runner.agents.shell import Shell
+from delegate.runner.assignment import assignment_of
 from delegate.runner.git.bare import write_bare
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.publishing.commits import commit_to_push
@@ -25,7 +26,7 @@ from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
 from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
 from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import AssignmentView
 
 KNOWN = "canary-env-Yk3vQ9zR5tLw"  # of no shape that would be known without knowing the value
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -116,7 +117,7 @@ def publication(site: Site, prompt: str = "Do what was asked") -> Publication:
     """What an attempt publishes with; `KNOWN` is a secret of its machine."""
     known = {"attempt_id": "att-1", "task_id": "task-1", "fence": 1, "number": 1, "agent": "shell"}
     known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": "pull_request"}
-    assignment = Assignment.model_validate({**known, "prompt": prompt})
+    assignment = assignment_of(AssignmentView.model_validate({**known, "prompt": prompt}))
     spool = Spool(site.workspace.root / "spool", max_output=1024, next_seq=0)
     record = Record(spool, Redactor({"CANARY": KNOWN.encode()}).begin(), Wakeup())
     ground = PreparedWorkspace(assignment=assignment, repofile=RepoFile(), agent=Shell(), workspace=site.workspace)

@@ -8,6 +8,7 @@ import pytest
 
 from delegate.errors import StaleFence
 from delegate.model import EffectKind, EffectState, Outcome
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.context import RunnerContext
 from delegate.runner.lease import Lease
@@ -23,7 +24,7 @@ from delegate.runner.publishing.effects import (
 )
 from delegate.states import AttemptState, Reason
 from delegate.wire.parts import EffectView
-from delegate.wire.runners import Assignment, EffectRequest, EffectsResponse
+from delegate.wire.runners import EffectRequest, EffectsResponse
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
@@ -84,12 +85,14 @@ async def states(equipment: RunnerContext, assignment: Assignment) -> list[tuple
 
 async def finish(equipment: RunnerContext, assignment: Assignment) -> None:
     done = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="")
-    await equipment.link.finish(assignment, outcomes.finish(assignment, done))
+    await equipment.link.end(assignment, outcomes.end_request(assignment, done))
 
 
 async def give_away(equipment: RunnerContext, assignment: Assignment) -> None:
     """From here on the attempt is not this runner's any more."""
-    await equipment.link.release(assignment, outcomes.hand_back(assignment, "somebody else's now"))
+    await equipment.link.end(
+        assignment, outcomes.end_request(assignment, outcomes.hand_back("another runner has it now"))
+    )
 
 
 def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.runner.publishing.conftest import AT, KNOWN, Site, plain_git, publica
 from delegate.model import Usage
 from delegate.runner.checks import Checks
 from delegate.runner.publishing import history_policy
-from delegate.runner.publishing.handed_in import HandedInWork
+from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.history_policy import carried_names
 from delegate.runner.publishing.publication import PublicationDraft, ReviewFacts, body_facts
 
@@ -217,15 +217,15 @@ async def test_carried_files_in_the_history_alone_cost_the_commits(site: Site) -
 
 
 @pytest.mark.parametrize("is_head_known", [False, True])
-async def test_work_that_was_handed_in_as_one_commit_is_found_again(site: Site, is_head_known: bool) -> None:
+async def test_work_that_was_finished_work_as_one_commit_is_found_again(site: Site, is_head_known: bool) -> None:
     in_a_file(site, TOKEN)
     head = site.agent_commits("work.txt", "work\n")
     draft = await drafted(site)
-    noted = HandedInWork(task_id="task-1", commit=draft.commit, at=AT, head=head if is_head_known else None)
+    noted = FinishedWork(task_id="task-1", commit=draft.commit, at=AT, head=head if is_head_known else None)
     if is_head_known:
         site.write("left-by-a-check.txt", "x\n")
 
-    found = await publication(site).draft_handed_in([noted])
+    found = await publication(site).draft_finished_work([noted])
 
     assert found is not None
     assert found[1].commit == draft.commit

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from tests.fakes.hostile import EVERYTHING, OSC_52, active
 
+from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.publishing.publication import commit_message
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import AssignmentView
 
 
 def assignment(prompt: str = "Do it.", **more: Any) -> Assignment:
     known = {"attempt_id": "att-1", "task_id": "task-1", "fence": 1, "number": 1, "agent": "claude"}
     known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": "pull_request"}
-    return Assignment.model_validate({**known, "prompt": prompt, **more})
+    return assignment_of(AssignmentView.model_validate({**known, "prompt": prompt, **more}))
 
 
 def test_a_commit_is_named_after_its_issue_its_title_or_the_first_line() -> None:

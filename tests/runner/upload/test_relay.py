@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -12,10 +13,11 @@ import pytest
 from anyio.abc import SocketStream
 
 from delegate.errors import Refused, RelayUnreachable, SequenceGap, StaleFence, Unauthenticated
+from delegate.runner.assignment import Assignment
 from delegate.runner.upload.relay import BACKOFF_MAX, RETRY_AFTER_MAX, RelayLink, retry_backoff
 from delegate.runner.upload.spool import Batch
 from delegate.states import Reason
-from delegate.wire.runners import Assignment, ClaimRequest, FinishRequest, RegisterRequest, RenewRequest
+from delegate.wire.runners import ClaimRequest, FinishRequest, RegisterRequest, RenewRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +29,7 @@ ASSIGNMENT = Assignment(
     number=1,
     agent="shell",
     prompt="exit 0",
-    timeout_ms=1000,
+    timeout=timedelta(milliseconds=1000),
     max_output=1024,
 )
 CONTROL = {"nextSeq": 1}
@@ -167,7 +169,7 @@ async def test_one_refusal_at_the_end_does_not_lose_the_result(
     standin.answers = [trouble, trouble, (200, CONTROL)]
 
     with anyio.fail_after(5):
-        await link.finish(ASSIGNMENT, FINISH)
+        await link.end(ASSIGNMENT, FINISH)
 
     sent = [heard.body for heard in standin.heard if heard.path.endswith("/finish")]
     assert len(sent) == 3
@@ -200,7 +202,7 @@ async def test_a_relay_that_is_away_is_waited_for() -> None:
     heard = anyio.Event()
 
     async def finish() -> None:
-        await link.finish(ASSIGNMENT, FINISH)
+        await link.end(ASSIGNMENT, FINISH)
         heard.set()
 
     async with anyio.create_task_group() as group:
@@ -228,7 +230,7 @@ async def test_two_calls_refused_at_once_register_once(standin: Standin, link: R
 
     async with anyio.create_task_group() as group:
         group.start_soon(link.renew, ASSIGNMENT, RENEW)
-        group.start_soon(link.finish, ASSIGNMENT, FINISH)
+        group.start_soon(link.end, ASSIGNMENT, FINISH)
 
     assert standin.registered == 2
 
@@ -247,7 +249,7 @@ async def test_an_attempt_that_is_not_ours_is_given_up_at_once(
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "renew": lambda: link.renew(ASSIGNMENT, RENEW),
         "record": lambda: link.record(ASSIGNMENT, Batch(lines=[b"{}"], next=1)),
-        "finish": lambda: link.finish(ASSIGNMENT, FINISH),
+        "finish": lambda: link.end(ASSIGNMENT, FINISH),
     }
 
     with pytest.raises(StaleFence):

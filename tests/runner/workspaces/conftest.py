@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from delegate.config.paths import Home
+from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.git.program import Git, read_git
 from delegate.runner.workspaces.kept import restore
 from delegate.runner.workspaces.mirrors import base_of, fetch_mirror
@@ -24,7 +25,7 @@ from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace
-from delegate.wire.runners import Assignment
+from delegate.wire.runners import AssignmentView
 
 BRANCH = "delegate/fix-it-3f2a"
 LINEAGE = "task-0000000001"
@@ -42,7 +43,7 @@ def assignment(**given: object) -> Assignment:
         "timeout_ms": 60_000,
         "max_output": 1024,
     }
-    return Assignment.model_validate({**plain, **given})
+    return assignment_of(AssignmentView.model_validate({**plain, **given}))
 
 
 def never(lineage: str) -> bool:
@@ -98,7 +99,9 @@ class Scene:
     async def workspace(self, **given: object) -> Workspace:
         """A workspace as an attempt gets it."""
         task = assignment(**{"working_directory": str(self.checkout), **given})
-        mirror = await fetch_mirror(self.git, self.home, await locate(self.git, task))
+        mirror = await fetch_mirror(
+            self.git, self.home, await locate(self.git, task.repository, task.working_directory)
+        )
         base = await base_of(self.git, mirror, task.base)
         return await prepare(self.git, self.home, task, mirror, base, BRANCH)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.runner.workspaces.conftest import Scene, assignment
+from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
 from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def mirrored(scene: Scene) -> Mirror:
-    return await fetch_mirror(scene.git, scene.home, await locate(scene.git, assignment(repository=str(scene.remote))))
+    return await fetch_mirror(scene.git, scene.home, await locate(scene.git, str(scene.remote), None))
 
 
 async def problem_with(scene: Scene, base: str) -> str:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.runner.workspaces.conftest import Scene, assignment
+from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def located(scene: Scene, directory: Path) -> Repository:
-    return await locate(scene.git, assignment(working_directory=str(directory)))
+    return await locate(scene.git, None, str(directory))
 
 
 async def test_a_directory_below_a_checkout_means_that_checkout(scene: Scene) -> None:
@@ -61,19 +61,19 @@ async def test_a_linked_worktree_has_the_remote_of_its_repository(scene: Scene) 
 
 
 async def test_a_repository_is_named_by_the_path_of_a_bare_one(scene: Scene) -> None:
-    found = await locate(scene.git, assignment(repository=str(scene.remote)))
+    found = await locate(scene.git, str(scene.remote), None)
 
     assert (found.url, found.source) == (str(scene.remote), None)
 
 
 async def test_a_short_name_is_on_github(scene: Scene) -> None:
-    found = await locate(scene.git, assignment(repository="owner/name"))
+    found = await locate(scene.git, "owner/name", None)
 
     assert (found.url, found.name) == ("https://github.com/owner/name.git", "owner/name")
 
 
 async def test_two_repositories_of_one_name_have_two_mirrors(scene: Scene) -> None:
-    keys = {(await locate(scene.git, assignment(repository=name))).key for name in ("a/name", "a/name.git", "b/name")}
+    keys = {(await locate(scene.git, name, None)).key for name in ("a/name", "a/name.git", "b/name")}
 
     assert len(keys) == 2
 
@@ -116,4 +116,4 @@ async def test_a_repository_named_by_a_link_is_refused(scene: Scene) -> None:
     (scene.place / "link").symlink_to(scene.remote)
 
     with pytest.raises(SetupProblem, match="symbolic link"):
-        await locate(scene.git, assignment(repository=str(scene.place / "link")))
+        await locate(scene.git, str(scene.place / "link"), None)

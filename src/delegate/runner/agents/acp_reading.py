@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum, auto
 
 from acp.meta import PROTOCOL_VERSION
@@ -121,7 +121,7 @@ class AcpReading:
             failure=self._failure,
             last_message=self.summary,
             stderr=self._streams.stderr,
-            timeout=timedelta(milliseconds=self._turn.assignment.timeout_ms),
+            timeout=self._turn.assignment.timeout,
         )
         return outcome_of(self, verdict(run, exit, ending, now), exit)
 

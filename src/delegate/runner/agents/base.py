@@ -15,10 +15,10 @@ from typing import Protocol
 from delegate.errors import excerpt
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.agents.ask_tool import ASK_INSTRUCTIONS, TOKEN_VARIABLE, AskEndpoint
+from delegate.runner.assignment import Assignment
 from delegate.runner.process.agent_process import Exit
 from delegate.runner.process.strays import ATTEMPT_VARIABLE
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment
 
 # Delegate's own secrets and switches: no agent needs them, and an agent may print anything it sees.
 OWN_SECRETS = frozenset(
@@ -49,7 +49,7 @@ INTERRUPTED = (
 
 
 class Ending(StrEnum):
-    """Why the runner stopped the agent; EXITED: it ended by itself."""
+    """Why the runner stopped the agent; EXITED: it ended by itself, SUPERVISOR_LOST: with its supervisor."""
 
     EXITED = "exited"
     TIMEOUT = "timeout"
@@ -59,6 +59,8 @@ class Ending(StrEnum):
     LINGERED = "lingered"
     DISK_FULL = "disk_full"
     ASKED = "asked"
+    INTERRUPTED = "interrupted"  # the runner is stopping, or cannot store the output
+    SUPERVISOR_LOST = "supervisor_lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
@@ -56,7 +56,7 @@ def user_message(text: str) -> bytes:
 class ClaudeReading:
     def __init__(self, turn: AgentTurn) -> None:
         self._streams = Streams()
-        self._timeout = timedelta(milliseconds=turn.assignment.timeout_ms)
+        self._timeout = turn.assignment.timeout
         self._resumed = turn.session
         self._session: str | None = None
         self._todo = TodoList()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
@@ -76,7 +76,7 @@ class CodexReading:
         run = CodexRun(
             result=self._result,
             stderr=self._streams.stderr,
-            timeout=timedelta(milliseconds=self._assignment.timeout_ms),
+            timeout=self._assignment.timeout,
         )
         return outcome_of(self, verdict(run, exit, ending, now), exit)
 

@@ -19,10 +19,10 @@ from delegate.runner.agents.base import (
     exit_code,
     verdict_if_stopped,
 )
+from delegate.runner.assignment import Assignment
 from delegate.runner.process.agent_process import Exit
 from delegate.runner.prompts.records import render_context
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment
 
 SHELL = "/bin/sh"
 # The command line comes through stdin: an argument holds at most 128 KiB, may be taken for an option and is visible to
@@ -55,7 +55,7 @@ class Shell:
         )
 
     def reading(self, turn: AgentTurn) -> ShellReading:
-        return ShellReading(timeout=timedelta(milliseconds=turn.assignment.timeout_ms))
+        return ShellReading(timeout=turn.assignment.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -13,12 +14,12 @@ import anyio
 from delegate.checkpoint_lines import CheckpointTail
 from delegate.config.home_files import DISK_FULL_ERRORS
 from delegate.errors import StaleFence, excerpt
-from delegate.model import AgentName, Mode, Outcome
+from delegate.model import AgentName, Checkpoint, Mode, Outcome
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
-from delegate.runner.attempt.delivery import deliver, is_completed
+from delegate.runner.attempt.delivery import deliver
 from delegate.runner.attempt.directory_state import read_directory_state
-from delegate.runner.attempt.holding import HeldAttempt
-from delegate.runner.attempt.outcomes import EndRequest
+from delegate.runner.attempt.held_attempt import HeldAttempt, hold
 from delegate.runner.attempt.run import AttemptContext
 from delegate.runner.attempt.turns import Conversation, WorkLocation
 from delegate.runner.attempt.watchdog import time_limits_for
@@ -27,9 +28,7 @@ from delegate.runner.process.agent_process import NotStarted
 from delegate.runner.prompts.answers import add_answers
 from delegate.runner.prompts.prompt import in_place_prompts
 from delegate.runner.workspaces.repositories import SetupProblem
-from delegate.states import AttemptState, Reason
-from delegate.wire.parts import CheckpointView
-from delegate.wire.runners import Assignment, FinishRequest, ReleaseRequest
+from delegate.states import Reason
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +39,22 @@ SUPERVISOR_KILLED = errno.ECONNRESET
 
 async def run_attempt(
     runner_context: RunnerContext, assignment: Assignment, ask_token: str | None = None
-) -> EndRequest | None:
-    """Run an assignment; returns the end that the relay accepted, or None when there was none to report.
+) -> Outcome | None:
+    """Run an assignment; returns the outcome that the relay accepted, or None when there was none to report.
 
     With `ask_token` the agent can ask the user questions; shell tasks ignore it.
     """
     is_command = assignment.agent == AgentName.SHELL
-    held_attempt = HeldAttempt(runner_context, assignment, None if is_command else ask_token)
-    attempt = AttemptExecution(runner_context, assignment, held_attempt)
-    return await held_attempt.hold_until_end(attempt.work, attempt.with_checkpoint)
+    async with hold(runner_context, assignment, None if is_command else ask_token) as held:
+        attempt = AttemptExecution(runner_context, assignment, held)
+        outcome = await attempt.work()
+        saved = held.save(outcome)
+        try:
+            saved = held.save(await attempt.with_checkpoint(outcome))
+        except Exception:
+            log.exception("checkpoint not added to the outcome of the attempt", extra=held.log_fields)
+        await held.report(saved)
+    return held.reported
 
 
 class DirectoryUnusable(Exception):
@@ -56,14 +62,14 @@ class DirectoryUnusable(Exception):
 
 
 class AttemptExecution:
-    def __init__(self, runner_context: RunnerContext, assignment: Assignment, held_attempt: HeldAttempt) -> None:
+    def __init__(self, runner_context: RunnerContext, assignment: Assignment, held: HeldAttempt) -> None:
         self._runner_context = runner_context
         self._assignment = assignment
-        self._record = held_attempt.record
-        self._log_fields = held_attempt.log_fields
+        self._record = held.record
+        self._log_fields = held.log_fields
         self._context = AttemptContext(
-            record=held_attempt.record,
-            lease=held_attempt.lease,
+            record=held.record,
+            lease=held.lease,
             shutdown=runner_context.shutdown,
             time_limits=time_limits_for(assignment, runner_context.settings),
             grace=runner_context.settings.grace,
@@ -71,105 +77,99 @@ class AttemptExecution:
             started_at=anyio.current_time(),
             tail=CheckpointTail(is_plain_text=assignment.agent == AgentName.SHELL),
             memory_limit=runner_context.memory_limits.begin(assignment.attempt_id),
-            asking=held_attempt.asking,
+            asking=held.asking,
         )
 
-    async def work(self) -> EndRequest:
-        """Returns an end with a readable message, whatever happens; raises only StaleFence."""
+    async def work(self) -> Outcome:
+        """Returns an outcome with a readable message, whatever happens; raises only StaleFence."""
         try:
-            end = await self._work()
+            outcome = await self._work()
         except StaleFence:
-            raise  # another runner holds the attempt: there is no end to report
+            raise  # another runner holds the attempt: there is no outcome to report
         except (DirectoryUnusable, SetupProblem) as problem:
-            end = self._failure(Reason.SETUP_ERROR, str(problem))
+            outcome = outcomes.failure(Reason.SETUP_ERROR, str(problem))
         except NotStarted as problem:
-            end = self._start_failure(problem)
+            outcome = self._start_failure(problem)
         except OSError as problem:
             log.exception("attempt could not be set up", extra=self._log_fields)
-            end = self._os_failure(problem, "set up the attempt")
+            outcome = os_failure(problem, "set up the attempt")
         except Exception:
             log.exception("attempt failed with an internal error", extra=self._log_fields)
-            end = self._failure(Reason.INTERNAL, "the runner hit an internal error; see its log for details")
+            outcome = outcomes.failure(Reason.INTERNAL, "the runner hit an internal error; see its log for details")
         if self._record.failure is not None:
-            end = self._apply_output_failure(end, self._record.failure)
-        return end
+            outcome = apply_output_failure(outcome, self._record.failure)
+        return outcome
 
-    async def _work(self) -> EndRequest:
+    async def _work(self) -> Outcome:
         self._record.open()
         if self._record.failure is not None:
-            return self._os_failure(self._record.failure, "store the output")
+            return os_failure(self._record.failure, "store the output")
         if self._runner_context.shutdown.is_now:
-            return outcomes.hand_back(self._assignment, "the runner was stopped before the attempt started")
+            return outcomes.hand_back("the runner was stopped before the attempt started")
         if self._assignment.mode is Mode.IN_PLACE:
             return await self._run_in_place()
         return await deliver(self._runner_context, self._assignment, self._context)
 
-    async def _run_in_place(self) -> EndRequest:
+    async def _run_in_place(self) -> Outcome:
         agent = self._runner_context.agents.get(self._assignment.agent)
         if agent is None:
-            return self._failure(
+            return outcomes.failure(
                 Reason.NOT_INSTALLED, f"the agent {self._assignment.agent} is not available on this runner"
             )
         location = WorkLocation(directory=require_directory(self._assignment.working_directory))
         conversation = Conversation(self._runner_context, self._assignment, self._context, location)
         new_session_prompt, resume_prompt = add_answers(self._assignment, *in_place_prompts(self._assignment))
         outcome = await conversation.run_turns(agent, resume_prompt, new_session_prompt=new_session_prompt)
-        if isinstance(outcome, Outcome):
-            conversation.record_undelivered_messages(outcome)
-        error = None if is_completed(outcome) else outcome.message
-        end = outcomes.to_end_request(self._assignment, outcome)
-        return end.model_copy(update={"checkpoint": outcomes.checkpoint_view(conversation.checkpoint(error))})
+        conversation.record_undelivered_messages(outcome)
+        error = None if outcomes.is_completed(outcome) else outcome.message
+        return replace(outcome, checkpoint=conversation.checkpoint(error))
 
-    async def with_checkpoint(self, end: EndRequest) -> EndRequest:
+    async def with_checkpoint(self, outcome: Outcome) -> Outcome:
         """Add the checkpoint; if the agent did nothing, it is the previous attempt's."""
-        left = end.checkpoint
-        if left is None and isinstance(end, ReleaseRequest):
-            return end  # the attempt did not start
+        left = outcome.checkpoint
+        if left is None and outcomes.is_returned(outcome):
+            return outcome  # the attempt did not start
         if left is None:
-            known = self._assignment.checkpoint or CheckpointView(session_id=self._assignment.resume_session)
-            tail = list(self._context.tail.lines()) or known.output_tail
-            left = known.model_copy(update={"error": end.message, "output_tail": tail})
-        return end.model_copy(update={"checkpoint": await self._add_directory_state(left)})
+            known = self._assignment.checkpoint or Checkpoint(session_id=self._assignment.resume_session)
+            left = replace(known, error=outcome.message, output_tail=self._context.tail.lines() or known.output_tail)
+        return replace(outcome, checkpoint=await self._add_directory_state(left))
 
-    async def _add_directory_state(self, checkpoint: CheckpointView) -> CheckpointView:
+    async def _add_directory_state(self, checkpoint: Checkpoint) -> Checkpoint:
         """Add the git state of the user's directory. It is not read earlier, to start the agent without delay."""
         directory = self._assignment.working_directory
         if self._assignment.mode is not Mode.IN_PLACE or directory is None:
             return checkpoint
         scratch = self._runner_context.slot.spool(self._assignment.attempt_id)
         state = await read_directory_state(self._runner_context.git, Path(directory), scratch)
-        files = outcomes.file_names(state.dirty)
-        return checkpoint.model_copy(update={"branch": state.branch, "commit": state.commit, "dirty_files": files})
+        return replace(checkpoint, branch=state.branch, commit=state.commit, dirty_files=state.dirty)
 
-    def _start_failure(self, problem: NotStarted) -> EndRequest:
+    def _start_failure(self, problem: NotStarted) -> Outcome:
         try:
             if self._assignment.mode is Mode.IN_PLACE:
                 require_directory(self._assignment.working_directory)  # it may have been removed just now
         except DirectoryUnusable as gone:
-            return self._failure(Reason.SETUP_ERROR, str(gone))
+            return outcomes.failure(Reason.SETUP_ERROR, str(gone))
         if problem.errno == SUPERVISOR_KILLED:
-            return outcomes.release_as_lost(self._assignment, problem.why)
+            return outcomes.release_as_lost(problem.why)
         reason = Reason.NOT_INSTALLED if problem.errno in MISSING_PROGRAM_ERRORS else Reason.SETUP_ERROR
-        return self._failure(reason, problem.why)
+        return outcomes.failure(reason, problem.why)
 
-    def _apply_output_failure(self, end: EndRequest, failure: OSError) -> EndRequest:
-        """Published work stays completed although its timeline is cut off; anything else may be incomplete: fail."""
-        failed = self._os_failure(failure, "store the output")
-        left = end.checkpoint and end.checkpoint.model_copy(update={"error": failed.message})
-        if isinstance(end, ReleaseRequest) or end.result is None:
-            return failed.model_copy(update={"checkpoint": left})
-        if end.outcome == "completed":
-            return end
-        facts = {"outcome": failed.outcome, "reason": failed.reason, "message": failed.message, "checkpoint": left}
-        return end.model_copy(update=facts)
 
-    def _os_failure(self, failure: OSError, action: str) -> FinishRequest:
-        why = failure.strerror or str(failure)
-        reason = Reason.DISK_FULL if failure.errno in DISK_FULL_ERRORS else Reason.SETUP_ERROR
-        return self._failure(reason, f"the runner could not {action}: {why}")
+def apply_output_failure(outcome: Outcome, failure: OSError) -> Outcome:
+    """Published work stays completed although its timeline is cut off; anything else may be incomplete: fail."""
+    failed = os_failure(failure, "store the output")
+    left = outcome.checkpoint and replace(outcome.checkpoint, error=failed.message)
+    if outcome.result is None:
+        return replace(failed, checkpoint=left)
+    if outcomes.is_completed(outcome):
+        return outcome
+    return replace(outcome, state=failed.state, reason=failed.reason, message=failed.message, checkpoint=left)
 
-    def _failure(self, reason: Reason, message: str) -> FinishRequest:
-        return outcomes.finish(self._assignment, Outcome(state=AttemptState.FAILED, reason=reason, message=message))
+
+def os_failure(failure: OSError, action: str) -> Outcome:
+    why = failure.strerror or str(failure)
+    reason = Reason.DISK_FULL if failure.errno in DISK_FULL_ERRORS else Reason.SETUP_ERROR
+    return outcomes.failure(reason, f"the runner could not {action}: {why}")
 
 
 def require_directory(name: str | None) -> Path:

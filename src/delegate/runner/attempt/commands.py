@@ -68,9 +68,9 @@ async def run_command(
         output=reading.output,
         seconds=anyio.current_time() - started_at,
         timed_out=end.ending is Ending.TIMEOUT,
-        is_interrupted=end.ending is Ending.CANCELLED,
+        is_interrupted=end.ending in (Ending.CANCELLED, Ending.INTERRUPTED),
     )
 
 
 def _exit_code(end: RunEnd) -> int | None:
-    return exit_code(end.exit) if end.ending is Ending.EXITED else None
+    return exit_code(end.exit) if end.ending in (Ending.EXITED, Ending.SUPERVISOR_LOST) else None

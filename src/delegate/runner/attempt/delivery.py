@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeGuard
 
 import anyio
 
@@ -14,9 +13,9 @@ from delegate.config.paths import Home
 from delegate.errors import DelegateError, StaleFence, excerpt
 from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Result, Usage
 from delegate.runner.agents.base import Roots, agent_environment
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.commands import run_command
-from delegate.runner.attempt.outcomes import EndRequest
 from delegate.runner.attempt.prepare import AgentMissing, first_line, prepare_workspace
 from delegate.runner.attempt.run import AttemptContext
 from delegate.runner.attempt.stopping import Stopped, cancel_when_stopped, must_stop, run_in_background, stopped_outcome
@@ -30,9 +29,9 @@ from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.process.cgroups import OutOfMemory
 from delegate.runner.prompts.answers import add_answers
 from delegate.runner.prompts.prompt import failed_checks_prompt, fresh_prompt, resumed_prompt
-from delegate.runner.publishing import handed_in
+from delegate.runner.publishing import finished_work
 from delegate.runner.publishing.effects import Effects
-from delegate.runner.publishing.handed_in import HandedInWork
+from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.publication import Publication, PublicationDraft, ReviewFacts, find_unpublished
 from delegate.runner.publishing.push import PushRejected
 from delegate.runner.workspaces.carried import carry_in
@@ -41,15 +40,13 @@ from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace, release_workspace
 from delegate.states import AttemptState, Reason
-from delegate.wire.parts import UsageView
-from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
 REPORTED_OUTPUT_MAX = 4_000  # characters from the end of a failed command's output that the timeline shows
 
 
-async def deliver(runner_context: RunnerContext, assignment: Assignment, context: AttemptContext) -> EndRequest:
+async def deliver(runner_context: RunnerContext, assignment: Assignment, context: AttemptContext) -> Outcome:
     """Raises SetupProblem when the workspace cannot be prepared."""
     try:
         git = await runner_context.git.get()
@@ -58,9 +55,9 @@ async def deliver(runner_context: RunnerContext, assignment: Assignment, context
     except GitFailed as problem:
         raise SetupProblem(str(problem)) from problem
     except AgentMissing as missing:
-        return outcomes.hand_back(assignment, str(missing)).model_copy(update={"wants_agent": missing.agent})
+        return outcomes.hand_back(str(missing), wants_agent=missing.agent)
     except Stopped:
-        return outcomes.to_end_request(assignment, stopped_outcome(assignment, context, assignment.resume_session))
+        return stopped_outcome(context, assignment.resume_session)
     delivery = Delivery(runner_context, git, prepared, context)
     try:
         return await delivery.carry_out()
@@ -98,30 +95,31 @@ class Delivery:
             url=self._prepared.workspace.repository.url,
         )
 
-    async def carry_out(self) -> EndRequest:
+    async def carry_out(self) -> Outcome:
         async with run_in_background(self._save_periodically):
-            ended = await self._run_to_end()
-        if isinstance(ended, ReleaseRequest) or ended.not_before is not None or ended.state is AttemptState.RELEASED:
-            return self._hand_over(ended)
-        return await self._close(ended)
+            outcome = await self._run_to_end()
+        if outcomes.continues_later(outcome):
+            # The tree stays as it is for the next attempt on this machine.
+            return replace(outcome, checkpoint=self._checkpoint(outcome.message))
+        return await self._close(outcome)
 
-    async def _run_to_end(self) -> Outcome | ReleaseRequest:
+    async def _run_to_end(self) -> Outcome:
         try:
             await self._set_up()
             return await self._work()
         except Stopped:
-            return stopped_outcome(self._assignment, self._context, self._conversation.session)
+            return stopped_outcome(self._context, self._conversation.session)
         except (SetupProblem, GitFailed, DiskLow, DelegateError, OSError) as problem:
             if isinstance(problem, StaleFence):
                 raise
             log.warning("attempt failed", extra={"task_id": self._assignment.task_id, "why": str(problem)})
-            return self._failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
+            return outcomes.failure(Reason.DISK_FULL if is_disk_full(problem) else Reason.SETUP_ERROR, str(problem))
         except OutOfMemory as problem:
-            return self._failure(Reason.OUT_OF_MEMORY, str(problem))
+            return outcomes.failure(Reason.OUT_OF_MEMORY, str(problem))
         except PushRejected as problem:
-            return self._failure(Reason.PUSH_REJECTED, str(problem))
+            return outcomes.failure(Reason.PUSH_REJECTED, str(problem))
         except PrRejected as problem:
-            return self._failure(Reason.PR_REJECTED, str(problem))
+            return outcomes.failure(Reason.PR_REJECTED, str(problem))
 
     async def _set_up(self) -> None:
         """Copy files in and run the setup commands before the agent starts; a failure here costs no tokens."""
@@ -138,20 +136,20 @@ class Delivery:
             if done.exit_code != 0:
                 raise SetupProblem(f"the setup command `{command}` {describe_failure(done)}")
 
-    async def _work(self) -> Outcome | ReleaseRequest:
+    async def _work(self) -> Outcome:
         """Run agent turns until the checks pass, then publish."""
         ended = await self._run_first_turn()
         for turns_left in range(self._prepared.repofile.check_turns, -1, -1):
-            if not is_completed(ended):
+            if not outcomes.is_completed(ended):
                 return ended
             self._progress.is_work_done = True
             draft = self._progress.draft or await self._draft()
             if draft is None:
                 return self._no_changes_outcome(ended)
-            self._note_handed_in(draft)
+            self._note_finished_work(draft)
             if draft.verdict.denied:
                 self._progress.is_work_done = False
-                return self._failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
+                return outcomes.failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
             self._publication.record_draft(draft)
             checks = await run_checks(self._run_check, self._prepared.repofile.checks, report=self._record_check)
             self._progress.checks = checks
@@ -162,13 +160,13 @@ class Delivery:
                 break
             text = failed_checks_prompt(checks)
             ended = await self._run_turns(text, new_session_prompt=f"{self._prompts()[0]}\n{text}")
-        return self._failure(
+        return outcomes.failure(
             Reason.CHECKS_FAILED, self._progress.checks.failure_summary if self._progress.checks else ""
         )
 
-    async def _run_first_turn(self) -> Outcome | ReleaseRequest:
+    async def _run_first_turn(self) -> Outcome:
         checkpoint = self._assignment.checkpoint
-        if await self._find_handed_in():
+        if await self._find_finished_work():
             return self._skip_agent_turn()
         has_news = self._assignment.context is not None or self._assignment.questions
         is_done = checkpoint is not None and checkpoint.is_work_done and not has_news
@@ -178,17 +176,17 @@ class Delivery:
         new_session_prompt, resume_prompt = self._prompts()
         return await self._run_turns(resume_prompt, new_session_prompt=new_session_prompt)
 
-    async def _find_handed_in(self) -> bool:
+    async def _find_finished_work(self) -> bool:
         """Whether the agent had already finished this task when an earlier attempt was lost."""
-        candidates = handed_in.find_candidates(self._prepared.workspace, self._assignment, self._publication.at)
+        candidates = finished_work.find_candidates(self._prepared.workspace, self._assignment, self._publication.at)
         async with self._tree_lock:
-            found = await self._publication.draft_handed_in(candidates)
+            found = await self._publication.draft_finished_work(candidates)
         if found is None:
             return False
         before, self._progress.draft = found
         self._publication = replace(self._publication, at=before.at)
         self._conversation.summary = before.summary
-        self._progress.spent_before = Usage(**before.usage.model_dump())
+        self._progress.spent_before = before.usage
         return True
 
     def _skip_agent_turn(self) -> Outcome:
@@ -198,27 +196,27 @@ class Delivery:
             state=AttemptState.COMPLETED, reason=Reason.DONE, message="", session_id=self._conversation.session
         )
 
-    async def _run_turns(self, text: str, *, new_session_prompt: str) -> Outcome | ReleaseRequest:
-        """Run the agent again; this discards work that was handed in before."""
+    async def _run_turns(self, text: str, *, new_session_prompt: str) -> Outcome:
+        """Run the agent again; this discards work that was finished before."""
         self._progress.draft = None
-        handed_in.forget(self._prepared.workspace)
+        finished_work.forget(self._prepared.workspace)
         ended = await self._conversation.run_turns(self._prepared.agent, text, new_session_prompt=new_session_prompt)
-        if is_completed(ended) and self._context.asking is not None:
+        if outcomes.is_completed(ended) and self._context.asking is not None:
             async with cancel_when_stopped(self._context):
                 await self._context.lease.refresh()  # it may have asked at the last moment; then nothing is published
         return outcomes.release_if_asked(ended, self._context.lease)
 
-    def _note_handed_in(self, draft: PublicationDraft) -> None:
+    def _note_finished_work(self, draft: PublicationDraft) -> None:
         """If the runner dies from here on, the next attempt publishes the same commit without running the agent."""
-        noted = HandedInWork(
+        noted = FinishedWork(
             task_id=self._assignment.task_id,
             commit=draft.commit,
             at=self._publication.at,
             head=draft.snapshot.head,
             summary=self._conversation.summary,
-            usage=UsageView(**asdict(self._spent)),
+            usage=self._spent,
         )
-        handed_in.save_note(self._prepared.workspace, noted)
+        finished_work.save_note(self._prepared.workspace, noted)
 
     @property
     def _spent(self) -> Usage:
@@ -297,36 +295,25 @@ class Delivery:
             except (GitFailed, OSError, DelegateError):  # the agent keeps running; the next save may succeed
                 log.exception("workspace not saved", extra={"task_id": self._assignment.task_id})
 
-    def _failure(self, reason: Reason, message: str) -> Outcome:
-        return Outcome(state=AttemptState.FAILED, reason=reason, message=message)
-
     def _no_changes_outcome(self, ended: Outcome) -> Outcome:
         message = first_line(self._conversation.summary) or "the agent made no changes"
         return replace(ended, reason=Reason.NO_CHANGES, message=message)
 
-    def _hand_over(self, ended: Outcome | ReleaseRequest) -> EndRequest:
-        """The task continues elsewhere or later: keep the tree as it is for the next attempt on this machine."""
-        checkpoint = self._checkpoint(ended.message)
-        if isinstance(ended, ReleaseRequest):
-            return ended.model_copy(update={"checkpoint": outcomes.checkpoint_view(checkpoint)})
-        return outcomes.finish(self._assignment, replace(ended, checkpoint=checkpoint))
-
-    async def _close(self, outcome: Outcome) -> EndRequest:
+    async def _close(self, outcome: Outcome) -> Outcome:
         self._conversation.record_undelivered_messages(outcome)
         async with self._tree_lock:
             is_kept = await self._keep_or_remove()
         if is_kept and self._progress.is_pushed:
             self._warn_unpublished()
         draft, workspace = self._progress.draft, self._prepared.workspace
-        final = replace(
+        return replace(
             outcome,
             usage=self._conversation.spent,
             session_id=self._conversation.session,
             result=result_of(self._progress, workspace, self._conversation.summary, is_kept=is_kept),
             change=draft.change if draft else None,
-            checkpoint=self._checkpoint(None if is_completed(outcome) else outcome.message),
+            checkpoint=self._checkpoint(None if outcomes.is_completed(outcome) else outcome.message),
         )
-        return outcomes.finish(self._assignment, final)
 
     def _warn_unpublished(self) -> None:
         text = (
@@ -349,10 +336,6 @@ class Delivery:
     def _checkpoint(self, error: str | None) -> Checkpoint:
         tail = self._context.tail.lines()
         return checkpoint_of(self._progress, self._prepared.workspace, self._conversation, tail=tail, error=error)
-
-
-def is_completed(ended: Outcome | ReleaseRequest) -> TypeGuard[Outcome]:
-    return isinstance(ended, Outcome) and ended.state is AttemptState.COMPLETED
 
 
 def describe_failure(result: CommandResult) -> str:

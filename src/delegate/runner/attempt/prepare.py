@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 
 from delegate.config.paths import Home
 from delegate.errors import PreferenceConflict
-from delegate.model import Choice, EventKind
+from delegate.model import EventKind
 from delegate.preferences.repofile import FILE_NAME, RepoFile
 from delegate.preferences.resolve import apply_repository_file
+from delegate.runner.assignment import Assignment, PrecedingTask
 from delegate.runner.context import RunnerContext
 from delegate.runner.git.program import Git
 from delegate.runner.upload.record import Record
@@ -17,8 +19,6 @@ from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetch_mirr
 from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 from delegate.runner.workspaces.worktrees import PreparedWorkspace
-from delegate.wire.parts import ChoiceView, ContinuedTaskView
-from delegate.wire.runners import Assignment
 
 
 class AgentMissing(Exception):
@@ -35,7 +35,7 @@ async def prepare_workspace(
 ) -> PreparedWorkspace:
     """Raises SetupProblem with a message for the user, or AgentMissing."""
     home = Home(runner_context.settings.home)
-    repository = await locate(git, assignment)
+    repository = await locate(git, assignment.repository, assignment.working_directory)
     mirror = await fetch_mirror(git, home, repository)
     base, repofile = await _resolve_base(runner_context, git, mirror, assignment.base)
     base = await _base_of_continued_task(git, assignment, mirror, base, record)
@@ -88,37 +88,34 @@ async def _base_of_continued_task(git: Git, assignment: Assignment, mirror: Mirr
 
 
 async def _is_same_repository(
-    git: Git, repository: Repository, assignment: Assignment, continued_task: ContinuedTaskView
+    git: Git, repository: Repository, assignment: Assignment, continued_task: PrecedingTask
 ) -> bool:
-    names = {"repository": continued_task.repository, "working_directory": continued_task.working_directory}
-    if names == {name: getattr(assignment, name) for name in names}:
+    location = (continued_task.repository, continued_task.working_directory)
+    if location == (assignment.repository, assignment.working_directory):
         return True
     try:
-        other = await locate(git, assignment.model_copy(update=names))
+        other = await locate(git, *location)
     except SetupProblem:
         return False
     return other.key == repository.key
 
 
 def _apply_repofile(assignment: Assignment, repofile: RepoFile, record: Record) -> Assignment:
-    known = [Choice(field=view.field, value=view.value, source=view.source) for view in assignment.choices]
     try:
-        wanted = apply_repository_file(known, repofile)
+        wanted = apply_repository_file(assignment.choices, repofile)
     except PreferenceConflict as conflict:
         raise SetupProblem(conflict.message) from conflict
-    choices = [ChoiceView(field=one.field, value=one.value, source=one.source) for one in wanted.choices]
     reported = [{"field": one.field, "value": one.value, "source": one.source} for one in wanted.choices]
     record.fact(EventKind.PREFERENCES, {"choices": reported})
     for note in wanted.notes:
         record.fact(EventKind.WARNING, {"text": note})
-    return assignment.model_copy(
-        update={
-            "agent": wanted.agent,
-            "model": wanted.model,
-            "effort": wanted.effort,
-            "choices": choices,
-            "budget_usd": _smaller_budget(assignment.budget_usd, repofile.budget_usd),
-        }
+    return replace(
+        assignment,
+        agent=wanted.agent,
+        model=wanted.model,
+        effort=wanted.effort,
+        choices=tuple(wanted.choices),
+        budget_usd=_smaller_budget(assignment.budget_usd, repofile.budget_usd),
     )
 
 

@@ -51,10 +51,10 @@ class AttemptContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
+    """How one agent process ended; the attempt may continue with another one."""
+
     exit: Exit
     ending: Ending
-    is_interrupted: bool  # by the runner: it is stopping or cannot store output
-    is_supervisor_lost: bool
 
 
 class AgentRun:
@@ -65,7 +65,6 @@ class AgentRun:
         self._wakeup = context.shutdown.wakeup
         self._activity = AgentActivity(started_at=context.started_at, launched_at=anyio.current_time())
         self._ending = Ending.EXITED
-        self._is_interrupted = False
         self._replies = bytearray()
 
     async def run_to_end(self, invocation: Invocation) -> RunEnd:
@@ -81,12 +80,8 @@ class AgentRun:
         finally:
             await self._process.aclose()
             self._context.record.flush()
-        return RunEnd(
-            exit=end,
-            ending=self._ending,
-            is_interrupted=self._is_interrupted,
-            is_supervisor_lost=self._process.supervisor_lost,
-        )
+        is_lost = self._process.supervisor_lost and self._ending is Ending.EXITED
+        return RunEnd(exit=end, ending=Ending.SUPERVISOR_LOST if is_lost else self._ending)
 
     async def _read_output(self) -> None:
         record, activity = self._context.record, self._activity
@@ -167,8 +162,7 @@ class AgentRun:
         if self._context.lease.cancel_reason is not None:
             return Ending.CANCELLED
         if self._context.record.failure is not None or self._context.shutdown.is_now:
-            self._is_interrupted = True
-            return Ending.CANCELLED
+            return Ending.INTERRUPTED
         if self._context.disk.shortage_to_continue() is not None:
             return Ending.DISK_FULL
         self._activity.asked_at = self._context.lease.asked_at

@@ -13,7 +13,6 @@ from delegate.runner.agents.base import Ending, verdict_if_stopped
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.run import AttemptContext
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment, ReleaseRequest
 
 
 class Stopped(Exception):
@@ -25,11 +24,11 @@ def must_stop(context: AttemptContext) -> bool:
     return is_late or context.lease.cancel_reason is not None or context.shutdown.is_now
 
 
-def stopped_outcome(assignment: Assignment, context: AttemptContext, session: str | None) -> Outcome | ReleaseRequest:
+def stopped_outcome(context: AttemptContext, session: str | None) -> Outcome:
     if context.lease.cancel_reason is not None:
         return Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=context.lease.cancel_reason)
     if context.shutdown.is_now:
-        return outcomes.hand_back(assignment, "the runner was stopped", session)
+        return outcomes.hand_back("the runner was stopped", session_id=session)
     verdict = verdict_if_stopped(Ending.TIMEOUT, timedelta(seconds=context.time_limits.total))
     assert verdict is not None
     return Outcome(state=verdict.state, reason=verdict.reason, message=verdict.message)

@@ -13,17 +13,18 @@ from delegate.config.home_files import PRIVATE_FILE
 from delegate.errors import excerpt
 from delegate.model import AgentName, Checkpoint, EventKind, Outcome, Usage
 from delegate.runner.agents.base import Agent, AgentReading, AgentTurn, Ending, Roots, prompt_text
+from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.run import AgentRun, AttemptContext, RunEnd
 from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import Command, launch
 from delegate.runner.prompts.rendering import message_prompt
 from delegate.states import AttemptState, Reason
-from delegate.wire.runners import Assignment, ReleaseRequest
 
 log = logging.getLogger(__name__)
 
 SUMMARY_MAX = 20_000  # characters that the relay accepts
+BUDGET_MIN = 0.01  # dollars; an agent takes a budget of 0 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Conversation:
             usage=self._session_spent,
         )
 
-    async def run_turns(self, agent: Agent, text: str, *, new_session_prompt: str) -> Outcome | ReleaseRequest:
+    async def run_turns(self, agent: Agent, text: str, *, new_session_prompt: str) -> Outcome:
         """Run one turn, and further turns while messages are waiting; returns how the last one ended.
 
         `new_session_prompt` replaces `text` when there is no session, or when it no longer exists.
@@ -94,9 +95,9 @@ class Conversation:
             outcome = self._judge(reading, end)
         return outcomes.release_if_asked(outcome, self._context.lease)
 
-    def _takes_more(self, outcome: Outcome | ReleaseRequest, reading: AgentReading) -> bool:
+    def _takes_more(self, outcome: Outcome, reading: AgentReading) -> bool:
         """Messages that follow a question wait for the attempt that gets the answer."""
-        is_good = isinstance(outcome, Outcome) and outcome.state is AttemptState.COMPLETED
+        is_good = outcomes.is_completed(outcome)
         return is_good and reading.takes_more_turns and self._context.lease.asked_at is None
 
     def _record_prompt(self, text: str, *, is_first: bool) -> str:
@@ -107,14 +108,10 @@ class Conversation:
         return text
 
     def _build_turn(self, text: str) -> AgentTurn:
-        left = self._assignment.budget_usd
-        within = (
-            self._assignment
-            if left is None
-            else self._assignment.model_copy(update={"budget_usd": max(left - self.spent.cost_usd, 0.01)})
-        )
+        budget = self._assignment.budget_usd
+        left = None if budget is None else max(budget - self.spent.cost_usd, BUDGET_MIN)
         return AgentTurn(
-            assignment=within,
+            assignment=replace(self._assignment, budget_usd=left),
             text=text,
             session=self.session,
             workspace=self._location.roots,
@@ -134,7 +131,8 @@ class Conversation:
         log_fields = {"task_id": given.task_id, "attempt_id": given.attempt_id, "agent": given.agent}
         log.info("agent started", extra={**log_fields, "pid": process.pid})
         self._context.record.fact(EventKind.STARTED, {"pid": process.pid, "argv0": invocation.argv[0]})
-        end = await AgentRun(process, reading, replace(self._context, spent=self.spent)).run_to_end(invocation)
+        run = AgentRun(process, reading, replace(self._context, spent=self.spent))
+        end = await run.run_to_end(invocation)
         self._ran_out_of_memory = context.memory_kills() > kills
         self.spent = self.spent.plus(reading.usage)
         self._session_spent = self._session_spent.plus(reading.usage)
@@ -142,43 +140,43 @@ class Conversation:
         self.summary = reading.summary.replace("\0", "")[:SUMMARY_MAX] or self.summary
         return reading, end
 
-    def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome | ReleaseRequest:
-        if not reading.result_seen and end.is_interrupted:
+    def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome:
+        if not reading.result_seen and end.ending is Ending.INTERRUPTED:
             return self._release_interrupted()
-        if not reading.result_seen and end.is_supervisor_lost and end.ending is Ending.EXITED:
-            return outcomes.release_as_lost(self._assignment, "the agent's supervisor was killed", self.session)
-        ending = Ending.LINGERED if end.is_interrupted else end.ending
+        if not reading.result_seen and end.ending is Ending.SUPERVISOR_LOST:
+            return outcomes.release_as_lost("the agent's supervisor was killed", self.session)
+        ending = Ending.LINGERED if end.ending is Ending.INTERRUPTED else end.ending
         outcome = reading.judge(end.exit, ending, datetime.now(UTC))
         if reading.parse_errors:
             warning = f"lines of the agent's output that could not be parsed: {reading.parse_errors}"
             self._context.record.fact(EventKind.WARNING, {"text": warning})
-        outcome = self._apply_out_of_memory(outcome, end)
+        outcome = self._apply_out_of_memory(outcome, ending)
         if outcome.state is AttemptState.CANCELLED and self._context.lease.cancel_reason:
             outcome = replace(outcome, message=self._context.lease.cancel_reason)
         return replace(outcome, usage=self.spent, session_id=self.session)
 
-    def _apply_out_of_memory(self, outcome: Outcome, end: RunEnd) -> Outcome:
+    def _apply_out_of_memory(self, outcome: Outcome, ending: Ending) -> Outcome:
         """An agent cannot report that it, or a process it started, was killed for exceeding the memory limit."""
         memory_limit = self._context.memory_limit
-        is_its_own = end.ending is Ending.EXITED and outcome.state is AttemptState.FAILED
+        is_its_own = ending in (Ending.EXITED, Ending.SUPERVISOR_LOST) and outcome.state is AttemptState.FAILED
         if memory_limit is None or not self._ran_out_of_memory or not is_its_own:
             return outcome
         return replace(outcome, reason=Reason.OUT_OF_MEMORY, message=memory_limit.message)
 
     def record_undelivered_messages(self, outcome: Outcome) -> None:
         """Warn about messages that were never delivered; a parked or waiting task keeps them for its next attempt."""
-        if outcome.not_before is not None or outcome.state is AttemptState.RELEASED:
+        if outcomes.continues_later(outcome):
             return
         for message in self._context.lease.take_messages():
             self._context.record.fact(
                 EventKind.WARNING, {"text": f"a message arrived too late: {excerpt(message.text)}"}
             )
 
-    def _release_interrupted(self) -> ReleaseRequest:
+    def _release_interrupted(self) -> Outcome:
         """An agent resumes from what it finds; a command would start over, so its attempt counts as lost."""
         if self._assignment.agent == AgentName.SHELL:
-            return outcomes.release_as_lost(self._assignment, "the runner was stopped while the command was running")
-        return outcomes.hand_back(self._assignment, "the runner was stopped", self.session)
+            return outcomes.release_as_lost("the runner was stopped while the command was running")
+        return outcomes.hand_back("the runner was stopped", session_id=self.session)
 
 
 def prior_session_usage(assignment: Assignment) -> Usage:
@@ -187,7 +185,7 @@ def prior_session_usage(assignment: Assignment) -> Usage:
     left = assignment.checkpoint or (None if continued_task is None else continued_task.checkpoint)
     if left is None or assignment.resume_session is None:
         return Usage()
-    return Usage(**left.usage.model_dump())
+    return left.usage
 
 
 def write_files(files: Mapping[Path, str]) -> None:

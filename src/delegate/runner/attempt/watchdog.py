@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from delegate.config.settings import Settings
 from delegate.model import AgentName
 from delegate.runner.agents.base import Ending
-from delegate.wire.runners import Assignment
+from delegate.runner.assignment import Assignment
 
 ASKED_TIMEOUT = 60.0  # seconds for an agent to end its turn after asking a question
 
@@ -38,7 +38,7 @@ class AgentActivity:
 
 
 def time_limits_for(assignment: Assignment, settings: Settings) -> TimeLimits:
-    total = assignment.timeout_ms / 1000
+    total = assignment.timeout.total_seconds()
     if assignment.agent == AgentName.SHELL:
         return TimeLimits(total=total)  # a build may be silent, and a command has no result after which it could linger
     return TimeLimits(

@@ -25,7 +25,6 @@ from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
-from delegate.wire.runners import Assignment
 
 NO_OPTIONAL_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 
@@ -64,7 +63,7 @@ async def find_checkout(context: DoctorContext, git: Git | None) -> Checkout:
     top = await run_in_daemon_thread(lambda: _top(context))
     if top is None:
         return replace(default, preferences=resolve([_settings_layer(default)]))
-    repository, why_not = await _repository(git, top, default.agent)
+    repository, why_not = await _repository(git, top)
     repofile, file_problem = await run_in_daemon_thread(lambda: _read_repofile(top))
     preferences, conflict = (None, "") if file_problem else _preferences(default, repofile)
     return replace(
@@ -86,24 +85,11 @@ def _top(context: DoctorContext) -> Path | None:
     return None if top in {Path("/"), Path(os.path.realpath(context.environ.get("HOME", "/")))} else top
 
 
-async def _repository(git: Git | None, top: Path, agent: str) -> tuple[Repository | None, str]:
+async def _repository(git: Git | None, top: Path) -> tuple[Repository | None, str]:
     if git is None:
         return None, ""
-    # `locate` reads nothing but the directory.
-    here = Assignment(
-        attempt_id="",
-        task_id="",
-        fence=0,
-        number=1,
-        agent=agent,
-        prompt="",
-        timeout_ms=0,
-        max_output=0,
-        lineage="",
-        working_directory=str(top),
-    )
     try:
-        return await locate(git, here), ""
+        return await locate(git, None, str(top)), ""
     except SetupProblem as problem:
         return None, quote_line(str(problem))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from delegate.model import Mode
+from delegate.runner.assignment import AnsweredQuestion, Assignment
 from delegate.runner.prompts.rendering import render
 from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
-from delegate.wire.parts import QuestionView
-from delegate.wire.runners import Assignment
 
 
 def add_answers(assignment: Assignment, fresh: str, resumed: str) -> tuple[str, str]:
@@ -24,15 +23,15 @@ def add_answers(assignment: Assignment, fresh: str, resumed: str) -> tuple[str, 
     return f"{fresh}\n{answers}", resumed_answers
 
 
-def _answer_text(question: QuestionView) -> str:
-    return question.answer or ""
+def _answer_text(question: AnsweredQuestion) -> str:
+    return question.answer
 
 
-def _answer(asked: list[QuestionView], answer: str) -> dict[str, object]:
+def _answer(asked: list[AnsweredQuestion], answer: str) -> dict[str, object]:
     """One answer covers all questions that were asked together."""
     questions = [fence_text("question", reveal_hidden("\n".join([one.text, *_option_lines(one)]))) for one in asked]
     return {"questions": questions, "text": fence_text("answer", reveal_hidden(answer))}
 
 
-def _option_lines(question: QuestionView) -> list[str]:
+def _option_lines(question: AnsweredQuestion) -> list[str]:
     return [f"- {option}" for option in question.options]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from delegate.model import AgentName, Mode
 from delegate.preferences.repofile import RepoFile
+from delegate.runner.assignment import Assignment
 from delegate.runner.checks import Checks
 from delegate.runner.prompts.records import describe_checkpoint, describe_continued_task, quote
 from delegate.runner.prompts.rendering import render
 from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
-from delegate.wire.runners import Assignment
 
 OUTPUT_MAX = 20_000  # characters of all failed checks together
 

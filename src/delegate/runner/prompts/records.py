@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from delegate.model import Checkpoint
+from delegate.runner.assignment import Assignment, PrecedingTask
 from delegate.runner.prompts.rendering import render
 from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
-from delegate.wire.parts import CheckpointView, ContinuedTaskView
-from delegate.wire.runners import Assignment
 
 FILES_MAX = 50
 REQUEST_MAX = 20_000  # characters of another task's prompt
@@ -18,7 +20,7 @@ def quote(name: str, text: str | None) -> str | None:
     return fence_text(name, reveal_hidden(text)) if text and text.strip() else None
 
 
-def describe_checkpoint(checkpoint: CheckpointView, *, with_location: bool = True) -> dict[str, object]:
+def describe_checkpoint(checkpoint: Checkpoint, *, with_location: bool = True) -> dict[str, object]:
     """`place` is the branch and commit; useless to an agent that is on that branch."""
     files = [name.replace("\n", "\\n") for name in checkpoint.dirty_files or ()]
     more = [f"and {len(files) - FILES_MAX} more"] if len(files) > FILES_MAX else []
@@ -32,10 +34,10 @@ def describe_checkpoint(checkpoint: CheckpointView, *, with_location: bool = Tru
     }
 
 
-def describe_continued_task(continued_task: ContinuedTaskView | None) -> dict[str, object] | None:
+def describe_continued_task(continued_task: PrecedingTask | None) -> dict[str, object] | None:
     if continued_task is None:
         return None
-    left = continued_task.checkpoint or CheckpointView()
+    left = continued_task.checkpoint or Checkpoint()
     error = None if continued_task.status == "completed" else left.error or continued_task.message
     asked = continued_task.prompt
     request = asked if len(asked) <= REQUEST_MAX else asked[:REQUEST_MAX] + CUT
@@ -43,7 +45,7 @@ def describe_continued_task(continued_task: ContinuedTaskView | None) -> dict[st
         "task_id": continued_task.task_id,
         "ended": END_PHRASES.get(continued_task.status, "has not ended"),
         "request": quote("asked", request),
-        "left": describe_checkpoint(left.model_copy(update={"error": error})),
+        "left": describe_checkpoint(replace(left, error=error)),
     }
 
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from delegate.config.home_files import make_directory, write_private
 from delegate.errors import NotFound, Refused
 from delegate.failpoints import failpoint
 from delegate.model import EffectKind, EffectState
+from delegate.runner.assignment import Assignment
 from delegate.runner.lease import Lease
 from delegate.runner.upload.relay import RelayLink
-from delegate.wire.basics import BranchName, CommitId, Wire
-from delegate.wire.runners import Assignment, EffectRequest, EffectsResponse
+from delegate.wire.basics import BranchName, CommitId
+from delegate.wire.runners import EffectRequest, EffectsResponse
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ ENDED_STATUSES = frozenset({"completed", "failed", "cancelled"})
 ActionResult = TypeVar("ActionResult")
 
 
-class EffectEntry(Wire):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectEntry:
     """An effect that this runner has started and not settled."""
 
     task_id: str
@@ -48,6 +50,9 @@ class EffectEntry(Wire):
     not_before: datetime | None = None  # the next try to undo it
 
 
+STORED_ENTRY = TypeAdapter(EffectEntry)
+
+
 class EffectJournal:
     """One small file per effect in the runner's own directory, written before the effect."""
 
@@ -56,7 +61,7 @@ class EffectJournal:
 
     def note(self, entry: EffectEntry) -> None:
         make_directory(self._directory)
-        write_private(self._path(entry), entry.model_dump_json(by_alias=True))
+        write_private(self._path(entry), STORED_ENTRY.dump_json(entry).decode())
 
     def forget(self, entry: EffectEntry) -> None:
         self._path(entry).unlink(missing_ok=True)
@@ -71,7 +76,7 @@ class EffectJournal:
 
 def _read(path: Path) -> EffectEntry | None:
     try:
-        return EffectEntry.model_validate_json(path.read_bytes())
+        return STORED_ENTRY.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         log.warning("journal entry cannot be read", extra={"path": path})
         return None
@@ -120,7 +125,7 @@ class Effects:
         failpoint(f"runner.{action.kind.value}.after")
         name = action.name(done)
         if action.kind is EffectKind.PULL_REQUEST:
-            self.journal.note(entry.model_copy(update={"pull_request": name}))
+            self.journal.note(replace(entry, pull_request=name))
         await self._report(entry, EffectState.DONE, name)
         self.journal.forget(entry)
         return done
@@ -173,7 +178,7 @@ def postpone(entry: EffectEntry, now: datetime) -> EffectEntry | None:
     if failures >= UNDO_TRIES and now - since >= UNDO_TIME:
         return None
     pause = min(UNDO_PAUSE * 2 ** min(entry.failures, UNDO_TRIES), UNDO_PAUSE_MAX)
-    return entry.model_copy(update={"failures": failures, "failing_since": since, "not_before": now + pause})
+    return replace(entry, failures=failures, failing_since=since, not_before=now + pause)
 
 
 def recorded_of(response: EffectsResponse, kind: EffectKind) -> str | None:

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from delegate.model import Change, EffectKind, EventKind, Issue, Usage
+from delegate.model import Change, EffectKind, EventKind, Usage
+from delegate.runner.assignment import Assignment
 from delegate.runner.checks import Checks
 from delegate.runner.forges.base import EnsuredPullRequest, Forge, PrRejected, WantedPullRequest, ensure
 from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_request_title
@@ -17,7 +18,7 @@ from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import Stats, change_of
 from delegate.runner.publishing.commits import commit_to_push, squash
 from delegate.runner.publishing.effects import EffectAction, Effects
-from delegate.runner.publishing.handed_in import HandedInWork
+from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.history_policy import HistoryRules, carried_names, find_history_problem
 from delegate.runner.publishing.messages import Writer
 from delegate.runner.publishing.policy import PolicyVerdict, PublishRules, judge
@@ -27,7 +28,6 @@ from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 from delegate.runner.workspaces.scratch import scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
 from delegate.runner.workspaces.worktrees import PreparedWorkspace
-from delegate.wire.runners import Assignment
 
 SUBJECT_MAX = 72
 REPORTED_SKIPPED_MAX = 10
@@ -70,7 +70,9 @@ class Publication:
         commit = await self._commit(snapshot, self.at)
         return None if commit is None else await self._build_draft(commit, snapshot, self.at)
 
-    async def draft_handed_in(self, candidates: Sequence[HandedInWork]) -> tuple[HandedInWork, PublicationDraft] | None:
+    async def draft_finished_work(
+        self, candidates: Sequence[FinishedWork]
+    ) -> tuple[FinishedWork, PublicationDraft] | None:
         """Finished work of an earlier attempt that this tree still contains."""
         if not candidates:
             return None
@@ -80,17 +82,17 @@ class Publication:
                 return one, await self._build_draft(one.commit, snapshot, one.at)
         return None
 
-    async def _is_still_present(self, handed_in: HandedInWork, snapshot: Snapshot) -> bool:
-        commit = await self._commit(snapshot, handed_in.at)
-        if commit == handed_in.commit:
+    async def _is_still_present(self, finished_work: FinishedWork, snapshot: Snapshot) -> bool:
+        commit = await self._commit(snapshot, finished_work.at)
+        if commit == finished_work.commit:
             return True
-        if handed_in.head is None or handed_in.head != snapshot.head:
+        if finished_work.head is None or finished_work.head != snapshot.head:
             if commit is None or not self._has_commits(snapshot):
                 return False
-            return await self._squash(commit, handed_in.at) == handed_in.commit
+            return await self._squash(commit, finished_work.at) == finished_work.commit
         # The agent has not continued, but checks may have left files: its commit is still in the kept repository.
         async with scratch_repository(self.git, self.prepared.workspace) as clean:
-            return await clean.is_ancestor(self.prepared.workspace.base.commit, handed_in.commit) is True
+            return await clean.is_ancestor(self.prepared.workspace.base.commit, finished_work.commit) is True
 
     async def _commit(self, snapshot: Snapshot, at: datetime) -> str | None:
         return await commit_to_push(self.git, self.prepared.workspace, snapshot, self._message, at)
@@ -172,7 +174,7 @@ class Publication:
         wanted = WantedPullRequest(
             task_id=assignment.task_id,
             title=self.record.without_secrets(
-                pull_request_title(issue_of(assignment), assignment.title, assignment.prompt)
+                pull_request_title(assignment.issue, assignment.title, assignment.prompt)
             ),
             body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, review_facts))),
             branch=workspace.branch,
@@ -216,7 +218,7 @@ def body_facts(assignment: Assignment, draft: PublicationDraft, review_facts: Re
         files=draft.stats.files,
         additions=draft.stats.additions,
         deletions=draft.stats.deletions,
-        issue=issue_of(assignment),
+        issue=assignment.issue,
         checks=review_facts.checks.results,
         usage=review_facts.usage,
         protected=draft.verdict.protected,
@@ -235,11 +237,6 @@ def warnings_of(snapshot: Snapshot) -> Iterator[str]:
     left = find_unpublished(snapshot)
     if left:
         yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:REPORTED_SKIPPED_MAX])}"
-
-
-def issue_of(assignment: Assignment) -> Issue | None:
-    view = assignment.issue
-    return None if view is None else Issue(key=view.key, title=view.title, url=view.url)
 
 
 def commit_message(assignment: Assignment) -> str:

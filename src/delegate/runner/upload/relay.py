@@ -30,10 +30,10 @@ from delegate.errors import (
     Unavailable,
 )
 from delegate.runner.agents.ask_tool import AskEndpoint, ask_token
+from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.upload.spool import Batch
 from delegate.wire.basics import Problem, Wire
 from delegate.wire.runners import (
-    Assignment,
     AttemptsResponse,
     ClaimRequest,
     ClaimResponse,
@@ -118,10 +118,11 @@ class RelayLink:
                 call = RelayCall(method="POST", path="/api/runners/leave", body=b"{}", timeout=LEAVE_TIMEOUT)
                 await self._exchange(call, self._token)
 
-    async def claim(self, request: ClaimRequest) -> ClaimResponse:
+    async def claim(self, request: ClaimRequest) -> Assignment | None:
         timeout = request.wait + RESPONSE_TIMEOUT
         call = RelayCall(method="POST", path="/api/runners/claim", body=_json(request), timeout=timeout)
-        return await self._call_with_retry(call, ClaimResponse)
+        response = await self._call_with_retry(call, ClaimResponse)
+        return None if response.assignment is None else assignment_of(response.assignment)
 
     def ask_token(self, claim_id: str) -> str:
         """The token of this claim's agent; it permits only questions of its own attempt."""
@@ -132,7 +133,7 @@ class RelayLink:
 
     async def attempts(self) -> list[Assignment]:
         response = await self._call_with_retry(RelayCall(method="GET", path="/api/runners/attempts"), AttemptsResponse)
-        return response.assignments
+        return [assignment_of(view) for view in response.assignments]
 
     async def renew(self, attempt: Assignment, request: RenewRequest) -> Control:
         path = f"/api/runners/attempts/{attempt.attempt_id}/renew"
@@ -146,11 +147,9 @@ class RelayLink:
         body = b"".join((b'{"fence":%d,"items":[' % attempt.fence, b",".join(batch.lines), b"]}"))
         return await self._post_for_attempt(attempt, "record", body)
 
-    async def finish(self, attempt: Assignment, request: FinishRequest) -> Control:
-        return await self._post_for_attempt(attempt, "finish", _json(request))
-
-    async def release(self, attempt: Assignment, request: ReleaseRequest) -> Control:
-        return await self._post_for_attempt(attempt, "release", _json(request))
+    async def end(self, attempt: Assignment, request: FinishRequest | ReleaseRequest) -> Control:
+        verb = "finish" if isinstance(request, FinishRequest) else "release"
+        return await self._post_for_attempt(attempt, verb, _json(request))
 
     async def effect(self, attempt: Assignment, request: EffectRequest) -> Control:
         return await self._post_for_attempt(attempt, "effect", _json(request))

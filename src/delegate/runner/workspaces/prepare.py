@@ -20,6 +20,7 @@ from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.failpoints import failpoint
 from delegate.model import EffectKind
+from delegate.runner.assignment import Assignment
 from delegate.runner.git.bare import COMMIT, is_directory
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import clear, remove
@@ -45,7 +46,6 @@ from delegate.runner.workspaces.saving import (
 from delegate.runner.workspaces.scratch import scratch_repository
 from delegate.runner.workspaces.side_storage import move_back
 from delegate.runner.workspaces.worktrees import Workspace, check_out, save_index, write_repository
-from delegate.wire.runners import Assignment
 
 log = logging.getLogger(__name__)
 

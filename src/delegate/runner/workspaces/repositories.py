@@ -14,7 +14,6 @@ from delegate.config.values import mask_login
 from delegate.errors import InvalidField
 from delegate.preferences.names import repository_name, repository_url
 from delegate.runner.git.program import Git, GitFailed
-from delegate.wire.runners import Assignment
 
 READ_TIMEOUT = timedelta(minutes=1)  # the checkout may be on a slow disk
 KEY_NAME_MAX = 40  # characters of a repository's name in the name of its mirror
@@ -38,13 +37,13 @@ def repository(url: str, source: Path | None = None) -> Repository:
     return Repository(key=f"{readable.lower()}-{digest}", url=url, name=name, source=source)
 
 
-async def locate(git: Git, assignment: Assignment) -> Repository:
-    """The repository named by the task, or else the one that contains its working directory."""
-    if assignment.repository is not None:
-        return await _locate_named(git, assignment.repository)
-    if assignment.working_directory is None:
+async def locate(git: Git, name: str | None, working_directory: str | None) -> Repository:
+    """The repository with this name, or without a name the one that contains the working directory."""
+    if name is not None:
+        return await _locate_named(git, name)
+    if working_directory is None:
         raise SetupProblem("the task names neither a repository nor a directory in one; use --repository")
-    source = _checkout(Path(assignment.working_directory))
+    source = _checkout(Path(working_directory))
     return repository(await _address(git, source), source)
 
 

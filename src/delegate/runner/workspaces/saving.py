@@ -31,8 +31,8 @@ SAVED_REFS = "refs/delegate/saved"
 RAW_ATTRIBUTES = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
 FIXED_DATE = "@0 +0000"  # the same work gives the same commit
 AGENT_REF_PREFIXES = ("refs/heads/", "refs/stash")
-HANDED_IN = "handed-in.json"  # a note about the work, kept as long as the work
-OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", HANDED_IN})
+FINISHED_WORK = "finished-work.json"  # a note about the work, kept as long as the work
+OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", FINISHED_WORK})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from delegate.failpoints import failpoint
 from delegate.preferences.repofile import RepoFile
 from delegate.runner.agents.base import Agent
+from delegate.runner.assignment import Assignment
 from delegate.runner.git.bare import remote_config, write_bare
 from delegate.runner.git.program import Git
 from delegate.runner.workspaces.locks import DirectoryLock
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import Repository
-from delegate.wire.runners import Assignment
 
 # No background maintenance may run while the repository is removed.
 NO_MAINTENANCE_CONFIG = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"

@@ -9,16 +9,16 @@ import pytest
 from tests.runner.workspaces.conftest import LINEAGE, assignment
 
 from delegate.model import EffectKind, EffectState
-from delegate.runner.publishing import handed_in
-from delegate.runner.publishing.handed_in import HandedInWork
+from delegate.runner.publishing import finished_work
+from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.workspaces.mirrors import Base
 from delegate.runner.workspaces.repositories import repository
-from delegate.runner.workspaces.saving import HANDED_IN
+from delegate.runner.workspaces.saving import FINISHED_WORK
 from delegate.runner.workspaces.worktrees import Workspace
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 BASE, HEAD, COMMIT, PUSHED = (digit * 40 for digit in "0123")
-NOTED = HandedInWork(task_id=LINEAGE, commit=COMMIT, at=NOW, head=HEAD, summary="What was done.")
+NOTED = FinishedWork(task_id=LINEAGE, commit=COMMIT, at=NOW, head=HEAD, summary="What was done.")
 
 
 @pytest.fixture
@@ -45,53 +45,53 @@ def effect(commit: str, task_id: str = LINEAGE) -> dict[str, object]:
     return {**told, "task_id": task_id, "expected": commit}
 
 
-def test_what_was_handed_in_is_found_by_the_next_attempt(workspace: Workspace) -> None:
-    handed_in.save_note(workspace, NOTED)
+def test_what_was_finished_work_is_found_by_the_next_attempt(workspace: Workspace) -> None:
+    finished_work.save_note(workspace, NOTED)
 
-    assert handed_in.find_candidates(workspace, assignment(), NOW) == [NOTED]
+    assert finished_work.find_candidates(workspace, assignment(), NOW) == [NOTED]
 
 
 def test_nothing_is_found_when_the_agent_worked_on(workspace: Workspace) -> None:
-    handed_in.save_note(workspace, NOTED)
-    handed_in.forget(workspace)
+    finished_work.save_note(workspace, NOTED)
+    finished_work.forget(workspace)
 
-    assert handed_in.find_candidates(workspace, assignment(), NOW) == []
+    assert finished_work.find_candidates(workspace, assignment(), NOW) == []
 
 
-def test_what_was_handed_in_for_another_task_of_the_lineage_does_not_count(workspace: Workspace) -> None:
-    handed_in.save_note(workspace, NOTED)
+def test_what_was_finished_work_for_another_task_of_the_lineage_does_not_count(workspace: Workspace) -> None:
+    finished_work.save_note(workspace, NOTED)
     resumed = assignment(task_id="task-0000000002", effects=[effect(PUSHED)])
 
-    assert handed_in.find_candidates(workspace, resumed, NOW) == []
+    assert finished_work.find_candidates(workspace, resumed, NOW) == []
 
 
 def test_beside_an_attempt_that_holds_the_place_its_note_counts_only_for_its_commit(workspace: Workspace) -> None:
-    handed_in.save_note(workspace, NOTED)
+    finished_work.save_note(workspace, NOTED)
     beside = made(workspace.root.with_name(f"{LINEAGE}-2"))
 
-    (found,) = handed_in.find_candidates(beside, assignment(), NOW)
+    (found,) = finished_work.find_candidates(beside, assignment(), NOW)
 
     assert (found.commit, found.head, found.summary) == (COMMIT, None, "What was done.")
 
 
-def test_what_was_pushed_was_handed_in_even_when_its_note_is_gone(workspace: Workspace) -> None:
+def test_what_was_pushed_was_finished_work_even_when_its_note_is_gone(workspace: Workspace) -> None:
     pushes = [effect(COMMIT), effect(PUSHED), effect(HEAD, "task-0000000002")]
 
-    found = handed_in.find_candidates(workspace, assignment(effects=pushes), NOW)
+    found = finished_work.find_candidates(workspace, assignment(effects=pushes), NOW)
 
     assert [(one.commit, one.head) for one in found] == [(PUSHED, None), (COMMIT, None)]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"taskId": "task-0000000001"}', "\udcff"])
 def test_a_note_that_cannot_be_read_is_none(workspace: Workspace, text: str) -> None:
-    (workspace.kept_repository / HANDED_IN).write_text(text, errors="surrogateescape")
+    (workspace.kept_repository / FINISHED_WORK).write_text(text, errors="surrogateescape")
 
-    assert handed_in.find_candidates(workspace, assignment(), NOW) == []
+    assert finished_work.find_candidates(workspace, assignment(), NOW) == []
 
 
 def test_a_note_that_cannot_be_written_does_not_stop_the_work(workspace: Workspace) -> None:
     gone = replace(workspace, root=workspace.root / "gone")
 
-    handed_in.save_note(gone, NOTED)
+    finished_work.save_note(gone, NOTED)
 
-    assert handed_in.find_candidates(gone, assignment(), NOW) == []
+    assert finished_work.find_candidates(gone, assignment(), NOW) == []

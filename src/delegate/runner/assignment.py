@@ -1,0 +1,104 @@
+"""The task that a runner works on, as plain data; converted from the relay's response when it arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId
+from delegate.wire.parts import ContinuedTaskView, checkpoint_of
+from delegate.wire.runners import AssignmentView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredQuestion:
+    text: str
+    options: tuple[str, ...] = ()
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecedingTask:
+    """The task that the assigned one continues."""
+
+    task_id: str
+    status: str
+    prompt: str
+    message: str | None = None
+    checkpoint: Checkpoint | None = None
+    branch: str | None = None  # the branch it pushed to `repository`
+    repository: str | None = None
+    working_directory: str | None = None  # only if both tasks run on the same machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    attempt_id: str
+    task_id: str
+    fence: int
+    number: int
+    agent: str
+    prompt: str
+    timeout: timedelta
+    max_output: int
+    lineage: str
+    model: str | None = None
+    effort: str | None = None
+    permission_mode: str | None = None
+    working_directory: str | None = None
+    budget_usd: float | None = None
+    max_turns: int | None = None
+    mode: Mode = Mode.IN_PLACE
+    repository: str | None = None
+    base: str | None = None
+    title: str | None = None
+    issue: Issue | None = None
+    context: str | None = None
+    choices: tuple[Choice, ...] = ()
+    checkpoint: Checkpoint | None = None  # of the attempt or the task that this one continues
+    continued_task: PrecedingTask | None = None
+    questions: tuple[AnsweredQuestion, ...] = ()  # of the previous attempt
+    effects: tuple[Effect, ...] = ()  # of all tasks in the lineage
+    resume_session: str | None = None  # the agent session of the previous attempt, if any
+    next_seq: int = 0
+
+
+def assignment_of(view: AssignmentView) -> Assignment:
+    return Assignment(
+        attempt_id=view.attempt_id,
+        task_id=view.task_id,
+        fence=view.fence,
+        number=view.number,
+        agent=view.agent,
+        prompt=view.prompt,
+        timeout=timedelta(milliseconds=view.timeout_ms),
+        max_output=view.max_output,
+        lineage=view.lineage,
+        model=view.model,
+        effort=view.effort,
+        permission_mode=view.permission_mode,
+        working_directory=view.working_directory,
+        budget_usd=view.budget_usd,
+        max_turns=view.max_turns,
+        mode=view.mode,
+        repository=view.repository,
+        base=view.base,
+        title=view.title,
+        issue=None if view.issue is None else Issue(**view.issue.model_dump()),
+        context=view.context,
+        choices=tuple(Choice(**choice.model_dump()) for choice in view.choices),
+        checkpoint=None if view.checkpoint is None else checkpoint_of(view.checkpoint),
+        continued_task=None if view.continued_task is None else _preceding_task(view.continued_task),
+        questions=tuple(
+            AnsweredQuestion(text=asked.text, options=tuple(asked.options), answer=asked.answer or "")
+            for asked in view.questions
+        ),
+        effects=tuple(Effect(**{**effect.model_dump(), "task_id": TaskId(effect.task_id)}) for effect in view.effects),
+        resume_session=view.resume_session,
+        next_seq=view.next_seq,
+    )
+
+
+def _preceding_task(view: ContinuedTaskView) -> PrecedingTask:
+    checkpoint = None if view.checkpoint is None else checkpoint_of(view.checkpoint)
+    return PrecedingTask(**{**view.model_dump(), "checkpoint": checkpoint})
