@@ -65,6 +65,10 @@ format: environment ## format the code and apply automatic lint fixes
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
+.PHONY: client-types
+client-types: environment ## write client/responses.py from the models in wire/
+	@$(python) scripts/client_types.py
+
 .PHONY: typecheck
 typecheck: environment ## check the types of sources and tests with mypy
 	@.venv/bin/mypy

@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 
 import click
 import pytest
+from scripts import client_types
 from tests.docs.generated import proofs, refreshed
 from tests.docs.pages import ROOT, SOURCE, Page, all_pages, codes_in, page, table_rows
 
@@ -81,6 +82,10 @@ def home_places() -> list[Path]:
 @pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
 def test_generated_parts_are_as_the_code_has_them(one: Page) -> None:
     assert one.text == refreshed(one.text), "run: .venv/bin/python -m tests.docs.generated"
+
+
+def test_the_client_types_are_as_wire_has_them() -> None:
+    assert client_types.TARGET.read_text(encoding="utf-8") == client_types.render(), "run: make client-types"
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:

@@ -1,3 +1,4 @@
+# Generated from wire/ by `make client-types`. Do not edit.
 """The relay's responses as plain dictionaries, with the same names as in wire/.
 
 Only for the type checker: importing pydantic would take longer than all of `delegate status`.
@@ -8,13 +9,69 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class UsageData(TypedDict):
-    inputTokens: int
-    outputTokens: int
-    cacheReadTokens: int
-    cacheWriteTokens: int
-    costUsd: float
-    turns: int
+class AttemptData(TypedDict):
+    attemptId: str
+    number: int
+    runnerId: str
+    state: str
+    reason: str | None
+    message: str | None
+    startedAt: str
+    finishedAt: str | None
+    exitCode: int | None
+    sessionId: str | None
+    outputBytes: int
+    truncatedBytes: int
+    usage: UsageData
+
+
+class BatchData(TypedDict):
+    tasks: list[TaskData]
+
+
+class CancelledSchedule(TypedDict):
+    schedule: ScheduleData
+    tasks: list[TaskData]
+
+
+class ChangeData(TypedDict):
+    baseCommit: str
+    commit: str
+    patch: str
+    isCut: bool
+
+
+class CheckpointData(TypedDict):
+    sessionId: str | None
+    branch: str | None
+    baseCommit: str | None
+    commit: str | None
+    dirtyFiles: list[str] | None
+    outputTail: list[str]
+    error: str | None
+    summary: str
+    isWorkDone: bool
+    usage: UsageData
+
+
+class ChoiceData(TypedDict):
+    field: str
+    value: str
+    source: str
+
+
+class EventData(TypedDict):
+    id: int
+    taskId: str
+    attemptId: str | None
+    kind: str
+    at: str
+    data: dict[str, Any]
+
+
+class GraphData(TypedDict):
+    tasks: list[TaskData]
+    isCut: bool
 
 
 class IssueData(TypedDict):
@@ -23,10 +80,44 @@ class IssueData(TypedDict):
     url: str | None
 
 
-class ChoiceData(TypedDict):
-    field: str
-    value: str
-    source: str
+class OutputLine(TypedDict):
+    at: str
+    stream: str
+    text: str
+
+
+class OutputData(TypedDict):
+    lines: list[OutputLine]
+    truncatedBytes: int
+
+
+class PipelineData(TypedDict):
+    pipelineId: str
+    steps: list[ScheduleData]
+
+
+class PromptData(TypedDict):
+    text: str
+    isRendered: bool
+
+
+class QuestionData(TypedDict):
+    text: str
+    options: list[str]
+    askedAt: str
+    answer: str | None
+
+
+class RelayData(TypedDict):
+    version: str
+    pid: int
+    database: str
+    startedAt: str
+    dailyBudgetUsd: float | None
+    spentTodayUsd: float
+    tasks: dict[str, int]
+    settings: NotRequired[dict[str, Any]]
+    runners: list[RunnerData]
 
 
 class ResultData(TypedDict):
@@ -44,36 +135,76 @@ class ResultData(TypedDict):
     isKept: bool
 
 
-class ChangeData(TypedDict):
-    baseCommit: str
-    commit: str
-    patch: str
-    isCut: bool
+class RunData(TypedDict):
+    occurrence: str
+    at: str
+    outcome: str
+    missed: int
+    taskId: str | None
+    reason: str | None
+    message: str | None
+    finishedAt: str | None
 
 
-class PromptData(TypedDict):
-    text: str
-    isRendered: bool
+class RunnerData(TypedDict):
+    id: str
+    name: str
+    machine: str
+    pid: int
+    version: str
+    agents: list[str]
+    state: str
+    taskId: str | None
+    seenAt: str
 
 
-class QuestionData(TypedDict):
-    text: str
-    options: list[str]
-    askedAt: str
-    answer: str | None
+class ScheduleDetail(TypedDict):
+    schedule: ScheduleData
+    history: list[RunData]
 
 
-class CheckpointData(TypedDict):
-    sessionId: str | None
-    branch: str | None
-    baseCommit: str | None
-    commit: str | None
-    dirtyFiles: list[str] | None
-    outputTail: list[str]
-    error: str | None
-    summary: str
-    isWorkDone: bool
-    usage: UsageData
+class SchedulePage(TypedDict):
+    schedules: list[ScheduleData]
+    next: str | None
+
+
+class ScheduleData(TypedDict):
+    scheduleId: str
+    status: str
+    scheduleType: str
+    cronExpression: str | None
+    scheduledAt: str | None
+    timezone: str
+    missedRunPolicy: str
+    maxRuns: int | None
+    expiresAt: str | None
+    afterSchedule: str | None
+    delay: int
+    pipeline: str | None
+    prompt: str
+    task: dict[str, Any]
+    runs: int
+    nextRunAt: str | None
+    nextRuns: list[str]
+    lastRunAt: str | None
+    lastTaskId: str | None
+    lastOutcome: str | None
+    createdAt: str
+    endedAt: str | None
+    message: str | None
+    why: str | None
+
+
+class TaskDetail(TypedDict):
+    task: TaskData
+    checkpoint: CheckpointData | None
+    attempts: list[AttemptData]
+    events: list[EventData]
+
+
+class TaskPage(TypedDict):
+    tasks: list[TaskData]
+    next: str | None
 
 
 class TaskData(TypedDict):
@@ -123,140 +254,10 @@ class TaskData(TypedDict):
     usage: UsageData
 
 
-class AttemptData(TypedDict):
-    attemptId: str
-    number: int
-    runnerId: str
-    state: str
-    reason: str | None
-    message: str | None
-    startedAt: str
-    finishedAt: str | None
-    exitCode: int | None
-    sessionId: str | None
-    outputBytes: int
-    truncatedBytes: int
-    usage: UsageData
-
-
-class EventData(TypedDict):
-    id: int
-    taskId: str
-    attemptId: str | None
-    kind: str
-    at: str
-    data: dict[str, Any]
-
-
-class RunnerData(TypedDict):
-    id: str
-    name: str
-    machine: str
-    pid: int
-    version: str
-    agents: list[str]
-    state: str
-    taskId: str | None
-    seenAt: str
-
-
-class RelayData(TypedDict):
-    version: str
-    pid: int
-    database: str
-    startedAt: str
-    dailyBudgetUsd: float | None
-    spentTodayUsd: float
-    tasks: dict[str, int]
-    settings: NotRequired[dict[str, object]]  # an older relay does not send them
-    runners: list[RunnerData]
-
-
-class OutputLine(TypedDict):
-    at: str
-    stream: str
-    text: str
-
-
-class OutputData(TypedDict):
-    lines: list[OutputLine]
-    truncatedBytes: int
-
-
-class TaskPage(TypedDict):
-    tasks: list[TaskData]
-    next: str | None
-
-
-class TaskDetail(TypedDict):
-    task: TaskData
-    checkpoint: CheckpointData | None
-    attempts: list[AttemptData]
-    events: list[EventData]
-
-
-class BatchData(TypedDict):
-    tasks: list[TaskData]
-
-
-class GraphData(TypedDict):
-    tasks: list[TaskData]
-    isCut: bool
-
-
-class RunData(TypedDict):
-    occurrence: str
-    at: str
-    outcome: str
-    missed: int
-    taskId: str | None
-    reason: str | None
-    message: str | None
-    finishedAt: str | None
-
-
-class ScheduleData(TypedDict):
-    scheduleId: str
-    status: str
-    scheduleType: str
-    cronExpression: str | None
-    scheduledAt: str | None
-    timezone: str
-    missedRunPolicy: str
-    maxRuns: int | None
-    expiresAt: str | None
-    afterSchedule: str | None
-    delay: int
-    pipeline: str | None
-    prompt: str
-    task: dict[str, Any]
-    runs: int
-    nextRunAt: str | None
-    nextRuns: list[str]
-    lastRunAt: str | None
-    lastTaskId: str | None
-    lastOutcome: str | None
-    createdAt: str
-    endedAt: str | None
-    message: str | None
-    why: str | None
-
-
-class ScheduleDetail(TypedDict):
-    schedule: ScheduleData
-    history: list[RunData]
-
-
-class SchedulePage(TypedDict):
-    schedules: list[ScheduleData]
-    next: str | None
-
-
-class PipelineData(TypedDict):
-    pipelineId: str
-    steps: list[ScheduleData]
-
-
-class CancelledSchedule(TypedDict):
-    schedule: ScheduleData
-    tasks: list[TaskData]
+class UsageData(TypedDict):
+    inputTokens: int
+    outputTokens: int
+    cacheReadTokens: int
+    cacheWriteTokens: int
+    costUsd: float
+    turns: int
