@@ -38,7 +38,10 @@ from delegate.relay.mcp.calls import ToolCall
 from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
 from delegate.states import ADVICE, Reason
-from delegate.wire.tools import TaskStatus
+from delegate.wire.basics import Wire
+from delegate.wire.schedules import PipelineStep, ScheduleRequest
+from delegate.wire.tasks import SubmitRequest
+from delegate.wire.tools import DelegateTask, ScheduleTask, Step, TaskStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -378,6 +381,16 @@ async def test_a_pipeline_begins_at_once_and_its_steps_wait_for_each_other(outer
     assert (assignment["prompt"], assignment["workingDirectory"]) == ("build", "/tmp")
     assert refusal.startswith("steps.2.dependsOn: no task task-of-nobody")
     await outer.call("CancelSchedule", scheduleId=second["scheduleId"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "body"), [(DelegateTask, SubmitRequest), (ScheduleTask, ScheduleRequest), (Step, PipelineStep)]
+)
+def test_a_tool_validates_its_parameters_as_the_request_that_they_become(tool: type[Wire], body: type[Wire]) -> None:
+    assert set(tool.model_fields) <= set(body.model_fields)
+    for name, field in tool.model_fields.items():
+        same = body.model_fields[name]
+        assert (field.annotation, field.metadata, field.default) == (same.annotation, same.metadata, same.default)
 
 
 async def test_a_call_sent_again_with_its_key_is_one_task(outer: Outer) -> None:

@@ -18,8 +18,8 @@ TIMING_FIELDS = set(wire.ScheduleTask.model_fields) - set(wire.TaskParameters.mo
 
 async def schedule_task(call: ToolCall, wanted: wire.ScheduleTask) -> ToolResult:
     when = wanted.model_dump(include=TIMING_FIELDS, exclude_unset=True)
-    body = {**task_parameters(call, wanted), **when, "request_key": call.request_key}
-    created = await scheduling.create(call.relay, ScheduleRequest.model_validate(body))
+    body = ScheduleRequest.model_construct(**task_parameters(call, wanted), **when, request_key=call.request_key)
+    created = await scheduling.create(call.relay, body)
     return _to_result(created.schedule)
 
 
@@ -34,7 +34,7 @@ async def create_pipeline(call: ToolCall, wanted: wire.CreatePipeline) -> ToolRe
 
 def _step(call: ToolCall, number: int, step: wire.Step) -> PipelineStep:
     with prefix_fields(f"steps.{number}"):
-        return PipelineStep.model_validate({**task_parameters(call, step), "delay": step.delay})
+        return PipelineStep.model_construct(**task_parameters(call, step), delay=step.delay)
 
 
 async def list_schedules(call: ToolCall, asked: wire.ListSchedules) -> ToolResult:

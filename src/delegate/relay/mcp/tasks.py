@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from delegate.errors import InvalidField
 from delegate.intake import retry
 from delegate.intake import submit as intake
@@ -27,7 +29,7 @@ STOPPING = "its runner is stopping it, and the tasks that wait for it are cancel
 async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult:
     relay = call.relay
     parameters = task_parameters(call, wanted)
-    request = request_of(SubmitRequest.model_validate({**parameters, "request_key": call.request_key}))
+    request = request_of(SubmitRequest.model_construct(**parameters, request_key=call.request_key))
     submitted, snapshot = await intake.submit_and_read_snapshot(
         relay.database, request, relay.settings, relay.rules, relay.now()
     )
@@ -38,8 +40,11 @@ async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult
     return ToolResult(answer=answer, text=headline(task.id, answer.status, reason))
 
 
-def task_parameters(call: ToolCall, wanted: wire.TaskParameters) -> dict[str, object]:
-    """Return the given parameters by field name, with the location and the client's default agent."""
+def task_parameters(call: ToolCall, wanted: wire.TaskParameters) -> dict[str, Any]:  # Any: the type of each field
+    """Return the given parameters by field name, with the location and the client's default agent.
+
+    All are valid: the tool's model has the same types as SubmitRequest, and ToolCall validates the client's headers.
+    """
     said = wanted.model_dump(include=set(wire.TaskParameters.model_fields), exclude_unset=True)
     location = call.locate(wanted.working_directory, wanted.repository)
     return {**said, **location, "default_agent": call.default_agent}
