@@ -14,13 +14,15 @@ from delegate.schedule.model import MissedRunPolicy, Timing
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest
 from delegate.wire.tasks import SubmitRequest
 
+# Raise it when the format of stored templates changes; `request_of_template` must then convert the older ones.
+TEMPLATE_VERSION = 1
 TEMPLATE_FIELDS = set(SubmitRequest.model_fields) - {"request_key"}  # the key belongs to the schedule, not to its tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
     timing: Timing
-    template: dict[str, object]  # the submit request of its tasks, as given
+    template: dict[str, object]  # the submit request of its tasks, as given, with the version of this format
     request_key: str | None = None
 
 
@@ -60,14 +62,28 @@ def request_of(body: SubmitRequest) -> Request:
 
 
 def request_of_template(template: dict[str, object]) -> Request:
+    version = template.get("version", 1)  # at first it was stored without a version
+    if version != TEMPLATE_VERSION:
+        why = (
+            f"its task is stored in version {version}, and this relay reads only version {TEMPLATE_VERSION}; "
+            "upgrade the relay, or create the schedule again"
+        )
+        raise Refused(why=why)
     try:
-        return request_of(SubmitRequest.model_validate(template))
+        return request_of(SubmitRequest.model_validate(task_of_template(template)))
     except ValidationError as error:  # valid when it was stored, perhaps by an older version
         raise Refused(why=f"its stored task is no longer valid: {error.errors()[0]['msg']}") from None
 
 
+def task_of_template(template: dict[str, object]) -> dict[str, object]:
+    """Return the stored fields of the task, in whatever version."""
+    return {name: value for name, value in template.items() if name != "version"}
+
+
 def template_of(body: SubmitRequest) -> dict[str, object]:
-    return body.model_dump(mode="json", by_alias=True, exclude_unset=True, include=TEMPLATE_FIELDS)
+    """Return what a schedule stores. The version is beside the task's fields, where retention finds `dependsOn`."""
+    task = body.model_dump(mode="json", by_alias=True, exclude_unset=True, include=TEMPLATE_FIELDS)
+    return {"version": TEMPLATE_VERSION, **task}
 
 
 def parse_schedule(body: ScheduleRequest) -> NewSchedule:

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from delegate.intake.deciding import upcoming_times
+from delegate.intake.from_wire import task_of_template
 from delegate.intake.schedules import FullSchedule
 from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.wire.schedules import RunView, ScheduleDetail, ScheduleView
 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
-    timing, times = schedule.timing, upcoming_times(schedule)
+    timing, times, task = schedule.timing, upcoming_times(schedule), task_of_template(schedule.request)
     return ScheduleView(
         schedule_id=schedule.id,
         status=schedule.state,
@@ -26,8 +27,8 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
         after_schedule=timing.after,
         delay=timing.delay // timedelta(milliseconds=1),
         pipeline=schedule.pipeline,
-        prompt=str(schedule.request["prompt"]),
-        task=schedule.request,
+        prompt=str(task.get("prompt", "")),  # missing only if a newer relay stored it
+        task=task,
         runs=schedule.runs,
         next_run_at=next(iter(times), None),
         next_runs=times,

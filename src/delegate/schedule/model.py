@@ -63,7 +63,7 @@ class Schedule:
     id: ScheduleId
     state: ScheduleState
     timing: Timing
-    request: dict[str, object]  # the request that its tasks are created from
+    request: dict[str, object]  # the template that its tasks are created from, with its version
     created_at: datetime
     reckoned_at: datetime
     pipeline: ScheduleId | None = None

@@ -209,7 +209,7 @@ schedule = Table(
     Column("after_id", Text),
     Column("delay_ms", BigInteger, nullable=False, server_default="0"),
     Column("pipeline", Text),  # the first schedule of its pipeline
-    Column("request", JSON, nullable=False),  # the submit request of its tasks
+    Column("request", JSON, nullable=False),  # the submit request of its tasks, with the version of its format
     Column("runs", BigInteger, nullable=False, server_default="0"),
     Column("next_run_at", Instant),
     Column("reckoned_at", Instant, nullable=False),  # when next_run_at was computed
