@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,8 +14,9 @@ import anyio
 from bench.claim import LARGE, RULES, SMALL, filled
 from bench.measure import Row, beside, progress
 from bench.product import workplace
-from delegate.report.follow import page, read_queue_snapshot
+from delegate.queue.waiting import read_snapshot
 from delegate.store.database import Database
+from delegate.store.tasks import page_of_tasks
 
 PAGES = 100
 PAGE = 100
@@ -41,8 +43,9 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
     for _ in range(PAGES):
         for database, taken in zip(databases, samples, strict=True):
             began = time.perf_counter()
-            found = await page(database, states=[], before=None, limit=PAGE)
-            await read_queue_snapshot(database, RULES, datetime.now(UTC), [task for _, task in found])
+            found = await database.read(partial(page_of_tasks, states=[], before=None, limit=PAGE))
+            tasks = [task for _, task in found]
+            await database.read(partial(read_snapshot, tasks=tasks, rules=RULES, now=datetime.now(UTC)))
             taken.append(time.perf_counter() - began)
             assert len(found) == PAGE
     return samples

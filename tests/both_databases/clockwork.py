@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from tests.both_databases.scene import DONE, Scene
@@ -13,8 +14,9 @@ from delegate.intake import schedules
 from delegate.intake.firing import FiredRun, fire_due, recompute_next_runs
 from delegate.intake.from_wire import parse_pipeline, parse_schedule
 from delegate.model import Outcome, Task
-from delegate.schedule.model import Schedule, ScheduleRun
+from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.states import AttemptState, Reason, TaskState
+from delegate.store.schedules import page_of_schedules
 from delegate.wire.schedules import PipelineRequest, ScheduleRequest
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
@@ -83,6 +85,12 @@ class Clockwork:
 
     async def look(self, schedule: Schedule) -> Schedule:
         return (await schedules.read_full_schedule(self.scene.database, schedule.id, 1)).schedule
+
+    async def page(
+        self, *, state: ScheduleState | None = None, before: int | None = None, limit: int = 10
+    ) -> list[tuple[int, Schedule]]:
+        """The newest first, each with its position."""
+        return await self.scene.database.read(partial(page_of_schedules, state=state, before=before, limit=limit))
 
     async def history(self, schedule: Schedule) -> list[ScheduleRun]:
         """The oldest first."""

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from delegate.config.settings import Settings
@@ -30,12 +31,14 @@ from delegate.queue.finish import cancel, finish, release
 from delegate.queue.lease_guard import LeaseRef
 from delegate.queue.rescue import rescue
 from delegate.queue.rules import QueueRules
+from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.report.effects import EffectReport, record_effect
 from delegate.report.follow import read_full_task
 from delegate.report.record import AttemptSignals, ReportItem, record, renew
-from delegate.states import AttemptState, Reason
+from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.database import Database
 from delegate.store.runners import put_runner
+from delegate.store.tasks import page_of_tasks
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 LEASE = timedelta(minutes=2)
@@ -158,6 +161,15 @@ class Scene:
 
     async def events(self, of: Task | ClaimedTask) -> list[Event]:
         return (await read_full_task(self.database, id_of(of), self.rules, self.now)).events
+
+    async def page(
+        self, *, states: Sequence[TaskState] = (), before: int | None = None, limit: int = 10
+    ) -> list[tuple[int, Task]]:
+        """The newest first, each with its position."""
+        return await self.database.read(partial(page_of_tasks, states=states, before=before, limit=limit))
+
+    async def snapshot(self, *tasks: Task, now: datetime | None = None) -> QueueSnapshot:
+        return await self.database.read(partial(read_snapshot, tasks=tasks, rules=self.rules, now=now or self.now))
 
     async def kinds(self, of: Task | ClaimedTask) -> list[EventKind]:
         return [event.kind for event in await self.events(of)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 
 import anyio
 import pytest
@@ -16,16 +17,13 @@ from delegate.report.follow import (
     ID_GAP_TIMEOUT,
     Cursor,
     IdGaps,
-    end_of_feed,
     end_of_task_feed,
-    page,
-    read_events_after,
     read_full_task,
-    read_queue_snapshot,
     read_task_updates,
     relay_state,
 )
 from delegate.states import TaskState
+from delegate.store.events import events_after, last_event_id
 
 pytestmark = pytest.mark.anyio
 
@@ -33,9 +31,9 @@ pytestmark = pytest.mark.anyio
 async def test_tasks_are_listed_newest_first_page_by_page(scene: Scene) -> None:
     prompts = [(await scene.submit(str(number))).prompt for number in range(5)]
 
-    first = await page(scene.database, states=[], before=None, limit=2)
-    second = await page(scene.database, states=[], before=first[-1][0], limit=2)
-    third = await page(scene.database, states=[], before=second[-1][0], limit=2)
+    first = await scene.page(limit=2)
+    second = await scene.page(before=first[-1][0], limit=2)
+    third = await scene.page(before=second[-1][0], limit=2)
 
     assert [task.prompt for _, task in first + second + third] == prompts[::-1]
 
@@ -46,7 +44,7 @@ async def test_a_page_can_be_of_some_states_only(scene: Scene) -> None:
     ended = await scene.cancel(await scene.submit())
 
     async def ids(*states: TaskState) -> list[str]:
-        return [task.id for _, task in await page(scene.database, states=states, before=None, limit=9)]
+        return [task.id for _, task in await scene.page(states=states)]
 
     assert await ids(TaskState.QUEUED) == [queued.id]
     assert await ids(TaskState.CANCELLED, TaskState.RUNNING) == [ended.id, running.task.id]
@@ -87,26 +85,26 @@ async def test_a_follower_from_now_on_gets_only_what_comes(scene: Scene) -> None
 
 
 async def test_the_feed_of_all_tasks_has_every_event_in_order(scene: Scene) -> None:
-    start = await end_of_feed(scene.database)
+    start = await scene.database.read(last_event_id)
     first, second = await scene.submit(), await scene.submit()
     await scene.cancel(first)
 
-    events = await read_events_after(scene.database, start)
+    events = await scene.database.read(partial(events_after, after=start, limit=10))
 
     assert [(event.task_id, event.kind) for event in events] == [
         (first.id, EventKind.SUBMITTED),
         (second.id, EventKind.SUBMITTED),
         (first.id, EventKind.FINISHED),
     ]
-    assert await read_events_after(scene.database, events[-1].id) == []
+    assert await scene.database.read(partial(events_after, after=events[-1].id, limit=10)) == []
 
 
 async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene) -> None:
     """In PostgreSQL a transaction takes its numbers before it commits: another may be seen before it."""
-    start = await end_of_feed(scene.database)
+    start = await scene.database.read(last_event_id)
     for _ in range(5):
         await scene.submit()
-    first, missing, third, also_missing, fifth = await read_events_after(scene.database, start)
+    first, missing, third, also_missing, fifth = await scene.database.read(partial(events_after, after=start, limit=10))
     seen, patience = [first, third, fifth], ID_GAP_TIMEOUT.total_seconds()
     holes = IdGaps()
 
@@ -117,10 +115,10 @@ async def test_a_hole_in_the_numbers_is_waited_for_and_then_passed(scene: Scene)
 
 
 async def test_an_event_that_fills_a_gap_in_time_is_delivered(scene: Scene) -> None:
-    start = await end_of_feed(scene.database)
+    start = await scene.database.read(last_event_id)
     for _ in range(3):
         await scene.submit()
-    first, late, third = await read_events_after(scene.database, start)
+    first, late, third = await scene.database.read(partial(events_after, after=start, limit=10))
     holes = IdGaps()
 
     assert holes.take_contiguous([first, third], start, now=0.0) == [first]
@@ -163,8 +161,8 @@ async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
 async def test_a_runner_that_was_not_heard_of_for_a_lease_is_silent_and_not_busy(scene: Scene) -> None:
     held = await scene.take()
 
-    during = await read_queue_snapshot(scene.database, scene.rules, NOON + LEASE)
-    after = await read_queue_snapshot(scene.database, scene.rules, NOON + LEASE + timedelta(microseconds=1))
+    during = await scene.snapshot(now=NOON + LEASE)
+    after = await scene.snapshot(now=NOON + LEASE + timedelta(microseconds=1))
 
     assert (during.busy, during.silent) == ({held.attempt.runner_id}, frozenset())
     assert (after.busy, after.silent) == (frozenset(), {held.task.id})

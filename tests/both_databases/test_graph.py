@@ -29,7 +29,6 @@ from delegate.queue.finish import cancel, finish
 from delegate.queue.rules import AGEING
 from delegate.queue.waiting import why
 from delegate.report import graph as graphs
-from delegate.report.follow import read_queue_snapshot
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.retention import drop_ended_before
@@ -306,7 +305,7 @@ async def test_why_names_one_that_is_waited_for_and_counts_the_rest(scene: Scene
     last = await after(scene, held.task)
     waiting = [await after(scene, held.task, *others), await after(scene, last)]
 
-    around = await read_queue_snapshot(scene.database, scene.rules, scene.now, waiting)
+    around = await scene.snapshot(*waiting)
 
     assert [why(task, around) for task in waiting] == [
         f"waits for {held.task.id} (running) and 2 more",

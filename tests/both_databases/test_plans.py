@@ -14,7 +14,6 @@ from tests.both_databases.crowd import queue_up
 from tests.both_databases.scene import DONE, Scene, fact, runner
 
 from delegate.model import EffectState, Mode
-from delegate.report.follow import page, read_queue_snapshot
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, TaskState
 from delegate.store.database import Connection, Database
@@ -117,7 +116,7 @@ async def test_dependents_are_found_and_settled_by_indexes(scene: Scene) -> None
         await scene.finish(good)
         await scene.finish(bad, replace(DONE, state=AttemptState.FAILED))
         await graph_of(scene.database, waiting.id, scene.rules, scene.now)
-        await read_queue_snapshot(scene.database, scene.rules, scene.now, [waiting])
+        await scene.snapshot(waiting)
 
     assert [sql for sql, _ in statements if "dependency" in sql]
     for statement in statements:
@@ -129,7 +128,7 @@ async def test_a_page_of_what_waits_is_read_from_its_end(scene: Scene) -> None:
     await scene.database.write("fill", fill)
 
     with overheard() as statements:
-        found = await page(scene.database, states=[TaskState.QUEUED, TaskState.BLOCKED], before=None, limit=10)
+        found = await scene.page(states=[TaskState.QUEUED, TaskState.BLOCKED])
 
     assert len(found) == 10
     for statement in statements:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from tests.both_databases.scene import GONE, NOON, Scene, fact, holder, only_reading, output, skipped
@@ -9,17 +10,14 @@ from tests.both_databases.scene import GONE, NOON, Scene, fact, holder, only_rea
 from delegate.errors import EventConflict, Forbidden, KeyUsed, NoSuchAttempt, SequenceGap, StaleFence
 from delegate.intake.messages import send_message
 from delegate.model import AttemptId, EventKind, OutputChunk, RunnerId, Stream
-from delegate.report.follow import output_chunks
 from delegate.report.record import ReportItem, signals
+from delegate.store.events import output_of_attempt
 
 pytestmark = pytest.mark.anyio
 
 
 async def kept(scene: Scene, attempt: AttemptId) -> list[OutputChunk]:
-    chunks: list[OutputChunk] = []
-    while more := await output_chunks(scene.database, attempt, chunks[-1].offset + 1 if chunks else 0):
-        chunks += more
-    return chunks
+    return await scene.database.read(partial(output_of_attempt, attempt_id=attempt, offset=0, limit=100))
 
 
 async def test_a_report_is_kept_in_its_order(scene: Scene) -> None:

@@ -19,7 +19,7 @@ from delegate.intake.firing import BATCH_SIZE, FiringRound, expire, fire_due, re
 from delegate.model import ScheduleId
 from delegate.queue import ending
 from delegate.queue.finish import cancel
-from delegate.relay.schedule_views import schedule_view
+from delegate.relay.schedules import schedule_view
 from delegate.report.retention import retain
 from delegate.schedule.model import Schedule, ScheduleState
 from delegate.store.database import Connection

@@ -24,7 +24,6 @@ from delegate.errors import (
     UnknownAgent,
     UnknownDependency,
 )
-from delegate.intake import schedules
 from delegate.intake.firing import expire, fire_due
 from delegate.model import ScheduleId
 from delegate.report.retention import retain
@@ -487,7 +486,7 @@ async def test_a_pipeline_is_made_whole_or_not_at_all(clock: Clockwork) -> None:
     with pytest.raises(InvalidField, match=r"steps\.1\.workingDirectory: is missing"):
         await clock.pipeline(steps=[{"prompt": "a", **here}, {"prompt": "b"}])
 
-    assert await schedules.page(clock.scene.database, state=None, before=None, limit=10) == []
+    assert await clock.page() == []
 
 
 async def test_the_same_request_key_gives_the_same_schedule_and_the_same_pipeline(clock: Clockwork) -> None:
@@ -543,9 +542,9 @@ async def test_schedules_are_listed_the_newest_first_in_pages(clock: Clockwork) 
     made = [await clock.create(cronExpression=HOURLY) for _ in range(3)]
     await clock.pause(made[1])
 
-    rows = await schedules.page(clock.scene.database, state=None, before=None, limit=2)
-    rest = await schedules.page(clock.scene.database, state=None, before=rows[-1][0], limit=2)
-    paused = await schedules.page(clock.scene.database, state=ScheduleState.PAUSED, before=None, limit=2)
+    rows = await clock.page(limit=2)
+    rest = await clock.page(before=rows[-1][0], limit=2)
+    paused = await clock.page(state=ScheduleState.PAUSED, limit=2)
 
     assert [schedule.id for _, schedule in (*rows, *rest)] == [schedule.id for schedule in reversed(made)]
     assert [schedule.id for _, schedule in paused] == [made[1].id]
@@ -588,7 +587,7 @@ async def test_the_last_run_is_the_latest_time_that_was_due_also_when_it_made_no
 async def listed(clock: Clockwork) -> list[tuple[str, str | None]]:
     """The state and the last outcome of each, the oldest first."""
     with overheard() as statements:
-        rows = await schedules.page(clock.scene.database, state=None, before=None, limit=10)
+        rows = await clock.page()
     assert sum("FROM schedule" in sql for sql, _ in statements) == 1
     return [(one.state.value, one.last_outcome) for _, one in reversed(rows)]
 
@@ -607,7 +606,7 @@ async def test_old_runs_and_schedules_are_forgotten_but_nothing_that_is_needed(c
     clock.scene.now = NOON + 200 * DAY
     await retain(clock.scene.database, Settings(), clock.scene.now)
 
-    left = await schedules.page(clock.scene.database, state=None, before=None, limit=10)
+    left = await clock.page()
     assert second.id in {schedule.id for _, schedule in left}
     assert not {over.id, hourly.id} & {schedule.id for _, schedule in left}
     (fired,) = await clock.at(NOON + 361 * DAY)

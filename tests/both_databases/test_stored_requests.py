@@ -11,9 +11,8 @@ from tests.both_databases.clockwork import DAY, HOUR, HOURLY, Clockwork
 from tests.both_databases.scene import NOON
 
 from delegate.config.settings import Settings
-from delegate.intake import schedules
 from delegate.model import ScheduleId
-from delegate.relay.schedule_views import schedule_view
+from delegate.relay.schedules import schedule_view
 from delegate.report.retention import retain
 from delegate.schedule.model import Schedule, ScheduleState
 from delegate.store.schedules import get_schedule
@@ -114,7 +113,7 @@ async def test_a_schedule_in_a_newer_version_can_be_listed_paused_and_cancelled(
     await clock.resume(schedule)
     await clock.cancel(schedule)
 
-    ((_, listed),) = await schedules.page(clock.scene.database, state=None, before=None, limit=20)
+    ((_, listed),) = await clock.page()
     view = schedule_view(listed)
     assert (view.status, view.prompt) == ("cancelled", "")
     assert view.task == {"instructions": {"text": "back up"}, "agents": ["shell"]}

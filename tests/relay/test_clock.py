@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from delegate.intake.from_wire import parse_schedule
 from delegate.relay.clock import RETRY_AFTER_FAILURE, TICK_EVERY, Clock
 from delegate.relay.requests import Relay
 from delegate.schedule.model import Schedule
+from delegate.store.schedules import page_of_schedules
 from delegate.wire.schedules import ScheduleRequest
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +33,7 @@ async def made(relay: Relay, at: datetime, **wanted: Any) -> Schedule:
 
 
 async def states(relay: Relay) -> set[str]:
-    found = await schedules.page(relay.database, state=None, before=None, limit=1000)
+    found = await relay.database.read(partial(page_of_schedules, state=None, before=None, limit=1000))
     return {schedule.state.value for _, schedule in found}
 
 

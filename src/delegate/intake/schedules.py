@@ -1,4 +1,4 @@
-"""Creates, lists, pauses, resumes and cancels schedules and pipelines."""
+"""Creates, reads, pauses, resumes and cancels schedules and pipelines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from delegate.store.schedules import (
     insert_schedule,
     lock_run_of_task,
     lock_schedule,
-    page_of_schedules,
     runs_of_schedule,
     schedule_of_trigger,
     steps_of_pipeline,
@@ -174,12 +173,6 @@ async def cancel(
     cancelled, followers = await database.write("schedule.cancel", write)
     log_transition(ScheduleTransition(schedule=cancelled.schedule, followers=followers))
     return cancelled
-
-
-async def page(
-    database: Database, *, state: ScheduleState | None, before: int | None, limit: int
-) -> list[tuple[int, Schedule]]:
-    return await database.read(lambda c: page_of_schedules(c, state=state, before=before, limit=limit))
 
 
 async def read_full_schedule(database: Database, schedule_id: ScheduleId, history_limit: int) -> FullSchedule:

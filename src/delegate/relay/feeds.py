@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from heapq import merge
 
 import anyio
@@ -20,6 +21,7 @@ from delegate.report import follow
 from delegate.report.follow import Cursor, TaskUpdates
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Database
+from delegate.store.events import events_after, output_of_attempt
 from delegate.wire.tasks import OutputChunkView, OutputView
 
 PING_SECONDS = 15
@@ -67,7 +69,7 @@ async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[ServerSentEv
     id_gaps = None if relay.database.is_sqlite else follow.IdGaps()
     with relay.hub.subscribe(ALL_TASKS) as subscription:
         while not relay.hub.closing.is_set():
-            events = await follow.read_events_after(relay.database, after)
+            events = await relay.database.read(partial(events_after, after=after, limit=follow.EVENTS_PER_READ))
             if id_gaps is not None:
                 events = id_gaps.take_contiguous(events, after, anyio.current_time())
             for event in events:
@@ -134,7 +136,8 @@ async def _bytes_of(database: Database, attempts: list[Attempt], stream: str) ->
 
 async def _chunks(database: Database, attempt: Attempt) -> AsyncIterator[tuple[int, OutputChunk]]:
     end = 0
-    while chunks := await follow.output_chunks(database, attempt.id, end):
+    read = partial(output_of_attempt, attempt_id=attempt.id, limit=follow.CHUNKS_PER_READ)
+    while chunks := await database.read(partial(read, offset=end)):
         for missing, chunk in follow.with_gaps(chunks, end):
             yield missing, chunk
         end = chunks[-1].offset + len(chunks[-1].data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fastapi.responses import Response
 
@@ -27,11 +27,12 @@ from delegate.model import (
 )
 from delegate.queue.checkpoints import ContinuedTask
 from delegate.queue.claim import ClaimedTask
-from delegate.queue.waiting import QueueSnapshot, why
+from delegate.queue.waiting import QueueSnapshot, read_snapshot, why
 from delegate.relay.requests import Relay
 from delegate.report import follow
 from delegate.report.record import AttemptSignals
 from delegate.states import ADVICE, TaskState
+from delegate.store.tasks import page_of_tasks
 from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
 from delegate.wire.parts import (
     ChangeView,
@@ -255,9 +256,10 @@ def control(signals: AttemptSignals) -> Control:
 
 async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor: str | None) -> TaskPage:
     """Return a page, newest first; `cursor` is `next` of the previous page."""
-    rows = await follow.page(relay.database, states=_states(status), before=parse_page_cursor(cursor), limit=limit)
+    states, before = _states(status), parse_page_cursor(cursor)
+    rows = await relay.database.read(partial(page_of_tasks, states=states, before=before, limit=limit))
     shown = [task for _, task in rows]
-    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, relay.now(), shown)
+    snapshot = await relay.database.read(partial(read_snapshot, tasks=shown, rules=relay.rules, now=relay.now()))
     return TaskPage(tasks=[task_view(task, snapshot) for task in shown], next=next_cursor("t", rows, limit))
 
 

@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
-from delegate.model import Attempt, AttemptId, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
+from delegate.model import Attempt, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
 from delegate.queue.rules import QueueRules, start_of_day
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
 from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
 from delegate.store.database import Connection, Database
 from delegate.store.events import (
-    events_after,
     events_of_task,
-    last_event_id,
     last_event_of_kind,
     last_events_of_task,
     last_output_id,
-    output_of_attempt,
     output_of_task,
 )
 from delegate.store.results import last_change, last_checkpoint
 from delegate.store.runners import all_runners
-from delegate.store.tasks import count_by_state, get_task, page_of_tasks
+from delegate.store.tasks import count_by_state, get_task
 
 EVENTS_PER_READ = 1_000
 CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
@@ -131,19 +128,6 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     return await database.read(read)
 
 
-async def read_queue_snapshot(
-    database: Database, rules: QueueRules, now: datetime, tasks: Sequence[Task] = ()
-) -> QueueSnapshot:
-    """Read what `why` needs to know about these tasks."""
-    return await database.read(lambda connection: read_snapshot(connection, tasks, rules, now))
-
-
-async def page(
-    database: Database, *, states: Sequence[TaskState], before: int | None, limit: int
-) -> list[tuple[int, Task]]:
-    return await database.read(lambda connection: page_of_tasks(connection, states=states, before=before, limit=limit))
-
-
 async def relay_state(database: Database, now: datetime) -> RelayState:
     def read(connection: Connection) -> RelayState:
         return RelayState(
@@ -189,14 +173,6 @@ async def end_of_task_feed(database: Database, task_id: TaskId) -> Cursor:
     return await database.read(read)
 
 
-async def read_events_after(database: Database, after: int) -> list[Event]:
-    return await database.read(lambda connection: events_after(connection, after, EVENTS_PER_READ))
-
-
-async def end_of_feed(database: Database) -> int:
-    return await database.read(last_event_id)
-
-
 @dataclass(slots=True)
 class IdGaps:
     """Tracks gaps in the event ids: a follower waits once for all missing ids below the highest it has seen."""
@@ -228,12 +204,6 @@ async def attempts_of(database: Database, task_id: TaskId) -> list[Attempt]:
         return attempts_of_task(connection, _require_task(connection, task_id).id)
 
     return await database.read(read)
-
-
-async def output_chunks(database: Database, attempt: AttemptId, offset: int) -> list[OutputChunk]:
-    return await database.read(
-        lambda connection: output_of_attempt(connection, attempt, offset=offset, limit=CHUNKS_PER_READ)
-    )
 
 
 def with_gaps(chunks: Sequence[OutputChunk], expected: int) -> Iterator[tuple[int, OutputChunk]]:

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from delegate.intake import schedules as intake
 from delegate.model import ScheduleId
-from delegate.relay import scheduling
+from delegate.relay import schedules
 from delegate.relay.auth import require_owner
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, relay_of, schedule_in_path
-from delegate.relay.schedule_views import schedule_view
+from delegate.relay.schedules import detail_view, schedule_view
 from delegate.relay.views import respond, task_view
 from delegate.schedule.model import ScheduleState
 from delegate.wire.basics import ScheduleCursor
@@ -41,7 +42,7 @@ CancelBody = Annotated[CancelScheduleRequest, Depends(JsonBody(CancelScheduleReq
 
 @router.post("/schedules", status_code=201, response_model=ScheduleDetail, responses=SCHEDULE_SEEN)
 async def create_schedule(request: Request, body: ScheduleBody) -> Response:
-    created = await scheduling.create(relay_of(request), body)
+    created = await schedules.create(relay_of(request), body)
     view = ScheduleDetail(schedule=schedule_view(created.schedule), history=[])
     return respond(view, 201 if created.is_new else 200)
 
@@ -49,7 +50,7 @@ async def create_schedule(request: Request, body: ScheduleBody) -> Response:
 @router.post("/pipelines", status_code=201, response_model=PipelineView, responses=PIPELINE_SEEN)
 async def create_pipeline(request: Request, body: PipelineBody) -> Response:
     """Creates steps that run in order, each continuing the previous one; a failed step stops the rest."""
-    created = await scheduling.create_pipeline(relay_of(request), body)
+    created = await schedules.create_pipeline(relay_of(request), body)
     view = PipelineView(pipeline_id=created.steps[0].id, steps=[schedule_view(step) for step in created.steps])
     return respond(view, 201 if created.is_new else 200)
 
@@ -61,7 +62,7 @@ async def list_schedules(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     cursor: Annotated[ScheduleCursor | None, Query()] = None,
 ) -> Response:
-    return respond(await scheduling.page(relay_of(request), status, limit, cursor))
+    return respond(await schedules.schedule_page(relay_of(request), status, limit, cursor))
 
 
 @router.get("/schedules/{schedule_id}", response_model=ScheduleDetail)
@@ -70,21 +71,23 @@ async def show_schedule(
     schedule_id: ScheduleInPath,
     history_limit: Annotated[int, Query(alias="historyLimit", ge=1, le=100)] = 10,
 ) -> Response:
-    return respond(await scheduling.detail(relay_of(request), schedule_id, history_limit))
+    full = await intake.read_full_schedule(relay_of(request).database, schedule_id, history_limit)
+    return respond(detail_view(full))
 
 
 @router.post("/schedules/{schedule_id}/pause", response_model=ScheduleView)
 async def pause_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    return respond(schedule_view(await scheduling.pause(relay_of(request), schedule_id, body.reason)))
+    relay = relay_of(request)
+    return respond(schedule_view(await intake.pause(relay.database, schedule_id, body.reason, relay.now())))
 
 
 @router.post("/schedules/{schedule_id}/resume", response_model=ScheduleView)
 async def resume_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    return respond(schedule_view(await scheduling.resume(relay_of(request), schedule_id, body.reason)))
+    return respond(schedule_view(await schedules.resume(relay_of(request), schedule_id, body.reason)))
 
 
 @router.post("/schedules/{schedule_id}/cancel", response_model=CancelledSchedule)
 async def cancel_schedule(request: Request, schedule_id: ScheduleInPath, body: CancelBody) -> Response:
-    done = await scheduling.cancel(relay_of(request), schedule_id, body.reason, with_tasks=body.cancel_tasks)
+    done = await schedules.cancel(relay_of(request), schedule_id, body.reason, with_tasks=body.cancel_tasks)
     tasks = [task_view(task) for task in done.tasks]
     return respond(CancelledSchedule(schedule=schedule_view(done.schedule), tasks=tasks))

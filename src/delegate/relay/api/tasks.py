@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from email.utils import format_datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,6 +21,7 @@ from delegate.intake.messages import send_message
 from delegate.model import Task
 from delegate.queue import finish, questions
 from delegate.queue.ending import Transition
+from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
 from delegate.relay.auth import require_owner
 from delegate.relay.notify import notify
@@ -29,6 +31,7 @@ from delegate.relay.views import change_view, respond, runner_view, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
+from delegate.store.events import last_event_id
 from delegate.wire.basics import TaskCursor, TaskStatus
 from delegate.wire.parts import ChangeView
 from delegate.wire.tasks import (
@@ -188,7 +191,7 @@ async def follow_all(
     relay = relay_of(request)
     after = feeds.parse_event_id(request.headers.get("last-event-id"))
     if after is None:
-        after = await follow.end_of_feed(relay.database) if start == "now" else 0
+        after = await relay.database.read(last_event_id) if start == "now" else 0
     return _events(feeds.all_tasks_feed(relay, after))
 
 
@@ -197,7 +200,7 @@ async def show_relay(request: Request) -> Response:
     relay = relay_of(request)
     now = relay.now()
     state = await follow.relay_state(relay.database, now)
-    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, now)
+    snapshot = await relay.database.read(partial(read_snapshot, tasks=(), rules=relay.rules, now=now))
     working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
     shown = respond(
         RelayView(
@@ -227,7 +230,7 @@ def _respond_submitted(relay: Relay, submitted: intake.SubmittedTask) -> Respons
 
 
 async def _respond_with_task(relay: Relay, task: Task, status: int = 200) -> Response:
-    snapshot = await follow.read_queue_snapshot(relay.database, relay.rules, relay.now(), [task])
+    snapshot = await relay.database.read(partial(read_snapshot, tasks=[task], rules=relay.rules, now=relay.now()))
     return respond(task_view(task, snapshot), status)
 
 
@@ -238,7 +241,6 @@ AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]
 async def answer_task(request: Request, task_id: TaskInPath, body: AnswerBody) -> Response:
     """Answers all open questions of the task's agent; its session continues with the answer."""
     relay = relay_of(request)
-    now = relay.now()
-    task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=now)
+    task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
     notify(relay.hub, Transition(task=task))
-    return respond(task_view(task, await follow.read_queue_snapshot(relay.database, relay.rules, now)))
+    return await _respond_with_task(relay, task)

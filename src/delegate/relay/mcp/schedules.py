@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from delegate.intake import schedules as intake
 from delegate.intake.field_names import prefix_fields
 from delegate.model import ScheduleId
-from delegate.relay import scheduling
+from delegate.relay import schedules
 from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.mcp.hints import rewrite_view
 from delegate.relay.mcp.tasks import task_parameters, truncate_prompt
-from delegate.relay.schedule_views import schedule_view
+from delegate.relay.schedules import detail_view, schedule_view
 from delegate.schedule.model import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
@@ -19,13 +20,13 @@ TIMING_FIELDS = set(wire.ScheduleTask.model_fields) - set(wire.TaskParameters.mo
 async def schedule_task(call: ToolCall, wanted: wire.ScheduleTask) -> ToolResult:
     when = wanted.model_dump(include=TIMING_FIELDS, exclude_unset=True)
     body = ScheduleRequest.model_construct(**task_parameters(call, wanted), **when, request_key=call.request_key)
-    created = await scheduling.create(call.relay, body)
+    created = await schedules.create(call.relay, body)
     return _to_result(created.schedule)
 
 
 async def create_pipeline(call: ToolCall, wanted: wire.CreatePipeline) -> ToolResult:
     steps = [_step(call, number, step) for number, step in enumerate(wanted.steps)]
-    created = await scheduling.create_pipeline(call.relay, PipelineRequest(steps=steps, request_key=call.request_key))
+    created = await schedules.create_pipeline(call.relay, PipelineRequest(steps=steps, request_key=call.request_key))
     answer = wire.CreatePipelineResult(
         pipeline_id=created.steps[0].id, steps=[to_schedule_result(schedule_view(step)) for step in created.steps]
     )
@@ -38,7 +39,7 @@ def _step(call: ToolCall, number: int, step: wire.Step) -> PipelineStep:
 
 
 async def list_schedules(call: ToolCall, asked: wire.ListSchedules) -> ToolResult:
-    page = await scheduling.page(call.relay, asked.status, asked.limit, asked.cursor)
+    page = await schedules.schedule_page(call.relay, asked.status, asked.limit, asked.cursor)
     views = [rewrite_view(view) for view in page.schedules]
     text = "\n".join(headline(view) for view in views) or "no schedules found"
     answer = wire.ListSchedulesResult(schedules=[to_schedule_brief(view) for view in views], next=page.next)
@@ -46,7 +47,8 @@ async def list_schedules(call: ToolCall, asked: wire.ListSchedules) -> ToolResul
 
 
 async def get_schedule(call: ToolCall, asked: wire.GetSchedule) -> ToolResult:
-    detail = await scheduling.detail(call.relay, ScheduleId(asked.schedule_id), asked.history_limit)
+    schedule_id = ScheduleId(asked.schedule_id)
+    detail = detail_view(await intake.read_full_schedule(call.relay.database, schedule_id, asked.history_limit))
     schedule = rewrite_view(detail.schedule)
     history = [rewrite_view(run) for run in detail.history] if asked.include_history else None
     runs = [f"{run.occurrence.isoformat()} {run.outcome} {run.task_id or ''}".rstrip() for run in history or []]
@@ -55,16 +57,17 @@ async def get_schedule(call: ToolCall, asked: wire.GetSchedule) -> ToolResult:
 
 
 async def pause_schedule(call: ToolCall, asked: wire.PauseSchedule) -> ToolResult:
-    return _to_result(await scheduling.pause(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+    relay = call.relay
+    return _to_result(await intake.pause(relay.database, ScheduleId(asked.schedule_id), asked.reason, relay.now()))
 
 
 async def resume_schedule(call: ToolCall, asked: wire.ResumeSchedule) -> ToolResult:
-    return _to_result(await scheduling.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+    return _to_result(await schedules.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
 
 
 async def cancel_schedule(call: ToolCall, asked: wire.CancelSchedule) -> ToolResult:
     schedule_id = ScheduleId(asked.schedule_id)
-    done = await scheduling.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
+    done = await schedules.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
     tasks: list[str] = [task.id for task in done.tasks]
     answer = wire.CancelScheduleResult(schedule_id=schedule_id, status=done.schedule.state, cancelled_tasks=tasks)
     return ToolResult(
