@@ -19,7 +19,7 @@ from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.model import AgentName, Priority, Runner, RunnerId, lane, new_task_id
 from delegate.queue.claim import ClaimQuery, claim
-from delegate.queue.rules import rules_of
+from delegate.queue.limits import rules_of
 from delegate.states import TaskState
 from delegate.store.database import Database, open_database
 from delegate.store.runners import put_runner

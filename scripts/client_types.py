@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from delegate.wire import parts, schedules, tasks
+from delegate.wire import schedules, shared_models, tasks
 from delegate.wire.basics import Wire
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "delegate" / "client" / "responses.py"
 # The responses that the client reads; the models they contain are found from them.
 RESPONSES: list[type[Wire]] = [
-    parts.ChangeView,
+    shared_models.ChangeView,
     tasks.BatchResponse,
     tasks.GraphView,
     tasks.OutputView,

@@ -16,7 +16,7 @@ from sqlalchemy import insert
 from delegate.config.settings import Settings
 from delegate.model import ANY_MACHINE, Runner, RunnerId, lane, new_task_id
 from delegate.queue.claim import ClaimQuery, claim
-from delegate.queue.rules import QueueRules, rules_of
+from delegate.queue.limits import QueueRules, rules_of
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database, open_database
 from delegate.store.tables import task

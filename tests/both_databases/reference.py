@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from delegate.queue.claim import AGEING
+from delegate.queue.limits import QueueRules
 from delegate.queue.rescue import ABANDONED_AFTER
-from delegate.queue.rules import AGEING, QueueRules
 
 FINAL = {"completed", "failed", "cancelled"}
 

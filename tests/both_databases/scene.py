@@ -29,8 +29,8 @@ from delegate.model import (
 from delegate.queue.claim import ClaimedTask, ClaimQuery, claim
 from delegate.queue.finish import cancel, finish, release
 from delegate.queue.lease_guard import LeaseRef
+from delegate.queue.limits import QueueRules
 from delegate.queue.rescue import rescue
-from delegate.queue.rules import QueueRules
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.report.effects import EffectReport, record_effect
 from delegate.report.follow import read_full_task

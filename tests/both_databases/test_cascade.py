@@ -22,8 +22,8 @@ from delegate.intake.batch import BatchItem, submit_batch
 from delegate.intake.retry import resume, retry
 from delegate.intake.submit import Request
 from delegate.model import EventKind, OnDependencyFailure, Task
-from delegate.queue import ending, questions, rescue
-from delegate.queue.ending import settle_blocked
+from delegate.queue import cascade, questions, rescue
+from delegate.queue.cascade import settle_blocked
 from delegate.queue.finish import cancel
 from delegate.relay.housekeeping import run_housekeeping
 from delegate.relay.requests import Relay
@@ -79,8 +79,8 @@ async def test_an_ended_task_may_be_depended_on_by_any_number(scene: Scene, monk
 async def test_an_end_that_too_many_wait_for_leaves_the_rest_for_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "CASCADE_MAX", 4)
-    monkeypatch.setattr(ending, "DEPENDENTS_PER_STATEMENT", 3)
+    monkeypatch.setattr(cascade, "CASCADE_MAX", 4)
+    monkeypatch.setattr(cascade, "DEPENDENTS_PER_STATEMENT", 3)
     top = await scene.submit()
     near = [await after(scene, top) for _ in range(6)]
     far = [await after(scene, one) for one in near]
@@ -180,7 +180,7 @@ async def test_a_change_that_was_not_written_is_not_reported(scene: Scene, monke
     good, bad = await scene.take(), await scene.submit()
     waiting = [await after(scene, good.task), await after(scene, bad)]
     for verb in ("release_blocked", "cancel_blocked"):
-        monkeypatch.setattr(ending, verb, lambda *_: 0)
+        monkeypatch.setattr(cascade, verb, lambda *_: 0)
 
     with pytest.raises(IllegalMove, match="no longer blocked"):
         await scene.finish(good)

@@ -12,7 +12,7 @@ from tests.both_databases.scene import HANDED_BACK, LEASE, NOON, Scene, fact, ou
 from delegate.errors import IllegalMove, NoSuchTask
 from delegate.intake.messages import send_message
 from delegate.model import EventKind, TaskId
-from delegate.relay.lines import Line, LineReader, OutputTail, read_to_end
+from delegate.relay.output_lines import Line, LineReader, OutputTail, read_to_end
 from delegate.report.follow import (
     ID_GAP_TIMEOUT,
     Cursor,

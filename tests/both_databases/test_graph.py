@@ -24,9 +24,8 @@ from delegate.errors import (
 from delegate.intake.batch import BatchItem, submit_batch
 from delegate.intake.submit import Request, SubmittedTask
 from delegate.model import Checkpoint, EventKind, OnDependencyFailure, Priority, Task, TaskId
-from delegate.queue.claim import ClaimQuery, claim
+from delegate.queue.claim import AGEING, ClaimQuery, claim
 from delegate.queue.finish import cancel, finish
-from delegate.queue.rules import AGEING
 from delegate.queue.waiting import why
 from delegate.report import graph as graphs
 from delegate.report.graph import graph_of

@@ -17,7 +17,7 @@ from delegate.errors import InvalidField, NoSuchSchedule, NoSuchTask, Preference
 from delegate.intake import schedules
 from delegate.intake.firing import BATCH_SIZE, FiringRound, expire, fire_due, recompute_next_runs
 from delegate.model import ScheduleId
-from delegate.queue import ending
+from delegate.queue import cascade
 from delegate.queue.finish import cancel
 from delegate.relay.schedules import schedule_view
 from delegate.report.retention import retain
@@ -281,8 +281,8 @@ async def test_so_many_schedules_may_wait_for_one_end_and_no_more(
 async def test_schedules_that_an_end_stops_count_with_the_tasks_it_settles(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "CASCADE_MAX", 3)
-    monkeypatch.setattr(ending, "DEPENDENTS_PER_STATEMENT", 1)
+    monkeypatch.setattr(cascade, "CASCADE_MAX", 3)
+    monkeypatch.setattr(cascade, "DEPENDENTS_PER_STATEMENT", 1)
     top = await clock.scene.submit()
     runs = [await clock.create(cronExpression=HOURLY, dependsOn=[top.id]) for _ in range(2)]
     waiting = [await clock.create(afterSchedule=run.id) for run in runs for _ in range(2)]
@@ -291,7 +291,7 @@ async def test_schedules_that_an_end_stops_count_with_the_tasks_it_settles(
     moved = await cancel(clock.scene.database, top.id, "", clock.scene.now)
 
     assert (len(moved.others), len(moved.followers)) == (1, 2)
-    assert len(await ending.settle_blocked(clock.scene.database, clock.scene.now)) == 1
+    assert len(await cascade.settle_blocked(clock.scene.database, clock.scene.now)) == 1
     assert {(await clock.look(one)).state for one in waiting} == {ScheduleState.FAILED}
 
 

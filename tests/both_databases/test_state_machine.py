@@ -33,9 +33,9 @@ from tests.databases import Place
 from delegate.errors import DelegateError
 from delegate.model import ANY_MACHINE, Outcome, Priority, Runner, Task
 from delegate.queue.claim import ClaimedTask
+from delegate.queue.limits import QueueRules
 from delegate.queue.questions import answer, ask
 from delegate.queue.rescue import renew_leases_after_restart
-from delegate.queue.rules import QueueRules
 from delegate.report.record import ReportItem
 from delegate.states import AttemptState, Reason
 from delegate.store.database import Connection, Database, open_database

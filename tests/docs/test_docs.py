@@ -25,7 +25,7 @@ from delegate.model import PROMPT_MAX, EventKind
 from delegate.relay.app import make_app
 from delegate.relay.requests import Relay
 from delegate.states import Reason
-from delegate.wire import basics, parts, runners, schedules, tasks
+from delegate.wire import basics, runners, schedules, shared_models, tasks
 
 PAGES = all_pages()
 SHARED_OPTIONS = {"--json", "-v", "--verbose", "-h", "--help"}
@@ -308,7 +308,7 @@ def test_every_route_is_in_the_protocol_and_no_other() -> None:
 
 MODELS = [
     kind
-    for room in (parts, tasks, schedules, runners)
+    for room in (shared_models, tasks, schedules, runners)
     for kind in vars(room).values()
     if isinstance(kind, type) and issubclass(kind, basics.Wire) and kind.__module__ == room.__name__
 ]

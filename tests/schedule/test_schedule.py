@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from delegate.errors import InvalidSchedule
-from delegate.intake.deciding import PASSED_TIMES_MAX, decide, upcoming_times
+from delegate.intake.schedule_decisions import PASSED_TIMES_MAX, decide, upcoming_times
 from delegate.model import ScheduleId, TaskId
 from delegate.schedule.cron import check_cron, time_after, times_after
 from delegate.schedule.model import MissedRunPolicy, RunOutcome, Schedule, ScheduleState, Timing

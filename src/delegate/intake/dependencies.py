@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from delegate.errors import DependencyFailed, InvalidField, TooDeep, UnknownDependency
 from delegate.model import DEPENDENCIES_MAX, DEPENDENTS_MAX, DEPTH_MAX, Task, TaskId
-from delegate.queue.ending import first_failed_dependency, is_ready
+from delegate.queue.cascade import first_failed_dependency, is_ready
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection
 from delegate.store.graph import Dependency, count_dependents, lock_dependencies

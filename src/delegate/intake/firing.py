@@ -12,7 +12,9 @@ import anyio
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidSchedule, Refused, ScheduleEnded, Unavailable
-from delegate.intake.deciding import (
+from delegate.intake.dependencies import resolve_dependencies
+from delegate.intake.from_wire import request_of_template
+from delegate.intake.schedule_decisions import (
     RunDecision,
     advance_schedule,
     decide,
@@ -21,8 +23,6 @@ from delegate.intake.deciding import (
     end_schedule,
     set_next_run,
 )
-from delegate.intake.dependencies import resolve_dependencies
-from delegate.intake.from_wire import request_of_template
 from delegate.intake.submit import Request, build_task, insert_new_task, resolve_preferences
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.queue.schedule_runs import FollowerSchedule, due_after, fail_followers, log_followers

@@ -32,7 +32,7 @@ from delegate.model import (
 from delegate.preferences.labels import parse_labels
 from delegate.preferences.names import branch_problem, repository_url
 from delegate.preferences.resolve import DEFAULTS, PreferenceLayer, Preferences, resolve
-from delegate.queue.rules import QueueRules
+from delegate.queue.limits import QueueRules
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database

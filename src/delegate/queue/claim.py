@@ -5,22 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from delegate.model import (
     ANY_MACHINE,
     PAID_AGENTS,
     Attempt,
     EventKind,
+    Priority,
     Runner,
     Task,
     lane,
     new_attempt_id,
 )
 from delegate.queue.checkpoints import NO_CONTINUATION, Continuation, read_continuation
+from delegate.queue.limits import QueueRules, own_budget_left, start_of_day
 from delegate.queue.questions import drop_unanswered
 from delegate.queue.rescue import HEARTBEATS_PER_LEASE, RescuedTask, has_expired, log_rescued, rescue_expired
-from delegate.queue.rules import QueueRules, own_budget_left, rank, start_of_day
 from delegate.queue.sessions import with_session
 from delegate.states import AttemptState
 from delegate.store.attempts import (
@@ -39,6 +40,7 @@ from delegate.store.runners import get_runner, touch_runner
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
 log = logging.getLogger(__name__)
+AGEING = timedelta(minutes=30)  # a waiting task rises by one priority in this time, so that none waits forever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,11 @@ def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, no
         if task is not None:
             return _begin_attempt(connection, query, with_session(connection, task), budget_of(task, left), now)
     return None
+
+
+def rank(priority: Priority, created_at: datetime) -> datetime:
+    """Return the sort key of the queue: the creation time, shifted by the priority."""
+    return created_at + priority * AGEING
 
 
 def _repeat_claim(connection: Connection, query: ClaimQuery, earlier: Attempt) -> ClaimedTask | None:

@@ -21,12 +21,12 @@ from delegate.model import (
     Task,
     TaskId,
 )
+from delegate.queue.cascade import Transition, end, log_dependents
 from delegate.queue.checkpoints import with_checkpoint
-from delegate.queue.ending import Transition, end, log_dependents
 from delegate.queue.lease_guard import LeaseRef, lock_owned_attempt, lock_task_of_attempt, require_written
+from delegate.queue.limits import own_budget_left, start_of_day
 from delegate.queue.questions import park_for_answer, release_if_asked
 from delegate.queue.rescue import log_lost, lose_attempt
-from delegate.queue.rules import own_budget_left, start_of_day
 from delegate.states import FINAL_TASK_STATES, AttemptState, Reason, TaskState
 from delegate.store.attempts import end_attempt_if_held
 from delegate.store.database import Connection, Database

@@ -18,10 +18,10 @@ from delegate.model import (
     RunnerId,
     Task,
 )
+from delegate.queue.cascade import CASCADE_MAX, Transition, end, log_dependents
 from delegate.queue.checkpoints import build_relay_checkpoint
-from delegate.queue.ending import CASCADE_MAX, Transition, end, log_dependents
 from delegate.queue.lease_guard import lock_task_of_attempt, require_written
-from delegate.queue.rules import QueueRules
+from delegate.queue.limits import QueueRules
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.attempts import (
     abandoned_attempts,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
-from delegate.queue.rules import QueueRules
+from delegate.queue.limits import QueueRules
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import running_attempts
 from delegate.store.database import Connection

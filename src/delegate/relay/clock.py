@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from delegate.errors import DelegateError
 from delegate.intake.firing import FiringRound, expire, fire_due, recompute_next_runs
 from delegate.model import ScheduleId
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.relay.disk import disk_of
 from delegate.relay.notify import CLOCK_KEY, notify
 from delegate.relay.requests import Relay

@@ -13,8 +13,8 @@ from sse_starlette import ServerSentEvent
 
 from delegate.errors import InvalidField
 from delegate.model import Attempt, Event, OutputChunk, TaskId
-from delegate.relay.lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
 from delegate.relay.notify import ALL_TASKS
+from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
-from delegate.queue.ending import Transition, settle_blocked
+from delegate.queue.cascade import Transition, settle_blocked
 from delegate.queue.rescue import rescue
 from delegate.relay.disk import disk_of
 from delegate.relay.notify import notify

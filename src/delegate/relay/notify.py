@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.states import FINAL_TASK_STATES, TaskState
 
 ALL_TASKS = "*"

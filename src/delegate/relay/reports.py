@@ -10,8 +10,8 @@ from delegate.intake.submit import AGENTS_KNOWN
 from delegate.model import EventKind, Outcome, Stream, is_agent
 from delegate.report.record import ReportItem
 from delegate.states import PARKING_REASONS, AttemptState, Reason
-from delegate.wire.parts import change_of, checkpoint_of, result_of, usage_of
 from delegate.wire.runners import FinishRequest, RecordItem, ReleaseRequest
+from delegate.wire.shared_models import change_of, checkpoint_of, result_of, usage_of
 
 STATES = {
     "completed": AttemptState.COMPLETED,

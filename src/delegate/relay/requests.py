@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from delegate.config.settings import Settings
 from delegate.errors import MalformedBody, NoSuchAttempt, NoSuchSchedule, NoSuchTask, UnsupportedMedia
 from delegate.model import AttemptId, ScheduleId, TaskId
-from delegate.queue.rules import QueueRules, rules_of
+from delegate.queue.limits import QueueRules, rules_of
 from delegate.relay.notify import Hub
 from delegate.relay.problems import fault
 from delegate.store.database import Database

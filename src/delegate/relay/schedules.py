@@ -8,8 +8,8 @@ from functools import partial
 
 from delegate.errors import IllegalMove
 from delegate.intake import schedules as intake
-from delegate.intake.deciding import upcoming_times
 from delegate.intake.from_wire import parse_pipeline, parse_schedule, task_of_template
+from delegate.intake.schedule_decisions import upcoming_times
 from delegate.model import ScheduleId, Task
 from delegate.queue import finish
 from delegate.relay.notify import CLOCK_KEY, notify

@@ -34,7 +34,8 @@ from delegate.report.record import AttemptSignals
 from delegate.states import ADVICE, TaskState
 from delegate.store.tasks import page_of_tasks
 from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
-from delegate.wire.parts import (
+from delegate.wire.runners import AssignmentView, Control, MessageView
+from delegate.wire.shared_models import (
     ChangeView,
     CheckpointView,
     ChoiceView,
@@ -45,7 +46,6 @@ from delegate.wire.parts import (
     ResultView,
     UsageView,
 )
-from delegate.wire.runners import AssignmentView, Control, MessageView
 from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskDetail, TaskPage, TaskView
 
 STATUS_OF_STATE: dict[TaskState, TaskStatus] = {

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
 from delegate.model import Attempt, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
-from delegate.queue.rules import QueueRules, start_of_day
+from delegate.queue.limits import QueueRules, start_of_day
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
 from delegate.store.attempts import attempts_of_task, running_attempts, spent_since
@@ -28,7 +28,7 @@ EVENTS_PER_READ = 1_000
 CHUNKS_PER_READ = 16  # of at most 256 KiB each: a follower's memory stays small
 TIMELINE_MAX = 10_000
 # PostgreSQL assigns event ids before their transactions commit. A follower waits this long for a gap in the ids to be
-# filled. No transaction takes longer: the longest settles CASCADE_MAX tasks (queue/ending.py) in less than half of it.
+# filled. No transaction takes longer: the longest settles CASCADE_MAX tasks (queue/cascade.py) in less than half of it.
 # A gap that remains comes from a rollback or a dropped task.
 ID_GAP_TIMEOUT = timedelta(seconds=5)
 

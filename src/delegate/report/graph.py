@@ -8,7 +8,7 @@ from datetime import datetime
 
 from delegate.errors import NoSuchTask
 from delegate.model import Task, TaskId
-from delegate.queue.rules import QueueRules
+from delegate.queue.limits import QueueRules
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.store.database import Connection, Database
 from delegate.store.graph import dependency_ids_of, dependents_of, tasks_by_id

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId
-from delegate.wire.parts import ContinuedTaskView, checkpoint_of
 from delegate.wire.runners import AssignmentView
+from delegate.wire.shared_models import ContinuedTaskView, checkpoint_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

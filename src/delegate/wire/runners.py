@@ -38,7 +38,7 @@ from delegate.wire.basics import (
     Timestamp,
     Wire,
 )
-from delegate.wire.parts import (
+from delegate.wire.shared_models import (
     ChangeView,
     CheckpointView,
     ChoiceView,

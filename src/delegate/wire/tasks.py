@@ -42,7 +42,7 @@ from delegate.wire.basics import (
     Wire,
     without_nul,
 )
-from delegate.wire.parts import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
+from delegate.wire.shared_models import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
 
 BATCH_MAX = 100
 Prompt = Annotated[AgentText, VISIBLE]

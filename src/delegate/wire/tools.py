@@ -30,8 +30,8 @@ from delegate.wire.basics import (
 from delegate.wire.basics import (
     TaskStatus as TaskState,
 )
-from delegate.wire.parts import CheckpointView, QuestionView
 from delegate.wire.schedules import Cron, DelayMs, RunCount, RunView, ScheduleView, Zone
+from delegate.wire.shared_models import CheckpointView, QuestionView
 from delegate.wire.tasks import (
     Agent,
     AttemptView,

@@ -10,7 +10,7 @@ from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
 
 from delegate.model import Stream
 from delegate.relay.feeds import LINES_MAX
-from delegate.relay.lines import Line, OutputTail
+from delegate.relay.output_lines import Line, OutputTail
 
 pytestmark = pytest.mark.anyio
 

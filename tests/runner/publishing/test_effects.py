@@ -23,8 +23,8 @@ from delegate.runner.publishing.effects import (
     recorded_of,
 )
 from delegate.states import AttemptState, Reason
-from delegate.wire.parts import EffectView
 from delegate.wire.runners import EffectRequest, EffectsResponse
+from delegate.wire.shared_models import EffectView
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage

@@ -12,7 +12,7 @@ from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import list_kept
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.worktrees import release_workspace
-from delegate.wire.parts import EffectView
+from delegate.wire.shared_models import EffectView
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from delegate.model import AgentName, AttemptId, Runner, RunnerId, new_runner_id
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.queue.lease_guard import LeaseRef
 from delegate.relay.auth import new_runner_token, require_owner, require_runner
 from delegate.relay.notify import AGENTS_KEY, holder_key, notify

@@ -20,7 +20,7 @@ from delegate.intake.from_wire import request_of
 from delegate.intake.messages import send_message
 from delegate.model import Task
 from delegate.queue import finish, questions
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
 from delegate.relay.auth import require_owner
@@ -33,7 +33,7 @@ from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
 from delegate.store.events import last_event_id
 from delegate.wire.basics import TaskCursor, TaskStatus
-from delegate.wire.parts import ChangeView
+from delegate.wire.shared_models import ChangeView
 from delegate.wire.tasks import (
     AnswerRequest,
     BatchRequest,

@@ -22,7 +22,7 @@ from delegate.relay.requests import Relay
 from delegate.tokens import AGENT_PREFIX
 
 if TYPE_CHECKING:
-    from delegate.relay.mcp.servers import Servers
+    from delegate.relay.mcp.sdk_servers import Servers
 
 WAIT_SECONDS = 3600.0  # seconds; the value does not matter
 CALLS_STOP_TIMEOUT = 2.0  # seconds for open calls when the relay stops; less than STOP_TIMEOUT of the relay
@@ -69,7 +69,7 @@ class McpEndpoint:
     async def _load(self) -> Servers:
         async with self._loading:
             if self._servers is None and self._group is not None and not self._relay.hub.closing.is_set():
-                await to_thread.run_sync(import_module, "delegate.relay.mcp.servers")
+                await to_thread.run_sync(import_module, "delegate.relay.mcp.sdk_servers")
                 await self._group.start(self._serve)
             if self._servers is None:
                 raise Stopping
@@ -77,7 +77,7 @@ class McpEndpoint:
 
     async def _serve(self, *, task_status: TaskStatus[None]) -> None:
         """Serve until the relay stops; then let open calls finish and close the event streams."""
-        from delegate.relay.mcp.servers import make_servers  # noqa: PLC0415  # loaded on first use
+        from delegate.relay.mcp.sdk_servers import make_servers  # noqa: PLC0415  # loaded on first use
 
         servers = make_servers(self._relay)
         async with servers.for_delegating.run(), servers.for_asking.run():

@@ -8,8 +8,8 @@ import anyio
 
 from delegate.model import TaskId
 from delegate.relay.feeds import POLL_SECONDS
-from delegate.relay.lines import Line, LineReader, OutputTail, has_more, line_views, read_to_end
 from delegate.relay.mcp.calls import ToolCall, ToolResult
+from delegate.relay.output_lines import Line, LineReader, OutputTail, has_more, line_views, read_to_end
 from delegate.relay.views import STATUS_OF_STATE
 from delegate.report import follow
 from delegate.report.follow import TaskUpdates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delegate.model import TaskId
 from delegate.queue import questions
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.notify import notify
 from delegate.relay.views import STATUS_OF_STATE

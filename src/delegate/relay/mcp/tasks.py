@@ -10,7 +10,7 @@ from delegate.intake import submit as intake
 from delegate.intake.from_wire import request_of
 from delegate.model import TaskId
 from delegate.queue import finish
-from delegate.queue.ending import Transition
+from delegate.queue.cascade import Transition
 from delegate.queue.waiting import why
 from delegate.relay import views as pages
 from delegate.relay.mcp.calls import ToolCall, ToolResult

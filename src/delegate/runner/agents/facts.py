@@ -8,7 +8,7 @@ from dataclasses import asdict
 from delegate.model import EventKind, Usage
 from delegate.runner.agents.base import Fact
 from delegate.runner.agents.lines import as_text, one_line
-from delegate.wire.parts import UsageView
+from delegate.wire.shared_models import UsageView
 
 TEXT_MAX = 60_000  # characters of a message in an event; the output has all of it
 SUMMARY_MAX = 200

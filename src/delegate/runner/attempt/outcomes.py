@@ -18,8 +18,8 @@ from delegate.runner.assignment import Assignment
 from delegate.runner.lease import Lease
 from delegate.runner.secrets.redaction import Redaction
 from delegate.states import AttemptState, Reason, waits_for_answer
-from delegate.wire.parts import ChangeView, CheckpointView, ResultView, UsageView
 from delegate.wire.runners import FinishRequest, ReleaseRequest
+from delegate.wire.shared_models import ChangeView, CheckpointView, ResultView, UsageView
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from delegate.runner.process.cgroups import MemoryLimit
 from delegate.runner.prompts.rendering import message_prompt
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.upload.record import Record
-from delegate.wire.parts import UsageView
+from delegate.wire.shared_models import UsageView
 
 REPLIES_MAX = 4 * 1024 * 1024  # bytes of unsent replies; an agent that keeps asking without reading gets no more
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from delegate.errors import InvalidField
 from delegate.model import AttemptId, OutputChunk, Stream
-from delegate.relay.lines import LINE_MAX, LineReader
+from delegate.relay.output_lines import LINE_MAX, LineReader
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 Printed = list[tuple[int, Stream, bytes]]

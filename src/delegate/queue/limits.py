@@ -1,4 +1,4 @@
-"""The time limits, budgets and priorities of the queue."""
+"""The limits of the queue: leases, budgets and the number of runners."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.config.settings import Settings
-from delegate.model import Priority, Task
+from delegate.model import Task
 
-AGEING = timedelta(minutes=30)  # a waiting task rises by one priority in this time, so that none waits forever
 LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and reports why
 
 
@@ -31,11 +30,6 @@ def rules_of(settings: Settings) -> QueueRules:
         daily_budget_usd=settings.daily_budget_usd,
         max_runners=settings.max_runners,
     )
-
-
-def rank(priority: Priority, created_at: datetime) -> datetime:
-    """Return the sort key of the queue: the creation time, shifted by the priority."""
-    return created_at + priority * AGEING
 
 
 def own_budget_left(task: Task) -> float | None:

@@ -1,4 +1,4 @@
-"""Ends tasks, and releases or cancels their dependents. Every task ends here."""
+"""Writes the end of a task, and releases or cancels its dependents. Every task ends here."""
 
 from __future__ import annotations
 
