@@ -100,7 +100,7 @@ IDLE: dict[str, Measurement] = {
 BUSY: dict[str, Measurement] = {"submit to start of the agent": submit}
 IMPORTS = {
     "delegate status": ("-m", "delegate", "status"),
-    "bridge": ("-c", "import delegate.entry, delegate.bridge.run"),
+    "bridge": ("-c", "import delegate.entry, delegate.mcp_bridge.run"),
     "runner": ("-c", "import delegate.runner.__main__"),
     "relay": ("-c", "import delegate.relay.__main__"),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from delegate.keeper.capacity import CPU_WINDOW, Load, Pool, PoolLimits, Sample
-from delegate.keeper.plan import FleetShape, IdleRunner, plan
+from delegate.keeper.scaling import FleetShape, IdleRunner, plan
 
 GIB = 1024**3
 MIB = 1024**2

@@ -21,7 +21,7 @@ from delegate.keeper.capacity import (
     UsageHistory,
     compute_capacity,
 )
-from delegate.keeper.plan import RETIRE_AFTER, SURGE, FleetShape, IdleRunner, plan
+from delegate.keeper.scaling import RETIRE_AFTER, SURGE, FleetShape, IdleRunner, plan
 
 LIMITS = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
 QUIET = Sample(cores=2, cpu=0.1, available=23 * GIB)

@@ -22,7 +22,7 @@ from delegate.errors import InvalidField
 from delegate.keeper import logs
 from delegate.keeper.children import Child
 from delegate.keeper.logs import open_log, rotate_logs
-from delegate.keeper.scaling import RunnerCount, parse_runner_count
+from delegate.keeper.runners import RunnerCount, parse_runner_count
 
 LOST = "failed: lost_runner: "
 HOLD = "while [ ! -e {} ]; do sleep 0.05; done"

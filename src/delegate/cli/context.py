@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from delegate.cli.render import terminal
-from delegate.cli.render.output import OutputStyle, json_line
+from delegate.cli.render.terminal import OutputStyle, json_line
 from delegate.client.client import Client
 from delegate.config.paths import Home
 from delegate.config.settings import ResolvedSetting, Settings, resolve_settings, settings_from
-from delegate.errors import DelegateError, Refused, escape
+from delegate.errors import DelegateError, InvalidField, Refused, escape
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from delegate.client.responses import TaskData
 
 COMPLETION_VARIABLE = "_DELEGATE_COMPLETE"  # set by a shell that asks for completions
+PAGE_MAX = 100  # rows that the relay returns at once
+Row = TypeVar("Row")
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: click passes the values of the options
 
 
@@ -161,3 +163,20 @@ def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str],
 def examples(*lines: str) -> str:
     """The examples at the end of a command's help; click must not rewrap them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def fetch_newest(page: Callable[[int, str | None], tuple[list[Row], str | None]], limit: int) -> tuple[list[Row], bool]:
+    """Up to `limit` rows, newest first, and whether there are more; `page` takes a limit and a cursor, and returns the
+    rows and the next cursor."""
+    found: list[Row] = []
+    cursor: str | None = None
+    while True:
+        rows, cursor = page(min(limit - len(found), PAGE_MAX), cursor)
+        found += rows
+        if cursor is None or len(found) >= limit:
+            return found, cursor is not None
+
+
+def check_encoding(field: str, *texts: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise InvalidField(field=field, why="is not UTF-8 text")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from delegate.cli.context import CommandContext
 from delegate.cli.render import terminal
-from delegate.cli.render.output import open_questions, task_note
 from delegate.cli.render.screen import OutputSanitizer
+from delegate.cli.render.status import open_questions, task_note
 from delegate.cli.render.timeline import QUIET_KINDS, format_event
 from delegate.client.client import Client, StreamItem
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.bridge.endpoint import local_endpoint
 from delegate.client.client import remote_target
 from delegate.config import home_files
 from delegate.config.paths import Home
@@ -17,6 +16,7 @@ from delegate.config.settings import Settings, load
 from delegate.config.values import mask_login
 from delegate.errors import DelegateError, RelayUnreachable
 from delegate.keeper.start import start
+from delegate.mcp_bridge.endpoint import local_endpoint
 
 CONNECT_TIMEOUT = 15.0  # seconds
 

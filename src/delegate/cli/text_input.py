@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from delegate.cli.context import check_encoding
 from delegate.errors import InvalidField
 
 PROMPT_MAX = 250_000  # as model.PROMPT_MAX, which is slow to load; a test compares them
@@ -66,8 +67,3 @@ def check_text(field: str, text: str) -> str:
         raise InvalidField(field=field, why=f"is empty; {EMPTY_HINTS.get(field, 'describe what the agent should do')}")
     check_encoding(field, text)
     return text
-
-
-def check_encoding(field: str, *texts: str) -> None:
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise InvalidField(field=field, why="is not UTF-8 text")

@@ -22,7 +22,7 @@ from delegate.errors import DelegateError, RelayUnreachable
 from delegate.keeper.children import Child, RunnerChild, StartOptions, start_child
 from delegate.keeper.logs import rotate_logs
 from delegate.keeper.orphans import Orphans
-from delegate.keeper.scaling import RunnerCount, RunnerScaler, parse_runner_count
+from delegate.keeper.runners import RunnerCount, RunnerScaler, parse_runner_count
 from delegate.log import configure
 
 log = logging.getLogger(__name__)

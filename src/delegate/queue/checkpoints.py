@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from delegate.checkpoint_lines import event_lines, last_lines
 from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, Outcome, OutputChunk, Task, TaskId
+from delegate.output_tail import event_lines, last_lines
 from delegate.states import AttemptState
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of

@@ -13,7 +13,7 @@ from delegate.config.home_files import machine_id, token_for
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.runner.agents import Agent, agents
-from delegate.runner.agents.trials import Trials
+from delegate.runner.agents.availability import Trials
 from delegate.runner.disk import RunnerDisk, disk_of
 from delegate.runner.git.program import GitSetup
 from delegate.runner.keeper_link import KeeperLink

@@ -24,7 +24,7 @@ from tests.journeys.shop import needed, open_market
 
 from delegate import __version__
 from delegate.cli.commands.doctor import format_findings
-from delegate.cli.render.output import OutputStyle
+from delegate.cli.render.terminal import OutputStyle
 from delegate.config.home_files import PRIVATE_DIRECTORY
 from delegate.config.settings import load
 from delegate.runner.doctor.context import DoctorContext

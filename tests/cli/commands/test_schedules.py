@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cli.render.test_output import NOW, look
+from tests.cli.render.test_status import NOW, look
 from tests.cli.scripted_relay import Run, answer, body_of, problem
 
 from delegate.cli.datetimes import parse_datetime

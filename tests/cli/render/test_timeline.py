@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from delegate.cli.render.timeline import FORMATTERS, format_duration, format_event, format_model_name, format_usage
+from delegate.cli.render.terminal import format_duration
+from delegate.cli.render.timeline import FORMATTERS, format_event, format_model_name, format_usage
 from delegate.client.responses import UsageData
 from delegate.model import EventKind
 from delegate.preferences.models import short_model_name

@@ -4,7 +4,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cli.render.test_output import look, task
+from tests.cli.render.test_status import look, task
 from tests.cli.scripted_relay import Run, answer
 
 from delegate.cli.render.terminal import cells, is_ascii

@@ -15,7 +15,7 @@ from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents import AgentTurn, Ending, Fact
 from delegate.runner.agents.claude_reading import ClaudeReading
 from delegate.runner.agents.claude_verdict import RESET_MAX, UNKNOWN_RESET
-from delegate.runner.agents.facts import TEXT_MAX
+from delegate.runner.agents.timeline_facts import TEXT_MAX
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 

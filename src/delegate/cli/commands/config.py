@@ -14,8 +14,7 @@ import click
 
 from delegate.cli.commands.submit import TASK_DEFAULTS, is_sent
 from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
-from delegate.cli.render.output import TableRow, format_table
-from delegate.cli.render.terminal import one_line
+from delegate.cli.render.terminal import TableRow, format_table, one_line
 from delegate.cli.text_input import read_value
 from delegate.config import home_files as homes
 from delegate.config.file import HOME_NOT_ALLOWED, read_text, setting_hint

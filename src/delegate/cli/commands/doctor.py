@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
-from delegate.cli.render.output import OutputStyle
-from delegate.cli.render.terminal import one_line, pad
+from delegate.cli.render.terminal import OutputStyle, one_line, pad
 from delegate.config.settings import load_partially
 from delegate.errors import BadData
 

@@ -41,7 +41,7 @@ def mcp() -> None:
 @click.pass_obj
 def start(context: CommandContext) -> int:
     """Serve MCP on standard input and output; MCP clients start this command."""
-    from delegate.bridge.run import run  # noqa: PLC0415  the fast entry point does not load this module
+    from delegate.mcp_bridge.run import run  # noqa: PLC0415  the fast entry point does not load this module
 
     return run(verbose=context.verbose)
 

@@ -16,11 +16,10 @@ from delegate.cli.commands.submit import (
     request_fields,
     work_options,
 )
-from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.context import CommandContext, HintedUsage, check_encoding, examples, fetch_newest, shared_options
 from delegate.cli.datetimes import is_skipped_time, parse_datetime
-from delegate.cli.pagination import fetch_newest
 from delegate.cli.render.schedule_page import next_lines, pipeline_table, schedule_page, schedule_table
-from delegate.cli.text_input import check_encoding, read_prompt, read_text
+from delegate.cli.text_input import read_prompt, read_text
 from delegate.schedule.zones import zone_named
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
-from delegate.cli.render.output import relay_page
-from delegate.cli.render.terminal import one_line
-from delegate.cli.render.timeline import format_duration, parse_time
+from delegate.cli.render.status import relay_page
+from delegate.cli.render.terminal import format_duration, one_line, parse_time
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, Refused
 from delegate.keeper import __main__ as keeper
-from delegate.keeper.scaling import parse_runner_count
+from delegate.keeper.runners import parse_runner_count
 from delegate.keeper.start import start
 
 if TYPE_CHECKING:

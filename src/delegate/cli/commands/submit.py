@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.context import CommandContext, Function, HintedUsage, complete_paths, examples, shared_options
-from delegate.cli.text_input import check_encoding, read_prompt
+from delegate.cli.context import (
+    CommandContext,
+    Function,
+    HintedUsage,
+    check_encoding,
+    complete_paths,
+    examples,
+    shared_options,
+)
+from delegate.cli.text_input import read_prompt
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, InvalidField, Reported
 

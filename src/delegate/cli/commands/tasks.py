@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
-from delegate.cli.pagination import fetch_newest
+from delegate.cli.context import CommandContext, HintedUsage, check_encoding, examples, fetch_newest, shared_options
 from delegate.cli.render import terminal
-from delegate.cli.render.output import task_table
-from delegate.cli.text_input import check_encoding
+from delegate.cli.render.status import task_table
 from delegate.errors import DelegateError, IllegalMove
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render import terminal
-from delegate.cli.render.output import OutputStyle, rows_in_columns
-from delegate.cli.render.terminal import one_line
-from delegate.cli.render.timeline import format_duration
+from delegate.cli.render.terminal import OutputStyle, format_duration, one_line, rows_in_columns
 from delegate.errors import InvalidField, Refused
 
 if TYPE_CHECKING:

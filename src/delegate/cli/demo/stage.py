@@ -14,15 +14,8 @@ from delegate.cli.commands.results import escape_line, lines_of, paint_line
 from delegate.cli.context import CommandContext
 from delegate.cli.demo.work import BUG, DemoWork
 from delegate.cli.render.screen import OutputSanitizer
-from delegate.cli.render.terminal import is_ascii
-from delegate.cli.render.timeline import (
-    QUIET_KINDS,
-    format_change_size,
-    format_duration,
-    format_event,
-    format_usage,
-    parse_time,
-)
+from delegate.cli.render.terminal import format_duration, is_ascii, parse_time
+from delegate.cli.render.timeline import QUIET_KINDS, format_change_size, format_event, format_usage
 from delegate.cli.render.tree import ASCII, LINES, draw
 from delegate.client.client import Client, StreamItem
 from delegate.config.paths import Home

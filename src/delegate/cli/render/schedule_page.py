@@ -7,9 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import GAP, OutputStyle, TableRow, fact_lines, format_table
-from delegate.cli.render.terminal import fit, one_line
-from delegate.cli.render.timeline import format_duration, parse_time
+from delegate.cli.render.terminal import (
+    GAP,
+    OutputStyle,
+    TableRow,
+    fact_lines,
+    fit,
+    format_duration,
+    format_table,
+    one_line,
+    parse_time,
+)
 from delegate.errors import InvalidSchedule
 from delegate.schedule.zones import zone_named
 

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import GAP, OutputStyle, fact_lines, open_questions
-from delegate.cli.render.terminal import one_line
+from delegate.cli.render.status import open_questions
+from delegate.cli.render.terminal import GAP, OutputStyle, fact_lines, format_duration, one_line, parse_time
 from delegate.cli.render.timeline import (
     COMMIT_SHOWN,
     format_change_size,
     format_choices,
     format_clock,
     format_day,
-    format_duration,
     format_event,
     format_model_name,
     format_usage,
-    parse_time,
 )
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from delegate.cli.render.terminal import one_line
+from delegate.cli.render.terminal import one_line, parse_time
 
 if TYPE_CHECKING:
     from delegate.client.responses import EventData, UsageData
@@ -28,30 +27,12 @@ TODO_MARKS = {"completed": "x", "in_progress": ">"}
 Data = Mapping[str, Any]  # Any: each kind of event has its own data, shown here and nowhere else
 
 
-def parse_time(text: str) -> datetime:
-    """A timestamp of the relay in local time."""
-    return datetime.fromisoformat(text).astimezone()
-
-
 def format_clock(text: str) -> str:
     return parse_time(text).strftime("%H:%M:%S")
 
 
 def format_day(text: str) -> str:
     return parse_time(text).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def format_duration(seconds: float) -> str:
-    """A length of time in at most five characters: 0.4s, 59s, 3m, 2h05, 4d."""
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f}s"
-    if seconds < 60:
-        return f"{int(seconds)}s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)}m"
-    if seconds < 86_400:
-        return f"{int(seconds // 3600)}h{int(seconds % 3600 // 60):02}"
-    return f"{int(seconds // 86_400)}d"
 
 
 def format_usage(usage: UsageData) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delegate.cli.render.output import ABOVE, GAP, PROMPT_MIN, OutputStyle, paint_status_at, task_name
-from delegate.cli.render.terminal import cells, fit, one_line, pad
+from delegate.cli.render.status import task_name
+from delegate.cli.render.terminal import ABOVE, GAP, PROMPT_MIN, OutputStyle, cells, fit, one_line, pad, paint_status_at
 
 if TYPE_CHECKING:
     from delegate.client.responses import TaskData

@@ -27,8 +27,8 @@ from delegate.runner.agents.acp_verdict import AUTH_REQUIRED, GOOD_STOP, AcpRun,
 from delegate.runner.agents.ask_tool import TOOL_NAMES as ASKING_NAMES
 from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, prompt_text, session_of
 from delegate.runner.agents.claude_reading import COST_MAX, SESSION_ID
-from delegate.runner.agents.facts import SUMMARY_MAX, usage_fact, warning
 from delegate.runner.agents.lines import Streams, as_count, as_object, as_text, one_line
+from delegate.runner.agents.timeline_facts import SUMMARY_MAX, usage_fact, warning
 from delegate.runner.process.agent_process import Exit
 from delegate.states import Reason
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from delegate.model import EventKind
 from delegate.runner.agents.base import Fact
 from delegate.runner.agents.claude_reading import SUMMARY_FIELDS
-from delegate.runner.agents.facts import ID_MAX, TEXT_MAX, summarize_input, tool
 from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, make_storable, one_line
+from delegate.runner.agents.timeline_facts import ID_MAX, TEXT_MAX, summarize_input, tool
 from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
 
 CALLS_MAX = 1_000  # unreported tool calls; beyond it, calls are reported as they come

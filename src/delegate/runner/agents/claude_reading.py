@@ -10,7 +10,6 @@ from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, session_of
 from delegate.runner.agents.claude_verdict import ClaudeResult, ClaudeRun, Limit, verdict
-from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, summarize_input, tool, usage_fact, warning
 from delegate.runner.agents.lines import (
     Streams,
     as_amount,
@@ -20,6 +19,15 @@ from delegate.runner.agents.lines import (
     as_text,
     make_storable,
     one_line,
+)
+from delegate.runner.agents.timeline_facts import (
+    ID_MAX,
+    SUMMARY_MAX,
+    TEXT_MAX,
+    summarize_input,
+    tool,
+    usage_fact,
+    warning,
 )
 from delegate.runner.agents.todo import TodoList
 from delegate.runner.process.agent_process import Exit

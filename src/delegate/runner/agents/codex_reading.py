@@ -10,8 +10,8 @@ from delegate.errors import excerpt
 from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, session_of
 from delegate.runner.agents.codex_verdict import CodexResult, CodexRun, verdict
-from delegate.runner.agents.facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, tool, usage_fact, warning
 from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, make_storable, one_line
+from delegate.runner.agents.timeline_facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, tool, usage_fact, warning
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
 from delegate.runner.process.agent_process import Exit
 

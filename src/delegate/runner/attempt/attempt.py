@@ -11,10 +11,10 @@ from pathlib import Path
 
 import anyio
 
-from delegate.checkpoint_lines import CheckpointTail
 from delegate.config.home_files import DISK_FULL_ERRORS
 from delegate.errors import StaleFence, excerpt
 from delegate.model import AgentName, Checkpoint, Mode, Outcome
+from delegate.output_tail import CheckpointTail
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.delivery import deliver

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from delegate.checkpoint_lines import CheckpointTail
 from delegate.model import Outcome, Stream
+from delegate.output_tail import CheckpointTail
 from delegate.runner.agents.base import Ending, Fact, Invocation, NoProtocol, exit_code
 from delegate.runner.attempt.run import AgentRun, AttemptContext, RunEnd
 from delegate.runner.attempt.watchdog import TimeLimits

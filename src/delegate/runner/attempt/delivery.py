@@ -34,10 +34,10 @@ from delegate.runner.publishing.effects import Effects
 from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.publication import Publication, PublicationDraft, ReviewFacts, find_unpublished
 from delegate.runner.publishing.push import PushRejected
-from delegate.runner.workspaces.carried import carry_in
 from delegate.runner.workspaces.closing import close, record_pushed
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import save
+from delegate.runner.workspaces.untracked_files import carry_in
 from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace, release_workspace
 from delegate.states import AttemptState, Reason
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import anyio
 
-from delegate.checkpoint_lines import CheckpointTail
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Stream, Usage
+from delegate.output_tail import CheckpointTail
 from delegate.runner.agents.ask_tool import AskEndpoint
 from delegate.runner.agents.base import AgentReading, Ending, Fact, Invocation
 from delegate.runner.attempt.watchdog import AgentActivity, TimeLimits, next_deadline

@@ -23,8 +23,8 @@ from delegate.runner.doctor.context import (
 )
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed
-from delegate.runner.workspaces.carried import INCLUDE_FILE, INCLUDE_MAX
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+from delegate.runner.workspaces.untracked_files import INCLUDE_FILE, INCLUDE_MAX
 
 NO_OPTIONAL_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 

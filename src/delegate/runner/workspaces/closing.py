@@ -18,7 +18,7 @@ from delegate.failpoints import failpoint
 from delegate.runner.git.bare import is_directory, write_new_file
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import clear, remove
-from delegate.runner.workspaces import journal, side_storage
+from delegate.runner.workspaces import journal, non_git_files
 from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
 from delegate.runner.workspaces.locks import LOCK_NAME, DirectoryLock
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 BASE_REFS = "refs/delegate"
 UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
-KEPT_ENTRIES = frozenset({"kept.git", side_storage.DIRECTORY, UNREADABLE})
+KEPT_ENTRIES = frozenset({"kept.git", non_git_files.DIRECTORY, UNREADABLE})
 METADATA_ENTRIES = frozenset({journal.FILE_NAME, LOCK_NAME})
 
 
@@ -106,7 +106,7 @@ async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Sn
     """Whether the pushed commit contains all the work."""
     if not is_directory(workspace.tree):
         return False
-    await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
+    await anyio.to_thread.run_sync(non_git_files.make_readable, workspace.tree)
     snapshot = work or await take_snapshot(git, workspace)
     is_all = await embed_submodules(git, workspace)
     if not is_all or any(must_keep(skipped) for skipped in snapshot.skipped):
@@ -125,11 +125,11 @@ def must_keep(skipped: SkippedPath) -> bool:
 async def rescue(git: Git, workspace: Workspace) -> bool:
     """Moves all work out of the tree; returns whether there is any. The agent must have ended."""
     if is_directory(workspace.tree):
-        await anyio.to_thread.run_sync(side_storage.make_readable, workspace.tree)
+        await anyio.to_thread.run_sync(non_git_files.make_readable, workspace.tree)
         await embed_submodules(git, workspace)
     work = await collect_work(git, workspace)
     if work.skipped:
-        await anyio.to_thread.run_sync(side_storage.move_out, workspace.root, workspace.tree, work.skipped)
+        await anyio.to_thread.run_sync(non_git_files.move_out, workspace.root, workspace.tree, work.skipped)
         failpoint("workspace.put_aside")
     unreadable = workspace.root / UNREADABLE
     if not work.is_readable and is_directory(workspace.git_dir) and not unreadable.exists():
@@ -139,7 +139,7 @@ async def rescue(git: Git, workspace: Workspace) -> bool:
 
 def has_remains(root: Path) -> bool:
     """Whether the workspace has files that no git tree can hold."""
-    return side_storage.has_stored_files(root) or (root / UNREADABLE).exists()
+    return non_git_files.has_stored_files(root) or (root / UNREADABLE).exists()
 
 
 async def make_self_contained(git: Git, workspace: Workspace) -> int:
@@ -155,7 +155,7 @@ async def make_self_contained(git: Git, workspace: Workspace) -> int:
     names = await git.run(f"--git-dir={kept}", *differing, cwd=kept)
     (kept / "objects" / "info" / "alternates").unlink()
     failpoint("workspace.contained")
-    return names.count(b"\0") + sum(1 for _ in side_storage.stored_names(workspace.root))
+    return names.count(b"\0") + sum(1 for _ in non_git_files.stored_names(workspace.root))
 
 
 def _make_shallow(workspace: Workspace) -> None:

@@ -20,9 +20,9 @@ from delegate.runner.git.program import Git
 from delegate.runner.removal import remove, rest_path
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import WorkspaceJournal, read_journal
+from delegate.runner.workspaces.non_git_files import copy_back
 from delegate.runner.workspaces.saving import SavedWork, disable_conversion, last_saved, read_saved
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository
-from delegate.runner.workspaces.side_storage import copy_back
 
 log = logging.getLogger(__name__)
 

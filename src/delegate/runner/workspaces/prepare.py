@@ -35,6 +35,7 @@ from delegate.runner.workspaces.closing import (
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
 from delegate.runner.workspaces.locks import DirectoryLock, lock_directory, wait_until_idle
 from delegate.runner.workspaces.mirrors import Base, Mirror, repair_mirror
+from delegate.runner.workspaces.non_git_files import move_back
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import (
     SavedWork,
@@ -44,7 +45,6 @@ from delegate.runner.workspaces.saving import (
     reset_kept_repository,
 )
 from delegate.runner.workspaces.scratch import scratch_repository
-from delegate.runner.workspaces.side_storage import move_back
 from delegate.runner.workspaces.worktrees import Workspace, check_out, save_index, write_repository
 
 log = logging.getLogger(__name__)

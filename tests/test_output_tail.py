@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from delegate.checkpoint_lines import CheckpointTail, event_lines, last_lines
 from delegate.model import Event, EventKind, TaskId
+from delegate.output_tail import CheckpointTail, event_lines, last_lines
 from delegate.queue.checkpoints import lines_of_events
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.endpoint import Endpoint
+    from delegate.mcp_bridge.endpoint import Endpoint
 
 READ_SIZE = 64 * 1024
 

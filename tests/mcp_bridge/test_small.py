@@ -16,14 +16,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.bridge.conversation import bridge
-from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
+from tests.mcp_bridge.conversation import bridge
+from tests.mcp_bridge.scripted_mcp import ScriptedMcp, kept_home
 
-from delegate.bridge import endpoint
-from delegate.bridge.stdio import LINE_MAX
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import load
+from delegate.mcp_bridge import endpoint
+from delegate.mcp_bridge.stdio import LINE_MAX
 from delegate.wire.basics import BODY_MAX
 
 HEAVY = {
@@ -33,7 +33,7 @@ HEAVY = {
 
 
 def test_it_loads_next_to_nothing() -> None:
-    program = "import sys, delegate.entry, delegate.bridge.run; print(*sys.modules)"
+    program = "import sys, delegate.entry, delegate.mcp_bridge.run; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-S", "-c", program], env=_path(), capture_output=True, check=True)
 
     names = {name.partition(".")[0] for name in loaded.stdout.decode().split()}
@@ -41,10 +41,10 @@ def test_it_loads_next_to_nothing() -> None:
     assert {name for name in loaded.stdout.decode().split() if name.startswith("delegate")} <= {
         "delegate",
         "delegate.entry",
-        "delegate.bridge",
+        "delegate.mcp_bridge",
         "delegate.client",
         "delegate.client.http_response",
-        *(f"delegate.bridge.{path.stem}" for path in Path(endpoint.__file__).parent.glob("*.py")),
+        *(f"delegate.mcp_bridge.{path.stem}" for path in Path(endpoint.__file__).parent.glob("*.py")),
     }
 
 

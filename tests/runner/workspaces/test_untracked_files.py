@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.runner.workspaces.conftest import Scene
 
-from delegate.runner.workspaces.carried import carry_in
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.snapshot import take_snapshot
+from delegate.runner.workspaces.untracked_files import carry_in
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import os
 import select
 from collections import deque
 
-from delegate.bridge import rpc
+from delegate.mcp_bridge import rpc
 
 LINE_MAX = 4 * 1024 * 1024  # bytes; more than the relay accepts
 LONG_LINE_KEPT = 512  # bytes kept of each end of an oversized line, to find its id

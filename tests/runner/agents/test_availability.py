@@ -7,10 +7,10 @@ import anyio
 import pytest
 
 from delegate.config.home_files import acquire_lock
+from delegate.runner.agents.availability import Trials
 from delegate.runner.agents.claude import Claude
 from delegate.runner.agents.codex import Codex
 from delegate.runner.agents.shell import Shell
-from delegate.runner.agents.trials import Trials
 
 pytestmark = pytest.mark.anyio
 CLAUDE, CODEX, SHELL = Claude(command="claude", is_root=False), Codex(command="codex"), Shell()

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from delegate.bridge import rpc
-from delegate.bridge.endpoint import Unreachable
+from delegate.mcp_bridge import rpc
+from delegate.mcp_bridge.endpoint import Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from delegate.bridge.stdio import Output
     from delegate.client.http_response import Response
+    from delegate.mcp_bridge.stdio import Output
 
 SESSION_HEADER = "mcp-session-id"
 

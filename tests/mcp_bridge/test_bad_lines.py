@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.bridge.conversation import Spoken, bridge
-from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
+from tests.mcp_bridge.conversation import Spoken, bridge
+from tests.mcp_bridge.scripted_mcp import ScriptedMcp, kept_home
 
 pytestmark = pytest.mark.promise("P17")
 PARSE, INVALID = -32700, -32600

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bridge.conversation import META, MODERN, Spoken, bridge
-from tests.bridge.scripted_mcp import VERSION, Json, ScriptedMcp, kept_home
+from tests.mcp_bridge.conversation import META, MODERN, Spoken, bridge
+from tests.mcp_bridge.scripted_mcp import VERSION, Json, ScriptedMcp, kept_home
 
 Open = Callable[..., tuple[ScriptedMcp, Spoken]]
 

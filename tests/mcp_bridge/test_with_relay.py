@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.bridge.conversation import Spoken, bridge
 from tests.fakes.mcp_client import Outer, mcp_session
 from tests.fakes.world import World, living, wait_until
+from tests.mcp_bridge.conversation import Spoken, bridge
 
 DIES_ONCE = "submit.after=kill:{mark}"
 

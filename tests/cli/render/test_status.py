@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delegate.cli.render.output import OutputStyle, relay_page, task_table
+from delegate.cli.render.status import relay_page, task_table
 from delegate.cli.render.task_page import task_page
-from delegate.cli.render.terminal import cells
+from delegate.cli.render.terminal import OutputStyle, cells
 
 if TYPE_CHECKING:
     from delegate.client.responses import RelayData, TaskData

@@ -8,9 +8,9 @@ import select
 import signal
 import time
 
-from delegate.bridge import rpc
-from delegate.bridge.dispatcher import Dispatcher
-from delegate.bridge.stdio import LINE_MAX, READ_SIZE, Input, Output, OversizedLine
+from delegate.mcp_bridge import rpc
+from delegate.mcp_bridge.dispatcher import Dispatcher
+from delegate.mcp_bridge.stdio import LINE_MAX, READ_SIZE, Input, Output, OversizedLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

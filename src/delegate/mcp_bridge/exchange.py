@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from delegate.bridge import rpc
-from delegate.bridge.requests import PendingRequest
 from delegate.client.http_response import EventStreamParser, NotHttp, Response
+from delegate.mcp_bridge import rpc
+from delegate.mcp_bridge.connection import Connection
+from delegate.mcp_bridge.requests import PendingRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.connection import Connection
-    from delegate.bridge.endpoint import Endpoint
-    from delegate.bridge.requests import RequestQueue, Session
+    from delegate.mcp_bridge.endpoint import Endpoint
+    from delegate.mcp_bridge.requests import RequestQueue, Session
 
 NOT_FOUND, SERVER_ERROR = 404, 500
 RETRYABLE_STATUSES = {429, 502, 503, 504}  # temporary failures
@@ -80,3 +80,12 @@ class RelayExchange:
     @property
     def body(self) -> bytes:
         return bytes(self._body)
+
+
+def connect(endpoint: Endpoint) -> Connection:
+    """Open a plain or a TLS connection, as the endpoint requires."""
+    if not endpoint.is_secure:
+        return Connection(endpoint)
+    from delegate.mcp_bridge.secure import SecureConnection  # noqa: PLC0415  ssl takes more memory than all the rest
+
+    return SecureConnection(endpoint)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 
-from delegate.bridge.dialing import connect
-from delegate.bridge.exchange import NOT_FOUND, RETRYABLE_STATUSES, SERVER_ERROR
-from delegate.bridge.requests import EventStreamRequest
 from delegate.client.http_response import describe_error
+from delegate.mcp_bridge.exchange import NOT_FOUND, RETRYABLE_STATUSES, SERVER_ERROR, connect
+from delegate.mcp_bridge.requests import EventStreamRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.connection import Connection
-    from delegate.bridge.endpoint import RelayLocator
-    from delegate.bridge.exchange import RelayExchange
-    from delegate.bridge.requests import RequestQueue
+    from delegate.mcp_bridge.connection import Connection
+    from delegate.mcp_bridge.endpoint import RelayLocator
+    from delegate.mcp_bridge.exchange import RelayExchange
+    from delegate.mcp_bridge.requests import RequestQueue
 
 RETRY_DELAY_MIN, RETRY_DELAY_MAX = 0.5, 15.0  # seconds between two tries; no call waits for the stream
 NO_STATUS, OK = 0, 200

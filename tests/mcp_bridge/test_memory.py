@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bridge.conversation import bridge
-from tests.bridge.scripted_mcp import ScriptedMcp, kept_home
+from tests.mcp_bridge.conversation import bridge
+from tests.mcp_bridge.scripted_mcp import ScriptedMcp, kept_home
 
-from delegate.bridge import rpc
-from delegate.bridge.dispatcher import QUEUE_BYTES, QUEUE_MAX, Dispatcher
-from delegate.bridge.stdio import Output
+from delegate.mcp_bridge import rpc
+from delegate.mcp_bridge.dispatcher import QUEUE_BYTES, QUEUE_MAX, Dispatcher
+from delegate.mcp_bridge.stdio import Output
 
 MIB = 1024 * 1024
 

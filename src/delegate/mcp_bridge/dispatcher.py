@@ -6,19 +6,20 @@ import os
 import select
 import time
 
-from delegate.bridge import rpc
-from delegate.bridge.dialing import connect
-from delegate.bridge.endpoint import RelayLocator, Unreachable
-from delegate.bridge.exchange import (
+from delegate.client.http_response import NotHttp, describe_error
+from delegate.mcp_bridge import rpc
+from delegate.mcp_bridge.endpoint import RelayLocator, Unreachable
+from delegate.mcp_bridge.exchange import (
     NOT_FOUND,
     RETRYABLE_STATUSES,
     SERVER_ERROR,
     RelayExchange,
+    connect,
     percent_encode,
     request_bytes,
 )
-from delegate.bridge.listener import EventListener
-from delegate.bridge.requests import (
+from delegate.mcp_bridge.listener import EventListener
+from delegate.mcp_bridge.requests import (
     CancelNotification,
     ClientCall,
     EventStreamRequest,
@@ -28,14 +29,13 @@ from delegate.bridge.requests import (
     RequestQueue,
     SessionDelete,
 )
-from delegate.client.http_response import NotHttp, describe_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from delegate.bridge.connection import Connection
-    from delegate.bridge.stdio import Output
+    from delegate.mcp_bridge.connection import Connection
+    from delegate.mcp_bridge.stdio import Output
 
 CONCURRENT_CALLS_MAX = 32  # calls; more wait in the queue
 QUEUE_MAX = 256  # messages in the queue; above that the bridge stops reading from the client

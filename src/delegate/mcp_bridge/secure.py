@@ -5,12 +5,12 @@ from __future__ import annotations
 import select
 import ssl
 
-from delegate.bridge.connection import READ_SIZE, Connection
-from delegate.bridge.endpoint import Unreachable
+from delegate.mcp_bridge.connection import READ_SIZE, Connection
+from delegate.mcp_bridge.endpoint import Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from delegate.bridge.endpoint import Endpoint
+    from delegate.mcp_bridge.endpoint import Endpoint
 
 
 class SecureConnection(Connection):

@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.bridge.conversation import META, bridge
-from tests.bridge.scripted_mcp import Json, ScriptedMcp, kept_home
 from tests.cli.scripted_relay import ScriptedRelay, answer
+from tests.mcp_bridge.conversation import META, bridge
+from tests.mcp_bridge.scripted_mcp import Json, ScriptedMcp, kept_home
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])

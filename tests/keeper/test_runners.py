@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from delegate.config.settings import Settings
-from delegate.keeper import scaling
+from delegate.keeper import runners
 from delegate.keeper.children import OPEN_COMMAND, RunnerChild, hold_command
-from delegate.keeper.plan import RETIRE_AFTER
-from delegate.keeper.scaling import SETTLING_MAX, RunnerCount, RunnerScaler
+from delegate.keeper.runners import SETTLING_MAX, RunnerCount, RunnerScaler
+from delegate.keeper.scaling import RETIRE_AFTER
 
 PIPE = 65_536
 
@@ -152,7 +152,7 @@ class Ticking(datetime):
 def test_the_words_of_a_lack_follow_its_figures_and_keep_the_moment_when_it_began(
     tmp_path: Path, deaf: RunnerChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling, "datetime", Ticking)
+    monkeypatch.setattr(runners, "datetime", Ticking)
     crowd = Crowd(tmp_path, RunnerCount(fixed=3, ceiling=None))
     held = crowd.scaling.children[2]
     held.process = deaf.process
