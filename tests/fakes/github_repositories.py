@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.github_graphql import GraphQLProblem, Json, connection
+from tests.git import try_git
 
 TITLE_MAX, BODY_MAX = 256, 65_536  # GitHub's own
 AUTHOR = "Stand-in <standin@localhost> 1700000000 +0000"
@@ -72,12 +72,12 @@ class Repository:
         self.pulls: dict[int, Pull] = {}
         if not bare.exists():
             bare.parent.mkdir(parents=True, exist_ok=True)
-            self.git("init", "-q", "--bare", "-b", "main", "--template=", str(bare), inside=False)
+            bare.mkdir()
+            self.git("init", "-q", "--bare", "-b", "main", "--template=")
             self.git("config", "http.receivepack", "true")
 
-    def git(self, *arguments: str, input: bytes = b"", inside: bool = True) -> str:
-        where = ["--git-dir", str(self.bare)] if inside else []
-        done = subprocess.run(["git", *where, *arguments], input=input, capture_output=True, env=GIT_ENV)
+    def git(self, *arguments: str, input: bytes = b"") -> str:
+        done = try_git("--git-dir", self.bare, *arguments, cwd=self.bare, env=GIT_ENV, input=input)
         if done.returncode != 0:
             raise GraphQLProblem(f"git {arguments[0]}: {done.stderr.decode(errors='replace')}")
         return done.stdout.decode(errors="replace").strip()

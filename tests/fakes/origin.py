@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-PERSON = {"GIT_AUTHOR_NAME": "A Person", "GIT_AUTHOR_EMAIL": "person@example.test"}
-COMMITTER = {name.replace("AUTHOR", "COMMITTER"): value for name, value in PERSON.items()}
-
-
-def run_git(*words: str) -> str:
-    own = {**os.environ, **PERSON, **COMMITTER}
-    return subprocess.run(["git", *words], check=True, capture_output=True, text=True, env=own).stdout
+from tests.git import run_git
 
 
 def make_origin(clone: Path) -> Path:
     """Makes a repository of this directory; returns the bare one it was pushed to."""
     origin = clone.with_name(f"{clone.name}-origin.git")
-    run_git("init", "--quiet", "--bare", "--initial-branch=main", str(origin))
-    run_git("init", "--quiet", "--initial-branch=main", str(clone))
-    run_git("-C", str(clone), "remote", "add", "origin", str(origin))
-    run_git("-C", str(clone), "commit", "--quiet", "--allow-empty", "-m", "first")
-    run_git("-C", str(clone), "push", "--quiet", "origin", "main")
+    run_git("init", "--quiet", "--bare", "--initial-branch=main", origin, cwd=clone)
+    run_git("init", "--quiet", "--initial-branch=main", cwd=clone)
+    run_git("remote", "add", "origin", origin, cwd=clone)
+    run_git("commit", "--quiet", "--allow-empty", "-m", "first", cwd=clone)
+    run_git("push", "--quiet", "origin", "main", cwd=clone)
     return origin
 
 
 def branches_of(origin: Path) -> list[str]:
-    return run_git("-C", str(origin), "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    return run_git("for-each-ref", "--format=%(refname:short)", "refs/heads", cwd=origin).split()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tests.fakes.github import GitHub, living_github
 from tests.fakes.github_repositories import Pull
 from tests.fakes.openai_standin import OpenAIStandin
 from tests.fakes.world import World, living, wait_until
+from tests.git import run_git
 
 from delegate.config.home_files import machine_id
 from delegate.config.paths import Home
@@ -70,15 +70,7 @@ class Shop:
         return self.market.github
 
     def git(self, *arguments: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=cwd or self.clone,
-            env=self.world.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
+        return run_git(*arguments, cwd=cwd or self.clone, env=self.world.environment)
 
     def submit(self, prompt: str, **wish: Any) -> str:
         """A pull request from the clone, unless the wish says otherwise."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.fakes.origin import run_git
 from tests.fakes.storm import runners
 from tests.fakes.world import World, living, wait_until
+from tests.git import run_git
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +25,11 @@ class Project:
         self.git("init", "-q", "-b", "main")
         (self.path / "kept.txt").write_text("first\n")
         self.git("add", ".")
-        self.git("-c", "user.name=u", "-c", "user.email=u@example.com", "commit", "-qm", "first")
-        self.commit = self.git("rev-parse", "HEAD").strip()
+        self.git("commit", "-qm", "first")
+        self.commit = self.git("rev-parse", "HEAD")
 
     def git(self, *words: str) -> str:
-        return run_git("-C", str(self.path), *words)
+        return run_git(*words, cwd=self.path)
 
     def submit(self, command: str, *options: str) -> str:
         return self.world.submit(command, "--working-directory", str(self.path), *options)

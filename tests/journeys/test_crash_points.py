@@ -6,12 +6,12 @@ import ast
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fakes.world import World, children_of, command_of, living, wait_until
+from tests.git import run_git
 
 from delegate.client.client import Client
 from delegate.config.home_files import machine_id
@@ -126,7 +126,7 @@ def make_clone(world: World) -> None:
         ("clone", "-q", "--bare", ".", str(world.home.parent / "origin.git")),
         ("remote", "add", "origin", str(world.home.parent / "origin.git")),
     ):
-        subprocess.run(["git", *words], cwd=world.work, env=world.environment, check=True)
+        run_git(*words, cwd=world.work, env=world.environment)
 
 
 def armed(points: list[str], marks: Path) -> str:

@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 import pytest
 from tests.fakes import scripted_agent
-from tests.fakes.origin import branches_of, make_origin, run_git
+from tests.fakes.origin import branches_of, make_origin
 from tests.fakes.world import World, living, wait_until
+from tests.git import run_git
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P19")]
 # Of no shape that would be known without knowing the value.
@@ -204,8 +205,8 @@ def test_a_secret_in_the_agents_commits_is_not_pushed_with_the_work(world: World
 
     assert ended["status"] == "completed", ended
     (branch,) = set(branches_of(origin)) - {"main"}
-    objects = [line.split()[0] for line in run_git("-C", str(origin), "rev-list", "--objects", branch).splitlines()]
-    out = "".join(run_git("-C", str(origin), "cat-file", "-p", name) for name in objects)
+    objects = [line.split()[0] for line in run_git("rev-list", "--objects", branch, cwd=origin).splitlines()]
+    out = "".join(run_git("cat-file", "-p", name, cwd=origin) for name in objects)
     assert "work.txt" in out
     assert leaks(world, out.encode()) == []
     assert "contains a secret of this machine (GITHUB_TOKEN)" in json.dumps(ended["timeline"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from tests.fakes.anthropic_standin import AnthropicStandin
 from tests.fakes.mcp_client import Outer, mcp_session
 from tests.fakes.world import World, living
+from tests.git import run_git
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.anyio]
 CLAUDE = shutil.which("claude")
@@ -53,10 +53,11 @@ def claude_environment(home: Path, model: AnthropicStandin) -> dict[str, str]:
 
 def make_project(place: Path) -> None:
     (place / "package.json").write_text(json.dumps({"name": "app", "version": "1.0.0", "scripts": SCRIPTS}))
-    for words in (["init", "-q"], ["add", "package.json"], ["commit", "-qm", "begin"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=place, check=True)
-    for name, value in (("user.name", "a"), ("user.email", "a@b.c")):
-        subprocess.run(["git", "config", name, value], cwd=place, check=True)
+    run_git("init", "-q", cwd=place)
+    run_git("config", "user.name", "a", cwd=place)
+    run_git("config", "user.email", "a@b.c", cwd=place)
+    run_git("add", "package.json", cwd=place)
+    run_git("commit", "-qm", "begin", cwd=place)
 
 
 @pytest.fixture(scope="module", params=["shell", "claude"])
@@ -74,8 +75,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def last_commit(place: Path) -> list[str]:
-    words = ["git", "log", "-1", "--name-only", "--format=%s"]
-    return subprocess.run(words, cwd=place, capture_output=True, text=True, check=True).stdout.split("\n")
+    return run_git("log", "-1", "--name-only", "--format=%s", cwd=place).split("\n")
 
 
 def ran(world: World, name: str = "ran.txt") -> list[str]:
@@ -110,7 +110,7 @@ async def test_lint_and_format_run_before_the_commit_that_waits_for_both(project
         )
 
     assert project.wait_for(commit["taskId"])["status"] == "completed"
-    assert last_commit(project.work) == ["Formatted and linted", "", "format.txt", "lint.txt", ""]
+    assert last_commit(project.work) == ["Formatted and linted", "", "format.txt", "lint.txt"]
 
 
 async def test_a_test_that_continues_from_the_build_knows_what_it_left(project: World) -> None:

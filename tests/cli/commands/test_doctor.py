@@ -20,6 +20,7 @@ import anyio
 import pytest
 from tests.cli.scripted_relay import ScriptedRelay, answer
 from tests.fakes.world import World, wait_until
+from tests.git import run_git
 from tests.journeys.shop import needed, open_market
 
 from delegate import __version__
@@ -73,7 +74,7 @@ class Machine:
             (self.bin / name).symlink_to(str(shutil.which(name)))
 
     def git(self, *words: str) -> None:
-        subprocess.run(["git", *words], cwd=self.work, env={**self.env, "PATH": os.environ["PATH"]}, check=True)
+        run_git(*words, cwd=self.work, env={**self.env, "PATH": os.environ["PATH"]})
 
     def have_git(self) -> None:
         self.install_real("git")
@@ -298,7 +299,7 @@ def test_on_a_machine_with_everything(tmp_path: Path) -> None:
             ("config", "--global", "user.name", "Ada"),
             ("config", "--global", "user.email", "ada@example.com"),
         ):
-            subprocess.run(["git", *words], cwd=tmp_path, env=world.environment, check=True)
+            run_git(*words, cwd=tmp_path, env=world.environment)
         # The runner tries the agents one after the other; its own trials would hold up the doctor's.
         wait_until(lambda: any("acp:opencode acp" in runner["agents"] for runner in world.info()["runners"]))
 

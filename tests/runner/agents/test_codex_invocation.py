@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests.git import run_git
 from tests.runner.agents.codex_turns import SESSION, codex_turn
 
 from delegate.config.settings import Settings
@@ -42,12 +42,9 @@ def settings_of(made: Invocation) -> dict[str, object]:
 
 
 def new_repository(place: Path) -> Path:
-    subprocess.run(["git", "init", "-q", "-b", "main", place], check=True)
-    subprocess.run(
-        ["git", "-c", "user.name=u", "-c", "user.email=u@e", "commit", "-q", "--allow-empty", "-m", "one"],
-        cwd=place,
-        check=True,
-    )
+    place.mkdir()
+    run_git("init", "-q", "-b", "main", cwd=place)
+    run_git("commit", "-q", "--allow-empty", "-m", "one", cwd=place)
     return place
 
 
@@ -179,7 +176,7 @@ def test_in_place_the_checkouts_own_git_folder_is_opened(program: Path, tmp_path
 
 def test_in_a_linked_worktree_both_git_folders_are_opened(program: Path, tmp_path: Path) -> None:
     checkout = new_repository(tmp_path / "checkout")
-    subprocess.run(["git", "worktree", "add", "-q", tmp_path / "linked"], cwd=checkout, check=True)
+    run_git("worktree", "add", "-q", tmp_path / "linked", cwd=checkout)
 
     made = settings_of(invocation(program, codex_turn(working_directory=str(tmp_path / "linked"))))
 

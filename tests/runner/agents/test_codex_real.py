@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ import anyio
 import pytest
 from tests.fakes.openai_standin import OpenAIStandin
 from tests.fakes.world import wait_until
+from tests.git import run_git
 from tests.runner.agents.codex_turns import SESSION, codex_turn
 
 from delegate.model import EventKind, Outcome, Usage
@@ -67,11 +67,7 @@ class Bench:
         return [request["body"] for request in self.model.requests if request.get("kind") == "main"]
 
     def git(self, *arguments: str | Path, cwd: Path | None = None) -> str:
-        command = ["git", *arguments]
-        done = subprocess.run(
-            command, cwd=cwd or self.work, env=self.environ, check=True, capture_output=True, text=True
-        )
-        return done.stdout.strip()
+        return run_git(*arguments, cwd=cwd or self.work, env=self.environ)
 
     def checkout(self) -> None:
         self.git("init", "-q", "-b", "main")

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from tests.git import run_git, try_git
 from tests.runner.publishing.conftest import PLAIN, plain_git
 
 from delegate.runner.attempt import directory_state as module
@@ -38,11 +38,6 @@ class Repository:
         place = self.path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-
-    def run(self, *arguments: str, input: str = "") -> None:
-        """Whether it succeeds does not matter."""
-        given = input.encode()
-        subprocess.run(["git", *arguments], cwd=self.path, env=PLAIN, input=given, capture_output=True, check=False)
 
     @property
     def head(self) -> str:
@@ -175,14 +170,14 @@ async def test_nothing_that_a_repository_names_is_run(repository: Repository, tm
 
     assert told.dirty == (".gitattributes", "kept.txt", "nested")
     assert not canary.exists()
-    repository.run("status")
+    try_git("status", cwd=repository.path, env=PLAIN)
     assert canary.exists()  # an unwary git would have
 
 
 async def test_what_would_take_too_long_is_not_known(repository: Repository) -> None:
     blob = repository.git("rev-parse", "HEAD:kept.txt")
     many = "".join(f"100644 {blob}\td{n % 100}/{n:020}\n" for n in range(100_000))
-    repository.run("update-index", "--index-info", input=many)
+    run_git("update-index", "--index-info", cwd=repository.path, env=PLAIN, input=many.encode())
 
     assert await state_of(repository.path) == DirectoryState(branch="main", commit=repository.head)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.github import GitHub
+from tests.git import run_git, try_git
 
 pytestmark = pytest.mark.real
 
@@ -17,16 +18,14 @@ class Clone:
         self.path = path
         self.env = {**os.environ, **github.env}
         github.seed("acme/demo", {"README.md": "# demo\n", "src/a.py": "A = 1\n"})
-        self.git("clone", "-q", github.url("acme/demo"), str(path), cwd=path.parent)
+        run_git("clone", "-q", github.url("acme/demo"), path, cwd=path.parent, env=self.env)
 
-    def git(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["git", *arguments], cwd=cwd or self.path, env=self.env, capture_output=True, text=True, timeout=60
-        )
+    def git(self, *arguments: str) -> str:
+        return run_git(*arguments, cwd=self.path, env=self.env)
 
-    def push(self, branch: str) -> subprocess.CompletedProcess[str]:
+    def push(self, branch: str) -> subprocess.CompletedProcess[bytes]:
         self.git("commit", "-q", "--allow-empty", "-m", branch)
-        return self.git("push", "-q", "origin", f"HEAD:refs/heads/{branch}")
+        return try_git("push", "-q", "origin", f"HEAD:refs/heads/{branch}", cwd=self.path, env=self.env)
 
 
 @pytest.fixture
@@ -39,9 +38,9 @@ def test_a_clone_and_a_push_are_real(github: GitHub, clone: Clone) -> None:
 
     assert pushed.returncode == 0, pushed.stderr
     assert (clone.path / "src" / "a.py").read_text() == "A = 1\n"
-    assert clone.git("rev-parse", "HEAD").stdout.strip() == github.head("acme/demo", "feature")
-    assert clone.git("remote", "get-url", "origin").stdout == "http://github.com/acme/demo.git\n"
-    assert clone.git("config", "remote.origin.url").stdout == "https://github.com/acme/demo.git\n"
+    assert clone.git("rev-parse", "HEAD") == github.head("acme/demo", "feature")
+    assert clone.git("remote", "get-url", "origin") == "http://github.com/acme/demo.git"
+    assert clone.git("config", "remote.origin.url") == "https://github.com/acme/demo.git"
 
 
 def test_a_push_whose_answer_is_lost_has_arrived(github: GitHub, clone: Clone) -> None:
@@ -65,7 +64,7 @@ def test_a_password_is_asked_for_when_there_is_one(github: GitHub, clone: Clone)
     without = clone.push("feature")
     clone.git("config", "credential.helper", "!f() { echo username=a; echo password=secret; }; f")
 
-    assert "could not read Username" in without.stderr
+    assert b"could not read Username" in without.stderr
     assert clone.push("feature").returncode == 0
 
 

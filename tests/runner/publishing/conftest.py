@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.git import run_git
 
 from delegate.preferences.repofile import RepoFile
 from delegate.runner.agents.shell import Shell
@@ -44,8 +44,7 @@ PLAIN = {
 
 def plain_git(*arguments: str, cwd: Path, **variables: str) -> str:
     """Git as an agent or a user runs it."""
-    done = subprocess.run(["git", *arguments], cwd=cwd, env={**PLAIN, **variables}, capture_output=True, check=True)
-    return done.stdout.decode(errors="surrogateescape").strip()
+    return run_git(*arguments, cwd=cwd, env={**PLAIN, **variables})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

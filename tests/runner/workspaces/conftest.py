@@ -6,15 +6,15 @@ import atexit
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.git import run_git
 
 from delegate.config.paths import Home
 from delegate.runner.assignment import Assignment, assignment_of
@@ -71,11 +71,7 @@ class Scene:
 
     def run(self, *arguments: str, cwd: Path | None = None) -> str:
         """Git, as the user or an agent would run it."""
-        done = subprocess.run(
-            ["git", *arguments], cwd=cwd or self.checkout, env=self.env, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.decode(errors="surrogateescape").strip()
+        return run_git(*arguments, cwd=cwd or self.checkout, env=self.env)
 
     def push(self, name: str, content: str, branch: str = "main") -> str:
         """A commit of the user's on the remote."""
@@ -130,14 +126,14 @@ def original() -> Path:
         "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
     )
     checkout = place / "checkout"
-    run = partial(subprocess.run, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": str(place / "gitconfig")})
-    run(["git", "init", "-q", "--bare", str(place / "remote.git")])
-    run(["git", "clone", "-q", str(place / "remote.git"), str(checkout)], stderr=subprocess.DEVNULL)
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": str(place / "gitconfig")}
+    run_git("init", "-q", "--bare", "remote.git", cwd=place, env=env)
+    run_git("clone", "-q", place / "remote.git", checkout, cwd=place, env=env)
     (checkout / "src").mkdir()
     (checkout / "src" / "app.py").write_text("print('hello')\n")
     (checkout / ".gitignore").write_text(".env\nbuild/\n")
     (checkout / "README.md").write_text("read me\n")
-    run(["git", "add", "-A"], cwd=checkout)
-    run(["git", "commit", "-qm", "begin"], cwd=checkout)
-    run(["git", "push", "-q", "origin", "main"], cwd=checkout)
+    run_git("add", "-A", cwd=checkout, env=env)
+    run_git("commit", "-qm", "begin", cwd=checkout, env=env)
+    run_git("push", "-q", "origin", "main", cwd=checkout, env=env)
     return place

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
+from tests.git import run_git
 from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
@@ -183,6 +183,5 @@ async def test_a_mirror_that_grew_is_packed_and_loses_nothing(scene: Scene) -> N
 
 def in_a_pack_of_its_own(scene: Scene, mirror: Mirror, number: int) -> str:
     commit = scene.run("commit-tree", "-m", str(number), "main^{tree}", cwd=mirror.path)
-    pack = ["git", "pack-objects", "-q", "objects/pack/pack"]
-    subprocess.run(pack, input=commit.encode(), cwd=mirror.path, check=True, capture_output=True)
+    run_git("pack-objects", "-q", "objects/pack/pack", cwd=mirror.path, input=commit.encode())
     return commit
