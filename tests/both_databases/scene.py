@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import anyio
+
 from delegate.config.settings import Settings
 from delegate.intake.retry import resume, retry
 from delegate.intake.submit import Request, submit
@@ -114,6 +116,19 @@ class Scene:
         by = by or runner()
         wish = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
         return (await claim(self.database, wish, self.rules, self.now)).held
+
+    async def claim_at_once(self, runners: int) -> list[ClaimedTask]:
+        """What so many runners get that claim at the same time."""
+        taken: list[ClaimedTask] = []
+
+        async def ask(number: int) -> None:
+            if held := await self.claim(runner(f"r{number}")):
+                taken.append(held)
+
+        async with anyio.create_task_group() as group:
+            for number in range(runners):
+                group.start_soon(ask, number)
+        return taken
 
     async def take(self, by: Runner | None = None, **wishes: Any) -> ClaimedTask:
         """A new task, in the hands of a runner."""

@@ -3,14 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import anyio
 import pytest
-from tests.both_databases.scene import DONE, GONE, NOON, Scene, fact, parked_until, runner
+from tests.both_databases.scene import DONE, GONE, NOON, Scene, fact, parked_until
 
 from delegate.errors import StaleFence
 from delegate.model import EventKind, Outcome, Usage
-from delegate.queue.claim import ClaimedTask, budget_left
-from delegate.queue.limits import start_of_day
+from delegate.queue.claim import budget_left
 from delegate.queue.questions import ask
 from delegate.report.follow import relay_state
 from delegate.states import AttemptState, Reason, TaskState
@@ -101,15 +99,8 @@ async def test_claims_at_once_never_promise_more_than_the_budget(scene: Scene) -
     scene.with_budget(10.0)
     for _ in range(16):
         await scene.submit(agent="claude", max_budget_usd=2.0)
-    taken: list[ClaimedTask] = []
 
-    async def ask(number: int) -> None:
-        if held := await scene.claim(runner(f"r{number}")):
-            taken.append(held)
-
-    async with anyio.create_task_group() as group:
-        for number in range(16):
-            group.start_soon(ask, number)
+    taken = await scene.claim_at_once(16)
 
     assert [held.attempt.budget_usd for held in taken] == [2.0] * 5
     assert await left(scene) == 0.0

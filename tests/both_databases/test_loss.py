@@ -114,15 +114,8 @@ async def test_the_claim_of_another_runner_takes_what_a_silent_one_holds(scene: 
 async def test_many_claims_at_once_take_a_silent_runners_task_once(scene: Scene) -> None:
     held = await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    taken: list[ClaimedTask] = []
 
-    async def ask(number: int) -> None:
-        if answer := await scene.claim(runner(f"r{number}")):
-            taken.append(answer)
-
-    async with anyio.create_task_group() as group:
-        for number in range(8):
-            group.start_soon(ask, number)
+    taken = await scene.claim_at_once(8)
 
     assert [one.attempt.fence for one in taken] == [2]
     assert (await scene.kinds(held)).count(EventKind.LOST) == 1

@@ -267,6 +267,20 @@ class AnthropicStandin:
         root = f"http://127.0.0.1:{self.port}"
         return root if scenario is None else f"{root}/s/{scenario}"
 
+    def environment(self, home: Path) -> dict[str, str]:
+        """What makes a Claude Code with this home directory use the stand-in, and nothing else on the network."""
+        return {
+            "HOME": str(home),
+            "CLAUDE_CONFIG_DIR": str(home / ".claude"),
+            "ANTHROPIC_BASE_URL": self.base_url(),
+            "ANTHROPIC_API_KEY": "test-key-of-anthropic",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "2",
+        }
+
     def define(self, name: str, spec: Json) -> None:
         with self._lock:
             self.scenarios[name] = Scenario(spec)

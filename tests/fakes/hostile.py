@@ -18,8 +18,8 @@ def tags(text: str) -> str:
     return "".join(chr(0xE0000 + ord(character)) for character in text)
 
 
-# As the name of a branch, a model, a label or a file.
-NAMES = (
+# As the name of a branch: no branch may have it.
+NO_BRANCHES = (
     "-x",
     "--upload-pack=touch pwned",
     "a;id",
@@ -41,13 +41,17 @@ NAMES = (
     "a\u200db",
     "m\u0430in",
     "x" * 300,
+    "x.",
+    "0" * 40,
+)
+# As the name of a branch, a model, a label or a file.
+NAMES = (
+    *NO_BRANCHES,
     "MAIN",
     "con",
     "LPT1",
-    "x.",
     '"><img src=x onerror=alert(1)>',
     "bug\nCo-authored-by: Mallory <mallory@evil.test>",
-    "0" * 40,
     "no-such-branch",
 )
 # As a repository or its address.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,6 @@ FILES = {
     "shop.py": SHOP,
     "test_shop.py": TEST_SHOP,
     ".gitignore": "__pycache__/\n.env\n",
-    ".delegate.toml": f'checks = ["{CHECK}"]\n',
 }
 
 
@@ -133,15 +133,7 @@ def open_market(place: Path, runners: int = 1, **more: str) -> Iterator[Market]:
         (home / ".codex" / "config.toml").write_text(codex.codex_config())
         surroundings = {
             **github.env,
-            "HOME": str(home),
-            "CLAUDE_CONFIG_DIR": str(home / ".claude"),
-            "ANTHROPIC_BASE_URL": claude.base_url(),
-            "ANTHROPIC_API_KEY": "test-key-of-anthropic",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "DISABLE_TELEMETRY": "1",
-            "DISABLE_ERROR_REPORTING": "1",
-            "CLAUDE_CODE_MAX_RETRIES": "2",
+            **claude.environment(home),
             "CODEX_HOME": str(home / ".codex"),
             "STANDIN_API_KEY": "test-key-of-openai",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -154,9 +146,19 @@ def open_market(place: Path, runners: int = 1, **more: str) -> Iterator[Market]:
             yield Market(world=world, github=github, claude=claude, codex=codex)
 
 
-def open_shop(market: Market, place: Path) -> Shop:
+@contextmanager
+def audited_market(place: Path, *programs: str, runners: int = 1, **more: str) -> Iterator[Market]:
+    """A market that needs these programs, and whose invariants are checked at the end."""
+    needed(*programs)
+    with open_market(place, runners, **more) as market:
+        yield market
+        market.world.down()
+        market.world.audit()
+
+
+def open_shop(market: Market, place: Path, checks: Sequence[str] = (CHECK,)) -> Shop:
     repository = f"acme/shop-{secrets.token_hex(3)}"
-    market.github.seed(repository, FILES)
+    market.github.seed(repository, {**FILES, ".delegate.toml": f"checks = {json.dumps(checks)}\n"})
     shop = Shop(market=market, repository=repository, clone=place / "clone")
     shop.git("clone", "-q", market.github.url(repository), str(shop.clone), cwd=place)
     return shop

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import scripted_agent
 from tests.fakes.hostile import C1, EVERYTHING, OSC_8, OSC_52, TITLE_CHANGE, UP_AND_ERASE, active, driving
 from tests.fakes.world import World
-from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
+from tests.journeys.shop import Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P19")]
 Step = dict[str, Any]
@@ -22,20 +22,15 @@ FAKE_LOG_LINE = "2026-01-01T00:00:00.000+00:00 info delegate.queue.finish attemp
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    needed("git", "gh")
     place = tmp_path_factory.mktemp("market")
     program = scripted_agent.install(place / "agents")
-    with open_market(place, runners=2, DELEGATE_CLAUDE_COMMAND=str(program)) as made:
+    with audited_market(place, "git", "gh", runners=2, DELEGATE_CLAUDE_COMMAND=str(program)) as made:
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture
 def shop(tmp_path: Path, market: Market) -> Shop:
-    shop = open_shop(market, tmp_path)
-    shop.seed({".delegate.toml": "checks = []\n"})
-    return shop
+    return open_shop(market, tmp_path, checks=[])
 
 
 def playing(*steps: Step) -> str:

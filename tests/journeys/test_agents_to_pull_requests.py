@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.journeys.shop import MENDED, SHOP, Market, Shop, needed, open_market, open_shop
+from tests.journeys.shop import MENDED, SHOP, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 WRONG = SHOP.replace("discount_percent)\n", "discount_percent / 10)\n")
@@ -19,11 +19,9 @@ CODEX = {"agent": "codex", "model": "gpt-5.5"}
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    needed("git", "gh", "claude", "codex")
-    with open_market(tmp_path_factory.mktemp("market"), runners=2) as made:
+    place = tmp_path_factory.mktemp("market")
+    with audited_market(place, "git", "gh", "claude", "codex", runners=2) as made:
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture

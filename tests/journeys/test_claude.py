@@ -27,19 +27,7 @@ def model() -> Iterator[AnthropicStandin]:
 def claude(tmp_path: Path, model: AnthropicStandin) -> Iterator[World]:
     if CLAUDE is None:
         pytest.skip("claude is not installed")
-    quiet = {
-        "HOME": str(tmp_path),
-        "CLAUDE_CONFIG_DIR": str(tmp_path / ".claude"),
-        "ANTHROPIC_BASE_URL": model.base_url(),
-        "ANTHROPIC_API_KEY": "test-key",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        "DISABLE_TELEMETRY": "1",
-        "DISABLE_ERROR_REPORTING": "1",
-        "CLAUDE_CODE_MAX_RETRIES": "2",
-        "DELEGATE_CLAUDE_COMMAND": CLAUDE,
-    }
-    with living(tmp_path / "home", **quiet) as world:
+    with living(tmp_path / "home", **model.environment(tmp_path), DELEGATE_CLAUDE_COMMAND=CLAUDE) as world:
         world.ok("up", "--runners", "1")
         yield world
 

@@ -17,7 +17,7 @@ from tests.fakes.github_repositories import Pull
 from tests.fakes.github_standin import Gate, GitHubStandin
 from tests.fakes.storm import runners
 from tests.fakes.world import World, command_of, tree_of, wait_until
-from tests.journeys.shop import MENDED, Market, Shop, needed, open_market, open_shop
+from tests.journeys.shop import MENDED, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P2")]
 
@@ -63,19 +63,14 @@ def traps(tmp_path_factory: pytest.TempPathFactory) -> Traps:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory, traps: Traps) -> Iterator[Market]:
-    needed("git", "gh")
     more = {"DELEGATE_FAILPOINTS": traps.environment, "DELEGATE_RECLAIM_AFTER": "3"}
-    with open_market(tmp_path_factory.mktemp("market"), runners=2, **more) as made:
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "gh", runners=2, **more) as made:
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture
 def shop(tmp_path: Path, market: Market) -> Iterator[Shop]:
-    made = open_shop(market, tmp_path)
-    made.seed({".delegate.toml": 'checks = ["test -s shop.py"]\n'})
-    yield made
+    yield open_shop(market, tmp_path, checks=["test -s shop.py"])
     market.github.hub.mend()
 
 

@@ -16,7 +16,7 @@ from tests.fakes import recorded, scripted_agent
 from tests.fakes.hostile import CLOSING, EVERYTHING, LEADING, NAMES, OSC_52, REPOSITORIES, WORDS, active, driving
 from tests.fakes.recorded import Call
 from tests.fakes.world import lean_path
-from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
+from tests.journeys.shop import Market, Shop, audited_market, open_shop
 
 from delegate.errors import BadRepoFile, PreferenceConflict
 from delegate.preferences.repofile import parse
@@ -47,7 +47,6 @@ class Bazaar:
 
 @pytest.fixture(scope="module")
 def bazaar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bazaar]:
-    needed("git", "gh")
     place = tmp_path_factory.mktemp("market")
     agent = str(scripted_agent.install(place / "agents"))
     programs = {name: str(shutil.which(name)) for name in ("git", "gh")}
@@ -57,10 +56,8 @@ def bazaar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bazaar]:
         "DELEGATE_CLAUDE_COMMAND": "claude",
         "DELEGATE_CODEX_COMMAND": "codex",
     }
-    with open_market(place, runners=2, **wrapped) as market:
+    with audited_market(place, "git", "gh", runners=2, **wrapped) as market:
         yield Bazaar(market=market, log=place / "calls")
-        market.world.down()
-        market.world.audit()
 
 
 @pytest.fixture(scope="module")

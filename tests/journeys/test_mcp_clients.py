@@ -30,14 +30,7 @@ def environment_of(place: Path, model: AnthropicStandin) -> dict[str, str]:
     """A Claude Code of its own that trusts the .mcp.json of a project."""
     (place / ".claude").mkdir()
     (place / ".claude" / "settings.json").write_text(json.dumps({"enableAllProjectMcpServers": True}))
-    return {
-        "HOME": str(place),
-        "CLAUDE_CONFIG_DIR": str(place / ".claude"),
-        "ANTHROPIC_BASE_URL": model.base_url(),
-        "ANTHROPIC_API_KEY": "test-key",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-    }
+    return model.environment(place)
 
 
 def results(model: AnthropicStandin) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.journeys.shop import MENDED, Market, Shop, contents, needed, open_market, open_shop
+from tests.journeys.shop import MENDED, Market, Shop, audited_market, contents, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 MEND = f"cat > shop.py <<'EOF'\n{MENDED}EOF\necho 'The discount is a percentage now.'"
@@ -14,11 +14,8 @@ MEND = f"cat > shop.py <<'EOF'\n{MENDED}EOF\necho 'The discount is a percentage 
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    needed("git", "gh")
-    with open_market(tmp_path_factory.mktemp("market")) as made:
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "gh") as made:
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture

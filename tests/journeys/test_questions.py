@@ -9,7 +9,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from tests.journeys.shop import MENDED, Market, Shop, contents, needed, open_market, open_shop
+from tests.journeys.shop import MENDED, Market, Shop, audited_market, contents, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mille"]}
@@ -17,13 +17,10 @@ QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mil
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    needed("git", "claude", "codex")
-    with open_market(tmp_path_factory.mktemp("market"), runners=1) as made:
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "claude", "codex") as made:
         with suppress(HTTPError):  # refused, but the server is loaded then: a scripted model calls its tool at once
             made.world.post("/mcp", {})
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture

@@ -37,18 +37,7 @@ def model() -> Iterator[AnthropicStandin]:
 def claude_environment(home: Path, model: AnthropicStandin) -> dict[str, str]:
     if CLAUDE is None:
         pytest.skip("claude is not installed")
-    return {
-        "HOME": str(home),
-        "CLAUDE_CONFIG_DIR": str(home / ".claude"),
-        "ANTHROPIC_BASE_URL": model.base_url(),
-        "ANTHROPIC_API_KEY": "test-key",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        "DISABLE_TELEMETRY": "1",
-        "DISABLE_ERROR_REPORTING": "1",
-        "CLAUDE_CODE_MAX_RETRIES": "2",
-        "DELEGATE_CLAUDE_COMMAND": CLAUDE,
-    }
+    return {**model.environment(home), "DELEGATE_CLAUDE_COMMAND": CLAUDE}
 
 
 def make_project(place: Path) -> None:

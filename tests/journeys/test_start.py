@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.audit import strays
+from tests.fakes.small_disk import filled, small_disk
 from tests.fakes.world import World, command_of, living, tree_of, wait_until
 
 from delegate import __version__
@@ -162,38 +163,23 @@ def test_a_backup_brings_back_what_a_damaged_file_has_lost(world: World) -> None
     assert world.task(task_id)["status"] == "completed"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs mount to make a small disk")
 def test_a_full_disk_is_said_and_nothing_accepted_is_lost(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", home], check=True)
-    try:
-        with living(home, DELEGATE_RELAY_MIN_FREE="0", DELEGATE_RUNNER_MIN_FREE="0") as world:
-            kept = world.submit("true")
-            world.wait_for(kept)
-            filler = home / "filler"
-            with filler.open("wb") as file:
-                try:
-                    while True:
-                        file.write(b"\0" * 65536)
-                        file.flush()
-                except OSError:
-                    pass
-
+    limits = {"DELEGATE_RELAY_MIN_FREE": "0", "DELEGATE_RUNNER_MIN_FREE": "0"}
+    with small_disk(tmp_path / "home", megabytes=6) as home, living(home, **limits) as world:
+        kept = world.submit("true")
+        world.wait_for(kept)
+        with filled(home):
             full = wait_until(
                 lambda: (done := world.run("delegate", "-a", "shell", "-", stdin="x" * 200_000)).returncode and done
             )
-            filler.unlink()
-            after = wait_until(lambda: (done := world.run("delegate", "-a", "shell", "true")).returncode == 0 and done)
+        after = wait_until(lambda: (done := world.run("delegate", "-a", "shell", "true")).returncode == 0 and done)
 
-            assert full.returncode == 6
-            assert "disk" in full.stderr
-            assert world.task(kept)["status"] == "completed"
-            assert world.wait_for(after.stdout.split()[-1])["status"] == "completed"
-            world.ok("down")
-            world.audit()
-    finally:
-        subprocess.run(["umount", "-l", home], check=True)
+        assert full.returncode == 6
+        assert "disk" in full.stderr
+        assert world.task(kept)["status"] == "completed"
+        assert world.wait_for(after.stdout.split()[-1])["status"] == "completed"
+        world.ok("down")
+        world.audit()
 
 
 def test_everything_on_disk_belongs_to_its_user_alone(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.hostile import active, driving
-from tests.journeys.shop import Market, Shop, needed, open_market, open_shop
+from tests.journeys.shop import Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P19")]
 DEEP = "/".join(["d" * 200] * 6)
@@ -15,18 +15,13 @@ DEEP = "/".join(["d" * 200] * 6)
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    needed("git", "gh")
-    with open_market(tmp_path_factory.mktemp("market")) as made:
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "gh") as made:
         yield made
-        made.world.down()
-        made.world.audit()
 
 
 @pytest.fixture
 def shop(tmp_path: Path, market: Market) -> Shop:
-    shop = open_shop(market, tmp_path)
-    shop.seed({".delegate.toml": "checks = []\n"})
-    return shop
+    return open_shop(market, tmp_path, checks=[])
 
 
 def names_on(shop: Shop, branch: str) -> set[bytes]:

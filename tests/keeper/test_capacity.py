@@ -24,6 +24,7 @@ from delegate.keeper.capacity import (
 from delegate.keeper.scaling import RETIRE_AFTER, SURGE, FleetShape, IdleRunner, plan
 
 LIMITS = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
+EIGHT_CORES = Sample(cores=8, cpu=0, available=6 * GIB)
 QUIET = Sample(cores=2, cpu=0.1, available=23 * GIB)
 NOTHING = UsageHistory()
 
@@ -144,27 +145,31 @@ def test_the_pool_learns_what_agents_need() -> None:
 
 def test_an_agent_that_has_settled_teaches_before_it_ends() -> None:
     pool = Pool(LIMITS)
-    small = Sample(cores=8, cpu=0, available=6 * GIB)
     names = [str(number) for number in range(OBSERVED_ENOUGH)]
     for name in names:
         pool.record_start(name, "claude", 0)
     for now in range(8):
-        pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
+        pool.record_sample(EIGHT_CORES, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
     before = pool.capacity(7).count
-    pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), STABLE_AFTER)
+    pool.record_sample(EIGHT_CORES, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), STABLE_AFTER)
 
     assert (before, pool.capacity(STABLE_AFTER).count) == (1, 4)
 
 
-def test_an_agent_that_has_settled_teaches_once() -> None:
+def settled_pool() -> Pool:
+    """A pool in which one agent has settled at a small size after 10 seconds."""
     pool = Pool(LIMITS)
-    small = Sample(cores=8, cpu=0, available=6 * GIB)
     pool.record_start("1", "claude", 0)
     for now in range(10):
-        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+        pool.record_sample(EIGHT_CORES, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    return pool
+
+
+def test_an_agent_that_has_settled_teaches_once() -> None:
+    pool = settled_pool()
     pool.record_end("1", 10)
     pool.record_start("2", "claude", 10)
-    pool.record_sample(small, {"2": Load(memory=0, cpu_seconds=0)}, 17)
+    pool.record_sample(EIGHT_CORES, {"2": Load(memory=0, cpu_seconds=0)}, 17)
     lack = pool.capacity(17).shortage
 
     assert lack is not None
@@ -172,12 +177,8 @@ def test_an_agent_that_has_settled_teaches_once() -> None:
 
 
 def test_what_an_agent_needs_after_it_had_settled_corrects_what_it_taught() -> None:
-    pool = Pool(LIMITS)
-    small = Sample(cores=8, cpu=0, available=6 * GIB)
-    pool.record_start("1", "claude", 0)
-    for now in range(10):
-        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
-    pool.record_sample(small, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
+    pool = settled_pool()
+    pool.record_sample(EIGHT_CORES, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
     pool.record_end("1", 60)
     lack = pool.capacity(60).shortage
 

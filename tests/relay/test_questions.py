@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -67,18 +70,26 @@ async def listed(runner: Runner, status: str) -> list[dict[str, Any]]:
     return [task for task in tasks if task["machine"] == runner.machine]
 
 
-async def test_a_renewal_that_waits_is_answered_when_the_agent_asks(runner: Runner) -> None:
-    attempt = await take(runner, token := new_token())
-    news: list[dict[str, Any]] = []
+@asynccontextmanager
+async def waiting_for(request: Callable[[], Awaitable[Any]]) -> AsyncIterator[list[Any]]:
+    """A request that waits in the relay; its response is in the list at the end."""
+    responses: list[Any] = []
 
     async def wait() -> None:
-        news.append(await attempt.renew(wait=30))
+        responses.append(await request())
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
-            await ask(runner, token, "Which?")
+            yield responses
+
+
+async def test_a_renewal_that_waits_is_answered_when_the_agent_asks(runner: Runner) -> None:
+    attempt = await take(runner, token := new_token())
+
+    async with waiting_for(partial(attempt.renew, wait=30)) as news:
+        await ask(runner, token, "Which?")
 
     assert news[0]["asked"] is True
 
@@ -87,16 +98,9 @@ async def test_an_answer_wakes_a_runner_that_waits_for_work(runner: Runner) -> N
     attempt = await take(runner, token := new_token())
     await ask(runner, token, "Which?")
     await attempt.finish(outcome="waiting", reason="question")
-    got: list[Any] = []
 
-    async def wait() -> None:
-        got.append(await runner.ask(wait=30))
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            await answer(attempt)
+    async with waiting_for(partial(runner.ask, wait=30)) as got:
+        await answer(attempt)
 
     assert got[0]["taskId"] == attempt.task_id
 

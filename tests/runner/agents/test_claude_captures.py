@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.runner.agents.captures import Bad, assert_failed, assert_parked
 
 from delegate.model import Outcome, Stream, Usage
 from delegate.runner.agents import AgentTurn, Ending
@@ -24,14 +25,6 @@ class Good:
     output_tokens: int
     cost: float
     turns: int
-
-
-@dataclass(frozen=True)
-class Bad:
-    exit_code: int
-    reason: Reason
-    message: str
-    stderr: str = ""
 
 
 GOOD = {
@@ -217,10 +210,7 @@ def test_a_bad_run_fails_with_its_reason_and_a_sentence(name: str, judged: Calla
 
     outcome = judged(name, expected.exit_code, expected.stderr)
 
-    assert (outcome.state, outcome.reason) == (AttemptState.FAILED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.exit_code == expected.exit_code
-    assert outcome.not_before is None
+    assert_failed(outcome, expected)
 
 
 @pytest.mark.parametrize("name", PARKED)
@@ -229,9 +219,7 @@ def test_a_limit_parks_the_task(name: str, judged: Callable[..., Outcome]) -> No
 
     outcome = judged(name, expected.exit_code)
 
-    assert (outcome.state, outcome.reason) == (AttemptState.RELEASED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.session_id is not None
+    assert_parked(outcome, expected)
 
 
 def test_a_subscription_limit_parks_until_it_resets(judged: Callable[..., Outcome]) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.runner.agents.captures import Bad, assert_failed, assert_parked
 from tests.runner.agents.codex_turns import codex_turn
 
 from delegate.model import Outcome, Stream, Usage
@@ -26,14 +27,6 @@ class Good:
     session: str
     tokens: tuple[int, int]
     text: str = "All done."
-
-
-@dataclass(frozen=True)
-class Bad:
-    exit_code: int
-    reason: Reason
-    message: str
-    stderr: str = ""
 
 
 GOOD = {
@@ -146,7 +139,7 @@ BAD = {
         "the account that codex uses has no credit left, or no plan for codex: To use Codex with your ChatGPT plan, "
         "upgrade to Plus: https://chatgpt.com/explor…",
     ),
-    "resume_after_sigterm_first": Bad(-15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
+    "resume_after_sigterm_first": Bad(128 + 15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
     "resume_unknown_session": Bad(
         1,
         Reason.CRASHED,
@@ -162,8 +155,8 @@ BAD = {
         "2026-11-15T06:54:17.137984Z ERROR codex_core::session: failed to record rollout items\n",
     ),
     "sigint_during_stream": Bad(1, Reason.CRASHED, "codex ended with exit code 1, without a result"),
-    "sigterm_during_shell": Bad(-15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
-    "sigterm_during_stream": Bad(-15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
+    "sigterm_during_shell": Bad(128 + 15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
+    "sigterm_during_stream": Bad(128 + 15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
     "unknown_model_404": Bad(
         1,
         Reason.UNKNOWN_MODEL,
@@ -222,7 +215,7 @@ def judged(now: datetime) -> Callable[..., Outcome]:
         reading.feed(Stream.STDOUT, (CAPTURES / f"{name}.jsonl").read_bytes())
         reading.feed(Stream.STDERR, stderr.encode())
         assert reading.parse_errors == 0
-        ended = Exit(code=exit_code, signal=None) if exit_code >= 0 else Exit(code=None, signal=-exit_code)
+        ended = Exit(code=exit_code, signal=None) if exit_code < 128 else Exit(code=None, signal=exit_code - 128)
         return reading.judge(ended, Ending.EXITED, now)
 
     return judge
@@ -251,10 +244,7 @@ def test_a_bad_run_fails_with_its_reason_and_a_sentence(name: str, judged: Calla
 
     outcome = judged(name, expected.exit_code, expected.stderr)
 
-    assert (outcome.state, outcome.reason) == (AttemptState.FAILED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.exit_code == (expected.exit_code if expected.exit_code >= 0 else 128 - expected.exit_code)
-    assert outcome.not_before is None
+    assert_failed(outcome, expected)
 
 
 @pytest.mark.parametrize("name", PARKED)
@@ -263,9 +253,7 @@ def test_a_limit_parks_the_task(name: str, judged: Callable[..., Outcome]) -> No
 
     outcome = judged(name, expected.exit_code)
 
-    assert (outcome.state, outcome.reason) == (AttemptState.RELEASED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.session_id is not None
+    assert_parked(outcome, expected)
 
 
 @pytest.mark.parametrize(

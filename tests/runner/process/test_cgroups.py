@@ -1,4 +1,4 @@
-"""Limits and ceilings of control groups. Their files are made by hand: few test machines let a test divide a group."""
+"""Limits and limits of control groups. Their files are made by hand: few test machines let a test divide a group."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def delegated(root: Path) -> Groups:
     return Groups(unified=(own, around, root))
 
 
-def kernel(ceilings: MemoryLimits, attempt_id: str) -> Path:
+def kernel(limits: MemoryLimits, attempt_id: str) -> Path:
     """The files that the kernel would make in a new group."""
-    place = ceilings.groups.unified[1] / f"delegate-{attempt_id}"
+    place = limits.groups.unified[1] / f"delegate-{attempt_id}"
     return make(place, cgroup__procs="", memory__events="low 0\noom_kill 0\n")
 
 
@@ -99,13 +99,13 @@ def test_a_quota_of_cpu_is_a_number_of_cores(tmp_path: Path) -> None:
     assert cpu_seconds(tight) == 2.5
 
 
-def test_a_ceiling_is_a_group_of_its_own_that_is_killed_as_a_whole(tmp_path: Path) -> None:
-    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path))
+def test_a_memory_limit_is_a_group_of_its_own_that_is_killed_as_a_whole(tmp_path: Path) -> None:
+    limits = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path))
 
-    made = ceilings.begin("att-1")
+    made = limits.begin("att-1")
 
     assert made is not None
-    assert ceilings.unavailable_reason() is None
+    assert limits.unavailable_reason() is None
     assert made.paths == (str(tmp_path / "app.slice/delegate-att-1"), str(tmp_path / "app.slice/run-1.scope"))
     assert (made.directory / "memory.max").read_text() == str(64 * MIB)
     assert (made.directory / "memory.oom.group").read_text() == "1"
@@ -124,53 +124,52 @@ def test_without_a_group_to_divide_it_says_so_and_the_task_runs_without(
 
 
 def test_without_a_limit_nothing_is_made(tmp_path: Path) -> None:
-    ceilings = MemoryLimits(limit=None, groups=delegated(tmp_path))
+    limits = MemoryLimits(limit=None, groups=delegated(tmp_path))
 
-    assert (ceilings.begin("att-1"), ceilings.unavailable_reason()) == (None, None)
+    assert (limits.begin("att-1"), limits.unavailable_reason()) == (None, None)
 
 
 @pytest.mark.anyio
-async def test_an_agent_starts_inside_its_ceiling_and_the_supervisor_goes_back(stage: Stage, tmp_path: Path) -> None:
+async def test_an_agent_starts_inside_its_group_and_the_supervisor_goes_back(stage: Stage, tmp_path: Path) -> None:
     equipment, assignment = await stage.take("exit 0")
-    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
-    inside = kernel(ceilings, assignment.attempt_id)
+    limits = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
+    inside = kernel(limits, assignment.attempt_id)
 
-    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
+    end = await run_attempt(replace(equipment, memory_limits=limits), assignment)
 
     assert end is not None
     assert end.state is AttemptState.COMPLETED
     assert (inside / "cgroup.procs").read_text() == "0"
-    assert (ceilings.groups.unified[0] / "cgroup.procs").read_text() == "0"
+    assert (limits.groups.unified[0] / "cgroup.procs").read_text() == "0"
+
+
+async def run_with_oom_kill(stage: Stage, place: Path, then: str) -> FinishRequest:
+    """A command that continues after the kernel has killed a process of its group for its memory."""
+    limits = MemoryLimits(limit=64 * MIB, groups=delegated(place))
+    events = f'"{place}/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
+    equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}; {then}")
+    kernel(limits, assignment.attempt_id)
+    end = await run_attempt(replace(equipment, memory_limits=limits), assignment)
+    assert isinstance(end, FinishRequest)
+    return end
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_was_killed_at_its_ceiling_ran_out_of_memory(stage: Stage, tmp_path: Path) -> None:
-    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
-    events = f'"{tmp_path}/cgroup/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
-    equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}; kill -9 $$")
-    kernel(ceilings, assignment.attempt_id)
+async def test_an_agent_that_was_killed_at_its_limit_ran_out_of_memory(stage: Stage, tmp_path: Path) -> None:
+    end = await run_with_oom_kill(stage, tmp_path / "cgroup", then="kill -9 $$")
 
-    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
-
-    assert end is not None
-    assert (end.state, end.reason) == (AttemptState.FAILED, Reason.OUT_OF_MEMORY)
+    assert (end.outcome, end.reason) == ("failed", Reason.OUT_OF_MEMORY)
     assert end.message == "it exceeded the memory limit of 64.0 MiB per task"
 
 
 @pytest.mark.anyio
 async def test_an_agent_that_ended_well_is_not_blamed_for_what_it_left_behind(stage: Stage, tmp_path: Path) -> None:
-    ceilings = MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path / "cgroup"))
-    events = f'"{tmp_path}/cgroup/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
-    equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}")
-    kernel(ceilings, assignment.attempt_id)
+    end = await run_with_oom_kill(stage, tmp_path / "cgroup", then="exit 0")
 
-    end = await run_attempt(replace(equipment, memory_limits=ceilings), assignment)
-
-    assert end is not None
-    assert end.state is AttemptState.COMPLETED
+    assert end.outcome == "completed"
 
 
-def test_the_doctor_says_whether_the_ceiling_is_enforced(tmp_path: Path) -> None:
+def test_the_doctor_says_whether_the_memory_limit_is_enforced(tmp_path: Path) -> None:
     case = DoctorContext(
         settings=Settings(task_memory_max=64 * MIB),
         environ={},
