@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import pytest
 from tests.both_databases.scene import Scene, output
@@ -30,17 +31,32 @@ def pieces(data: bytes, sizes: random.Random) -> list[bytes]:
     return cut
 
 
-async def assert_kept_as_promised(scene: Scene, held: ClaimedTask, printed: bytes) -> None:
+@dataclass(frozen=True)
+class Kept:
+    """What the relay keeps of an attempt's output, and what it says of the rest."""
+
+    data: bytes
+    printed: int
+    lost: int
+    gaps: list[int]
+
+
+async def kept_of(scene: Scene, held: ClaimedTask) -> Kept:
     [attempt] = await scene.attempts(held)
     chunks = await kept(scene, held.attempt.id)
-    gaps = [missing for missing, _ in with_gaps(chunks, 0) if missing]
+    return Kept(
+        data=b"".join(chunk.data for chunk in chunks),
+        printed=attempt.output_bytes,
+        lost=attempt.truncated_bytes,
+        gaps=[missing for missing, _ in with_gaps(chunks, 0) if missing],
+    )
+
+
+def promised(printed: bytes) -> Kept:
     if len(printed) <= LIMIT:
-        assert b"".join(chunk.data for chunk in chunks) == printed
-        assert (attempt.output_bytes, attempt.truncated_bytes, gaps) == (len(printed), 0, [])
-        return
-    assert b"".join(chunk.data for chunk in chunks) == printed[:HEAD] + printed[-TAIL:]
+        return Kept(data=printed, printed=len(printed), lost=0, gaps=[])
     lost = len(printed) - LIMIT
-    assert (attempt.output_bytes, attempt.truncated_bytes, gaps) == (len(printed), lost, [lost])
+    return Kept(data=printed[:HEAD] + printed[-TAIL:], printed=len(printed), lost=lost, gaps=[lost])
 
 
 @pytest.mark.parametrize("size", [0, 1, HEAD, HEAD + 1, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + HEAD, 5 * LIMIT])
@@ -50,7 +66,7 @@ async def test_one_chunk_of_any_size_is_kept_as_promised(scene: Scene, size: int
 
     await scene.record(held, output(0, printed))
 
-    await assert_kept_as_promised(scene, held, printed)
+    assert await kept_of(scene, held) == promised(printed)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -62,9 +78,9 @@ async def test_chunks_of_random_sizes_are_kept_as_promised_after_every_one(scene
         await scene.record(held, output(seq, piece))
         printed += piece
         if dice.random() < 0.2:
-            await assert_kept_as_promised(scene, held, printed)
+            assert await kept_of(scene, held) == promised(printed)
 
-    await assert_kept_as_promised(scene, held, printed)
+    assert await kept_of(scene, held) == promised(printed)
 
 
 async def test_what_the_limit_cut_may_be_sent_again(scene: Scene) -> None:
@@ -76,7 +92,7 @@ async def test_what_the_limit_cut_may_be_sent_again(scene: Scene) -> None:
 
     assert (await scene.record(held, *items)).next_seq == 6
 
-    await assert_kept_as_promised(scene, held, printed)
+    assert await kept_of(scene, held) == promised(printed)
 
 
 async def test_the_limit_holds_for_each_attempt_alone(scene: Scene) -> None:

@@ -245,7 +245,9 @@ async def test_a_waiting_renewal_ends_when_the_attempt_does(runner: Runner) -> N
 
         await attempt.finish()
 
-        problem_of(await parked.result(), 409, "stale_fence")
+        problem = problem_of(await parked.result(), 409, "stale_fence")
+
+    assert problem["detail"] == f"attempt {attempt.id} is not held with fence 1"
 
 
 async def test_a_renewal_without_news_is_answered_when_its_time_is_over(runner: Runner) -> None:

@@ -151,4 +151,6 @@ async def test_nobody_waits_for_an_answer_who_did_not_ask(runner: Runner) -> Non
 async def test_a_hash_that_is_none_is_refused(runner: Runner, ask_hash: str) -> None:
     body = {"claimId": runner.new_claim(), "agents": ["shell"], "wait": 0, "askHash": ask_hash}
 
-    problem_of(await runner.http.post("/api/runners/claim", json=body), 422, "invalid_field")
+    response = await runner.http.post("/api/runners/claim", json=body)
+
+    assert problem_of(response, 422, "invalid_field")["field"] == "askHash"

@@ -117,19 +117,25 @@ async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: R
 
 @pytest.mark.parametrize("route", OWNER_ROUTES, ids=" ".join)
 async def test_a_runners_token_does_not_open_what_is_the_owners(runner: Runner, route: tuple[str, str]) -> None:
-    problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
+    problem = problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
+
+    assert problem["detail"].endswith("it is for the relay's owner")
 
 
 @pytest.mark.parametrize("route", RUNNER_ROUTES, ids=" ".join)
 async def test_the_owners_token_does_not_open_what_is_the_runners(runner: Runner, route: tuple[str, str]) -> None:
-    problem_of(await answer_to(runner.owner, route, {}), 403, "forbidden")
+    problem = problem_of(await answer_to(runner.owner, route, {}), 403, "forbidden")
+
+    assert problem["detail"].endswith("it is for runners")
 
 
 async def test_the_token_of_a_deleted_runner_opens_nothing_at_once(relay: RelayProcess, runner: Runner) -> None:
     with closing(sqlite3.connect(relay.database, timeout=WAIT)) as connection, connection:
         connection.execute("DELETE FROM runner WHERE id = ?", (runner.id,))
 
-    problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
+    response = await runner.http.get("/api/runners/attempts")
+
+    assert problem_of(response, 401, "unauthenticated")["detail"] == "the relay does not accept this token"
 
 
 async def test_a_runner_cannot_touch_the_attempt_of_another(runner: Runner) -> None:
@@ -144,7 +150,8 @@ async def test_a_runner_cannot_touch_the_attempt_of_another(runner: Runner) -> N
             "release": {"reason": "handed_back"},
         }
         for verb, body in bodies.items():
-            problem_of(await attempt.tell(verb, **body), 403, "forbidden")
+            problem = problem_of(await attempt.tell(verb, **body), 403, "forbidden")
+            assert problem["detail"].endswith("an attempt of another runner")
 
 
 @pytest.mark.parametrize("line", [f"Authorization: bearer {TOKEN}", f"authorization: BEARER {TOKEN}"])
@@ -316,7 +323,9 @@ async def test_nobody_can_override_the_method(runner: Runner) -> None:
 
 
 async def test_an_address_with_a_slash_too_many_is_not_redirected(owner: httpx2.AsyncClient) -> None:
-    problem_of(await owner.get("/api/tasks/"), 404, "no_such_route")
+    response = await owner.get("/api/tasks/")
+
+    assert problem_of(response, 404, "no_such_route")["detail"] == "no route GET /api/tasks/"
 
 
 @pytest.mark.parametrize(
@@ -435,7 +444,9 @@ async def test_forged_forwarding_headers_change_nothing(relay: RelayProcess) -> 
     headers = {"x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "https", "forwarded": "for=127.0.0.1;host=x"}
 
     async with client(relay.url, "wrong") as stranger:
-        problem_of(await stranger.get("/api/relay", headers=headers), 401, "unauthenticated")
+        response = await stranger.get("/api/relay", headers=headers)
+
+    assert problem_of(response, 401, "unauthenticated")["detail"] == "the relay does not accept this token"
 
 
 async def test_the_quick_way_to_submit_has_the_guards_of_the_documented_one(relay: RelayProcess) -> None:

@@ -116,7 +116,9 @@ async def test_the_end_of_a_task_shows_its_result_and_its_change(runner: Runner,
 async def test_a_task_without_a_change_has_no_diff(runner: Runner, owner: httpx2.AsyncClient) -> None:
     submitted = await runner.submit()
 
-    problem_of(await owner.get(f"/api/tasks/{submitted['taskId']}/diff"), 409, "no_change")
+    response = await owner.get(f"/api/tasks/{submitted['taskId']}/diff")
+
+    assert problem_of(response, 409, "no_change")["detail"].endswith("has no changes to show")
 
 
 async def test_the_prompt_has_its_own_address_and_is_not_in_the_timeline(
@@ -170,7 +172,9 @@ async def test_a_restarted_runner_gets_what_the_attempt_before_has_left(runner: 
 async def test_a_task_that_is_not_over_cannot_be_resumed(runner: Runner, owner: httpx2.AsyncClient) -> None:
     submitted = await runner.submit(agent="claude")
 
-    problem_of(await owner.post(f"/api/tasks/{submitted['taskId']}/resume", json={}), 409, "illegal_move")
+    response = await owner.post(f"/api/tasks/{submitted['taskId']}/resume", json={})
+
+    assert problem_of(response, 409, "illegal_move")["detail"].endswith("is queued: it cannot be resumed")
 
 
 @pytest.mark.promise("P2")
@@ -192,7 +196,9 @@ async def test_an_effect_of_a_stale_attempt_is_refused(runner: Runner) -> None:
     attempt = await publishing(runner)
     await attempt.finish(**FAILED)
 
-    problem_of(await attempt.tell("effect", **PUSH, state="intent"), 409, "stale_fence")
+    response = await attempt.tell("effect", **PUSH, state="intent")
+
+    assert problem_of(response, 409, "stale_fence")["detail"] == f"attempt {attempt.id} is not held with fence 1"
 
 
 async def test_how_a_task_stands_outside_is_told_to_those_who_had_it(runner: Runner, owner: httpx2.AsyncClient) -> None:

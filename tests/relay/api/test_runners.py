@@ -161,7 +161,7 @@ async def test_a_number_used_twice_for_different_things_is_refused(
 
     response = await attempt.tell("record", items=[second])
 
-    problem_of(response, 409, "event_conflict")
+    assert "already has an event 0 with different content" in problem_of(response, 409, "event_conflict")["detail"]
 
 
 async def test_a_stretch_that_the_runner_skipped_is_counted(runner: Runner) -> None:

@@ -158,8 +158,14 @@ async def test_a_bad_schedule_is_refused_by_its_field(
 
 async def test_what_is_no_schedule_is_not_found(owner: httpx2.AsyncClient) -> None:
     for name in ("schedule-0", "%00", "a" * 300):
-        problem_of(await owner.get(f"/api/schedules/{name}"), 404, "no_such_schedule")
-    problem_of(await owner.post("/api/pipelines", json={"steps": [task()]}), 422, "invalid_field")
+        response = await owner.get(f"/api/schedules/{name}")
+        assert problem_of(response, 404, "no_such_schedule")["detail"].startswith("no schedule ")
+
+
+async def test_a_pipeline_of_one_step_is_refused(owner: httpx2.AsyncClient) -> None:
+    response = await owner.post("/api/pipelines", json={"steps": [task()]})
+
+    assert problem_of(response, 422, "invalid_field")["field"] == "steps"
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ async def test_a_task_that_still_runs_is_not_retried(runner: Runner) -> None:
 
     response = await runner.owner.post(f"/api/tasks/{attempt.task_id}/retry", json={})
 
-    problem_of(response, 409, "illegal_move")
+    assert problem_of(response, 409, "illegal_move")["detail"].endswith("is running: it cannot be retried")
 
 
 async def test_a_message_for_an_agent_at_work_is_accepted(runner: Runner) -> None:
@@ -199,7 +199,7 @@ async def test_there_is_nobody_to_tell_before_the_start(runner: Runner, agent: s
 
     response = await runner.owner.post(f"/api/tasks/{submitted['taskId']}/messages", json={"text": "use tabs"})
 
-    problem_of(response, 409, "illegal_move")
+    assert problem_of(response, 409, "illegal_move")["detail"].endswith("is queued: it cannot be sent a message")
 
 
 async def test_output_is_shown_as_lines_of_both_streams(runner: Runner) -> None:

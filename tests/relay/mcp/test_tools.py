@@ -474,7 +474,7 @@ async def test_a_token_that_opens_nothing_is_refused(relay: RelayProcess, runner
         (runner.token, 403, "forbidden"),
     ]:
         async with client(relay.url, token) as http:
-            problem_of(await http.post("/mcp", json={}), status, code)
+            assert "token" in problem_of(await http.post("/mcp", json={}), status, code)["detail"]
 
 
 def test_the_sdk_is_not_loaded_before_somebody_comes() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delegate.model import Outcome
-from delegate.states import AttemptState, Reason
+from delegate.states import Reason
 
 
 @dataclass(frozen=True)
@@ -14,16 +13,3 @@ class Bad:
     reason: Reason
     message: str
     stderr: str = ""
-
-
-def assert_failed(outcome: Outcome, expected: Bad) -> None:
-    assert (outcome.state, outcome.reason) == (AttemptState.FAILED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.exit_code == expected.exit_code
-    assert outcome.not_before is None
-
-
-def assert_parked(outcome: Outcome, expected: Bad) -> None:
-    assert (outcome.state, outcome.reason) == (AttemptState.RELEASED, expected.reason)
-    assert outcome.message == expected.message
-    assert outcome.session_id is not None

@@ -106,14 +106,15 @@ async def test_rewritten_history_becomes_one_commit_on_the_base(site: Site) -> N
     assert site.files(str(commit)).keys() == site.files(site.base).keys() | {"one.txt"}
 
 
-async def _is_one_commit_on_the_base(site: Site, problem: str) -> None:
+async def why_history_is_lost(site: Site) -> str:
+    """The work is one commit on the base, without the agent's own; why."""
     snapshot = await site.take()
     commit = await commit_to_push(site.git, site.workspace, snapshot, MESSAGE, AT)
 
     assert snapshot.head is None
-    assert problem in str(snapshot.problem)
     assert site.kept("rev-parse", f"{commit}^") == site.base
     assert "one.txt" in site.files(str(commit))
+    return str(snapshot.problem)
 
 
 async def test_a_deleted_object_costs_the_history_but_not_the_work(site: Site) -> None:
@@ -121,7 +122,7 @@ async def test_a_deleted_object_costs_the_history_but_not_the_work(site: Site) -
     blob = site.agent("rev-parse", "HEAD:one.txt")
     (site.workspace.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
 
-    await _is_one_commit_on_the_base(site, "commits are damaged")
+    assert "commits are damaged" in await why_history_is_lost(site)
 
 
 async def test_an_object_under_a_wrong_name_costs_the_history(site: Site) -> None:
@@ -132,7 +133,7 @@ async def test_an_object_under_a_wrong_name_costs_the_history(site: Site) -> Non
     (objects / told[:2] / told[2:]).unlink()
     shutil.copy(objects / real[:2] / real[2:], objects / told[:2] / told[2:])
 
-    await _is_one_commit_on_the_base(site, "commits are damaged")
+    assert "commits are damaged" in await why_history_is_lost(site)
 
 
 async def test_changed_alternates_are_not_followed(site: Site, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ async def test_changed_alternates_are_not_followed(site: Site, tmp_path: Path) -
     alternates = site.workspace.git_dir / "objects" / "info" / "alternates"
     alternates.write_bytes(site.workspace.alternates + os.fsencode(elsewhere) + b"\n")
 
-    await _is_one_commit_on_the_base(site, "alternates of the agent's repository were changed")
+    assert "alternates of the agent's repository were changed" in await why_history_is_lost(site)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ async def test_a_head_that_names_nothing_is_not_believed(site: Site, content: st
     site.agent_commits("one.txt", "1\n")
     (site.workspace.git_dir / "worktrees" / "tree" / "HEAD").write_text(content)
 
-    await _is_one_commit_on_the_base(site, "agent's")
+    assert "agent's" in await why_history_is_lost(site)
 
 
 async def test_a_head_that_is_a_pipe_is_not_waited_for(site: Site) -> None:
@@ -161,7 +162,7 @@ async def test_a_head_that_is_a_pipe_is_not_waited_for(site: Site) -> None:
     head.unlink()
     os.mkfifo(head)
 
-    await _is_one_commit_on_the_base(site, "branch of the agent's worktree cannot be read")
+    assert "branch of the agent's worktree cannot be read" in await why_history_is_lost(site)
 
 
 async def test_a_head_that_is_no_commit_is_not_believed(site: Site) -> None:
@@ -169,7 +170,7 @@ async def test_a_head_that_is_no_commit_is_not_believed(site: Site) -> None:
     tree = site.agent("rev-parse", "HEAD^{tree}")
     (site.workspace.git_dir / "worktrees" / "tree" / "HEAD").write_text(f"{tree}\n")
 
-    await _is_one_commit_on_the_base(site, "is not a commit")
+    assert "is not a commit" in await why_history_is_lost(site)
 
 
 async def test_an_object_that_is_a_pipe_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ async def test_an_object_that_is_a_pipe_is_given_up(site: Site, monkeypatch: pyt
     place.unlink()
     os.mkfifo(place)
 
-    await _is_one_commit_on_the_base(site, "could not be read in time")
+    assert "could not be read in time" in await why_history_is_lost(site)
 
 
 async def test_without_its_repository_the_work_is_still_there(site: Site) -> None:
@@ -187,7 +188,7 @@ async def test_without_its_repository_the_work_is_still_there(site: Site) -> Non
     shutil.rmtree(site.workspace.git_dir)
     (site.tree / ".git").unlink()
 
-    await _is_one_commit_on_the_base(site, "branch of the agent's worktree cannot be read")
+    assert "branch of the agent's worktree cannot be read" in await why_history_is_lost(site)
 
 
 async def test_once_taken_the_commits_need_the_agents_repository_no_more(site: Site) -> None:

@@ -169,7 +169,7 @@ def test_a_flood_stays_within_its_limit_and_is_cut_visibly_and_exactly(tmp_path:
     assert spool.size == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert spool.size <= 2 * TIGHT + SLACK + 2 * SEGMENT
     items = list(drained(spool))
-    assert_gapless(items)
+    assert gaps_in(items) == []
     skipped = sum(item["bytes"] for item in items if item["kind"] == "skipped")
     assert skipped + len(printed(items)) == total
     assert [item["data"]["text"] for item in items if item["kind"] == "message"] == [str(n) for n in range(0, 256, 10)]
@@ -225,7 +225,7 @@ def test_a_crash_between_merging_and_removing_sends_nothing_twice(tmp_path: Path
     first = json.loads(gap.read_bytes().splitlines()[0])["seq"]
     (tmp_path / f"{first + 1:016d}.jsonl").write_bytes(b'{"seq":%d,"at":"","kind":"output"}\n' % (first + 1))
 
-    assert_gapless(list(drained(Spool(tmp_path, max_output=TIGHT, next_seq=0))))
+    assert gaps_in(list(drained(Spool(tmp_path, max_output=TIGHT, next_seq=0)))) == []
 
 
 def test_facts_beyond_their_limit_are_left_out_with_a_warning(new_spool: NewSpool) -> None:
@@ -236,7 +236,7 @@ def test_facts_beyond_their_limit_are_left_out_with_a_warning(new_spool: NewSpoo
     items = list(drained(spool))
 
     assert [item["kind"] for item in items[-2:]] == ["message", "warning"]
-    assert_gapless(items)
+    assert gaps_in(items) == []
 
 
 def test_a_fact_too_large_to_send_becomes_a_warning(new_spool: NewSpool) -> None:
@@ -259,11 +259,10 @@ def test_a_full_disk_is_an_error_and_what_was_written_can_still_be_sent(tmp_path
     assert [item["seq"] for item in drained(spool)] == [0, 1, 2]
 
 
-def assert_gapless(items: list[dict[str, Any]]) -> None:
-    expected = 0
-    for item in items:
-        assert item["seq"] == expected
-        expected = item.get("through", item["seq"]) + 1
+def gaps_in(items: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Where a number is not the next one: the number expected, and the one found."""
+    following = [0, *(item.get("through", item["seq"]) + 1 for item in items)]
+    return [(wanted, item["seq"]) for wanted, item in zip(following, items, strict=False) if item["seq"] != wanted]
 
 
 steps = st.lists(
@@ -301,7 +300,7 @@ def test_whatever_happens_every_byte_is_sent_once_or_counted_as_skipped(
                 spool = Spool(directory, max_output=1024, next_seq=spool.acknowledged)
     received += drained(spool)
 
-    assert_gapless(received)
+    assert gaps_in(received) == []
     assert len(printed(received)) + sum(item["bytes"] for item in received if item["kind"] == "skipped") == total
     spool.close()
 
