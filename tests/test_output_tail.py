@@ -11,7 +11,7 @@ from delegate.output_tail import CheckpointTail, event_lines, last_lines
 from delegate.queue.checkpoints import lines_of_events
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-TOLD: list[tuple[EventKind, dict[str, object]]] = [
+EVENTS: list[tuple[EventKind, dict[str, object]]] = [
     (EventKind.SESSION, {"sessionId": "s-1", "model": "opus"}),
     (EventKind.MESSAGE, {"text": "\n".join(f"line {number}" for number in range(60))}),
     (EventKind.MESSAGE, {"text": "red \x1b[31mwords\tand " + "x" * 600}),
@@ -23,18 +23,18 @@ TOLD: list[tuple[EventKind, dict[str, object]]] = [
 
 def test_a_checkpoint_tells_the_same_whoever_writes_it() -> None:
     tail = CheckpointTail(is_plain_text=False)
-    for kind, data in TOLD:
+    for kind, data in EVENTS:
         tail.fact(kind, data)
     events = [
         Event(id=number, task_id=TaskId("task-1"), attempt_id=None, kind=kind, at=AT, data=data)
-        for number, (kind, data) in enumerate(TOLD)
+        for number, (kind, data) in enumerate(EVENTS)
     ]
 
-    told = tail.lines()
+    lines = tail.lines()
 
-    assert told == lines_of_events(events)
-    assert (len(told), told[0]) == (50, "line 13")
-    assert told[-2:] == ("[Edit] a.py", "[TodoWrite]")
+    assert lines == lines_of_events(events)
+    assert (len(lines), lines[0]) == (50, "line 13")
+    assert lines[-2:] == ("[Edit] a.py", "[TodoWrite]")
 
 
 @pytest.mark.parametrize("kind", sorted(set(EventKind) - {EventKind.MESSAGE, EventKind.TOOL}))

@@ -32,13 +32,13 @@ class Clockwork:
     async def create(self, **wanted: Any) -> Schedule:
         kind = "cron" if "cronExpression" in wanted else "one_time"
         body = {"prompt": "true", "scheduleType": kind, **HERE, **wanted}
-        wish = parse_schedule(ScheduleRequest.model_validate(body))
-        return (await schedules.create(self.scene.database, wish, Settings(), self.scene.now)).schedule
+        parsed = parse_schedule(ScheduleRequest.model_validate(body))
+        return (await schedules.create(self.scene.database, parsed, Settings(), self.scene.now)).schedule
 
     async def pipeline(self, *delays: int, **wanted: Any) -> tuple[Schedule, ...]:
         steps = [{"prompt": f"step {i}", "delay": delay, **HERE} for i, delay in enumerate((0, *delays), 1)]
-        wish = parse_pipeline(PipelineRequest.model_validate({"steps": steps, **wanted}))
-        return (await schedules.create_pipeline(self.scene.database, wish, Settings(), self.scene.now)).steps
+        parsed = parse_pipeline(PipelineRequest.model_validate({"steps": steps, **wanted}))
+        return (await schedules.create_pipeline(self.scene.database, parsed, Settings(), self.scene.now)).steps
 
     async def tick(self) -> tuple[FiredRun, ...]:
         return (await fire_due(self.scene.database, Settings(), self.scene.now)).fired

@@ -59,8 +59,8 @@ async def claim_all(database: Database, name: str, *, at_most: int | None = None
     )
     claimed: list[tuple[str, int]] = []
     while at_most is None or len(claimed) < at_most:
-        wish = ClaimQuery(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
-        held = (await claim(database, wish, RULES, datetime.now(UTC))).held
+        query = ClaimQuery(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
+        held = (await claim(database, query, RULES, datetime.now(UTC))).held
         if held is None:
             break
         claimed.append((held.task.id, held.attempt.fence))

@@ -23,15 +23,15 @@ class Try:
     number: int
     renewed: datetime
     state: str = "running"
-    told: tuple[str, str | None, int | None] | None = None  # state, reason and exit code of its end
+    end: tuple[str, str | None, int | None] | None = None  # state, reason and exit code of its end
     next_seq: int = 0
     machine: str = ""  # of its runner
     has_asked: bool = False
 
-    def meant(self, told: tuple[str, str | None, int | None]) -> tuple[str, str | None, int | None]:
+    def meant(self, end: tuple[str, str | None, int | None]) -> tuple[str, str | None, int | None]:
         """Who has asked has not ended the task, unless it was cancelled or lost."""
-        has_asked = self.has_asked if self.state == "running" else self.told is not None and self.told[1] == "question"
-        return ("released", "question", told[2]) if has_asked and told[0] not in ("cancelled", "lost") else told
+        has_asked = self.has_asked if self.state == "running" else self.end is not None and self.end[1] == "question"
+        return ("released", "question", end[2]) if has_asked and end[0] not in ("cancelled", "lost") else end
 
 
 @dataclass(slots=True)
@@ -113,20 +113,20 @@ class Reference:
         held.renewed = self.now
         return None
 
-    def finish(self, held: Try, told: tuple[str, str | None, int | None], next_seq: int | None) -> str | None:
-        told = held.meant(told)
+    def finish(self, held: Try, end: tuple[str, str | None, int | None], next_seq: int | None) -> str | None:
+        end = held.meant(end)
         if held.state != "running":
-            return None if held.told == told else "StaleFence"
+            return None if held.end == end else "StaleFence"
         if next_seq not in (None, held.next_seq):
             return "SequenceGap"
-        if told[1] == "question":
-            return self.set_aside(held, told)
-        held.state, held.told = told[0], told
-        held.task.end(told[0], str(told[1]))
+        if end[1] == "question":
+            return self.set_aside(held, end)
+        held.state, held.end = end[0], end
+        held.task.end(end[0], str(end[1]))
         return None
 
-    def set_aside(self, held: Try, told: tuple[str, str | None, int | None]) -> str | None:
-        held.state, held.told, job = "released", told, held.task
+    def set_aside(self, held: Try, end: tuple[str, str | None, int | None]) -> str | None:
+        held.state, held.end, job = "released", end, held.task
         if not job.cancelled and held.runner in self.known:
             job.lane = f"{held.machine}/{job.agent}"
         job.queue(counted=False)
@@ -148,21 +148,21 @@ class Reference:
         job.state = "queued" if job.state == "waiting" else job.state
         return None
 
-    def give_back(self, held: Try, told: tuple[str, str | None, int | None], until: datetime | None) -> str | None:
-        told = held.meant(told)
+    def give_back(self, held: Try, end: tuple[str, str | None, int | None], until: datetime | None) -> str | None:
+        end = held.meant(end)
         if held.state != "running":
-            return None if held.told == told else "StaleFence"
-        if told[1] == "question":
-            return self.set_aside(held, told)
-        held.state, held.told = "released", told
+            return None if held.end == end else "StaleFence"
+        if end[1] == "question":
+            return self.set_aside(held, end)
+        held.state, held.end = "released", end
         held.task.queue(counted=False, not_before=until)
         return None
 
     def lose(self, held: Try) -> str | None:
-        told = ("lost", "lost_runner", None)
+        end = ("lost", "lost_runner", None)
         if held.state != "running":
-            return None if held.told == told else "StaleFence"
-        held.state, held.told, job = "lost", told, held.task
+            return None if held.end == end else "StaleFence"
+        held.state, held.end, job = "lost", end, held.task
         if job.cancelled or (job.attempts < 3 and (job.agent != "shell" or job.rerun)):
             job.queue(counted=True)
         else:

@@ -99,10 +99,10 @@ class Scene:
         await self.database.write("register", lambda c: put_runner(c, new, token_hash=secrets.token_hex(8)))
         return new
 
-    async def submit(self, prompt: str = "true", **wishes: Any) -> Task:
-        here = {} if "repository" in wishes else {"machine": "desk", "working_directory": "/"}
-        wishes = {"agent": "shell", "priority": Priority.P2, **here, **wishes}
-        return (await submit(self.database, Request(prompt=prompt, **wishes), Settings(), self.now)).task
+    async def submit(self, prompt: str = "true", **fields: Any) -> Task:
+        here = {} if "repository" in fields else {"machine": "desk", "working_directory": "/"}
+        fields = {"agent": "shell", "priority": Priority.P2, **here, **fields}
+        return (await submit(self.database, Request(prompt=prompt, **fields), Settings(), self.now)).task
 
     async def retry(self, task: Task) -> Task:
         return (await retry(self.database, task.id, None, self.now)).task
@@ -114,8 +114,8 @@ class Scene:
         self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime
     ) -> ClaimedTask | None:
         by = by or runner()
-        wish = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
-        return (await claim(self.database, wish, self.rules, self.now)).held
+        query = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
+        return (await claim(self.database, query, self.rules, self.now)).held
 
     async def claim_at_once(self, runners: int) -> list[ClaimedTask]:
         """What so many runners get that claim at the same time."""
@@ -130,9 +130,9 @@ class Scene:
                 group.start_soon(ask, number)
         return taken
 
-    async def take(self, by: Runner | None = None, **wishes: Any) -> ClaimedTask:
+    async def take(self, by: Runner | None = None, **fields: Any) -> ClaimedTask:
         """A new task, in the hands of a runner."""
-        task = await self.submit(**wishes)
+        task = await self.submit(**fields)
         held = await self.claim(by)
         assert held is not None
         assert held.task.id == task.id
@@ -144,9 +144,9 @@ class Scene:
     async def record(self, held: ClaimedTask, *items: ReportItem) -> AttemptSignals:
         return (await record(self.database, holder(held), items, self.now))[1]
 
-    async def announce(self, held: ClaimedTask, state: EffectState, **told: Any) -> AttemptSignals:
-        told = {"kind": EffectKind.PUSH, "target": "work-1", "expected": COMMIT, "external_id": None, **told}
-        return (await record_effect(self.database, holder(held), EffectReport(state=state, **told), self.now))[1]
+    async def announce(self, held: ClaimedTask, state: EffectState, **fields: Any) -> AttemptSignals:
+        fields = {"kind": EffectKind.PUSH, "target": "work-1", "expected": COMMIT, "external_id": None, **fields}
+        return (await record_effect(self.database, holder(held), EffectReport(state=state, **fields), self.now))[1]
 
     async def finish(self, held: ClaimedTask, outcome: Outcome = DONE, *, next_seq: int | None = 0) -> Task:
         return (await finish(self.database, holder(held), outcome, next_seq=next_seq, now=self.now)).task

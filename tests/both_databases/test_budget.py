@@ -141,7 +141,7 @@ async def test_a_task_stopped_by_the_days_budget_waits_for_the_next_day(scene: S
 
 @pytest.mark.parametrize("has_asked", [False, True])
 async def test_an_end_by_the_daily_budget_that_is_reported_twice_is_one_end(scene: Scene, has_asked: bool) -> None:
-    """What it has spent is on its account already when the end is told again."""
+    """Its cost is already recorded when the end is reported again."""
     scene.with_budget(3.0)
     held = await scene.take(agent="claude", max_budget_usd=5.0)
     broke = Outcome(state=AttemptState.FAILED, reason=Reason.BUDGET, message="", exit_code=1, usage=spent(3.0))

@@ -37,8 +37,8 @@ RUN = OnDependencyFailure.RUN
 LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
-async def after(scene: Scene, *others: Task, **wishes: Any) -> Task:
-    return await scene.submit(depends_on=tuple(other.id for other in others), **wishes)
+async def after(scene: Scene, *others: Task, **fields: Any) -> Task:
+    return await scene.submit(depends_on=tuple(other.id for other in others), **fields)
 
 
 async def settle_all(scene: Scene) -> list[int]:
@@ -70,9 +70,9 @@ async def test_an_ended_task_may_be_depended_on_by_any_number(scene: Scene, monk
     monkeypatch.setattr(dependencies, "DEPENDENTS_MAX", 1)
     done = await scene.finish(await scene.take())
 
-    born = [await after(scene, done) for _ in range(3)]
+    created = [await after(scene, done) for _ in range(3)]
 
-    assert [task.state for task in born] == [TaskState.QUEUED] * 3
+    assert [task.state for task in created] == [TaskState.QUEUED] * 3
 
 
 @pytest.mark.promise("P16")
@@ -154,9 +154,9 @@ async def test_an_end_asks_no_more_for_many_that_wait_than_for_few(
         top = await scene.submit()
         for _ in range(count):
             await after(scene, top)
-        with overheard() as heard:
+        with overheard() as sent:
             await scene.cancel(top)
-        return len(heard)
+        return len(sent)
 
     assert await statements(2) == await statements(30)
     monkeypatch.setattr(graph, "IDS_AT_ONCE", 7)
@@ -242,10 +242,10 @@ async def test_all_that_a_batch_waits_for_is_held_at_once(busy: Scene) -> None:
     place: dict[str, Any] = {"prompt": "true", "agent": "shell", "machine": "desk", "working_directory": "/"}
     wanted = [BatchItem(request=Request(**place, depends_on=(task.id,))) for task in (two, one)]
 
-    with overheard() as heard:
+    with overheard() as statements:
         await submit_batch(busy.database, wanted, Settings(), busy.now)
 
-    locks = [parameters for sql, parameters in heard if "FOR SHARE" in sql]
+    locks = [parameters for sql, parameters in statements if "FOR SHARE" in sql]
     assert set(locks[0].values()) == {one.id, two.id}
 
 
@@ -309,11 +309,11 @@ async def test_an_end_waits_for_another_that_settles_the_same_task(busy: Scene) 
 @pytest.mark.promise("P16")
 async def test_an_end_waits_for_a_dependent_that_is_being_submitted(busy: Scene) -> None:
     held = await busy.take()
-    born: list[Task] = []
+    created: list[Task] = []
 
     async def submit() -> None:
-        born.append(await after(busy, held.task))
+        created.append(await after(busy, held.task))
 
     await Meeting(busy).hold("submit.before", submit, lambda: busy.finish(held))
 
-    assert (await busy.task(born[0])).state is TaskState.QUEUED
+    assert (await busy.task(created[0])).state is TaskState.QUEUED

@@ -179,11 +179,11 @@ async def test_a_runner_that_starts_again_learns_what_it_holds(scene: Scene) -> 
 
 async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = ClaimQuery(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
+    query = ClaimQuery(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
     before = await scene.database.read(lambda c: get_runner(c, anna.id))
     await scene.pass_time(timedelta(seconds=1))
 
-    nothing = await claim_if_any(scene.database, wish, scene.rules, scene.now)
+    nothing = await claim_if_any(scene.database, query, scene.rules, scene.now)
 
     assert nothing == ClaimResult()
     assert await scene.database.read(lambda c: get_runner(c, anna.id)) == before
@@ -191,10 +191,10 @@ async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> No
 
 async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scene) -> None:
     anna = await scene.register(runner())
-    wish = ClaimQuery(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
+    query = ClaimQuery(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
     task = await scene.submit()
 
-    held = (await claim_if_any(scene.database, wish, scene.rules, scene.now)).held
+    held = (await claim_if_any(scene.database, query, scene.rules, scene.now)).held
 
     assert held is not None
     assert held.task.id == task.id

@@ -114,7 +114,7 @@ class Story:
         self.model.nodes[made.id] = node = Node(made, list(made.depends_on), chain)
         return node
 
-    def go_on(self, verb: str, choice: int) -> None:
+    def apply(self, verb: str, choice: int) -> None:
         nodes = list(self.model.nodes.values())
         match verb:
             case "claim":
@@ -193,19 +193,19 @@ class Story:
             self.know(made, [])
 
     def agree(self) -> None:
-        rows, told = self.portal.call(self.scene.database.read, self.snapshot)
+        rows, changes = self.portal.call(self.scene.database.read, self.snapshot)
         assert rows == {task_id: (node.state, node.reason) for task_id, node in self.model.nodes.items()}
         for task_id, node in self.model.nodes.items():
-            assert told[task_id, "finished"] == (node.state in FINAL)
-            assert told[task_id, "ready"] <= 1
+            assert changes[task_id, "finished"] == (node.state in FINAL)
+            assert changes[task_id, "ready"] <= 1
 
     def snapshot(self, connection: Connection) -> tuple[dict[str, tuple[str, str | None]], Counter[tuple[str, str]]]:
         states = connection.execute(
             select(task.c.id, task.c.state, task.c.reason).where(task.c.id.in_(self.model.nodes))
         )
         moves = select(event_table.c.task_id, event_table.c.kind).where(event_table.c.task_id.in_(self.model.nodes))
-        told = connection.execute(moves.where(event_table.c.kind.in_(["ready", "finished"])))
-        return {row.id: (row.state, row.reason) for row in states}, Counter((row[0], row[1]) for row in told)
+        changes = connection.execute(moves.where(event_table.c.kind.in_(["ready", "finished"])))
+        return {row.id: (row.state, row.reason) for row in states}, Counter((row[0], row[1]) for row in changes)
 
     def all_are_known(self) -> None:
         """No move has made a task that it did not tell of; this looks at the tasks of all stories."""
@@ -231,7 +231,7 @@ def run(place: Place, **effort: Any) -> None:
             story = Story(Scene(database), portal)
             story.begin(graph)
             for verb, choice in moves:
-                story.go_on(verb, choice)
+                story.apply(verb, choice)
             story.all_are_known()
 
         agrees()

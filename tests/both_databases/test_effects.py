@@ -21,8 +21,8 @@ URL = "https://github.example/o/n/pull/7"
 FAILED = Outcome(state=AttemptState.FAILED, reason=Reason.CHECKS_FAILED, message="red")
 
 
-async def publish(scene: Scene, by: Runner | None = None, **wishes: object) -> ClaimedTask:
-    return await scene.take(by, **{"agent": "claude", "mode": Mode.PULL_REQUEST, **wishes})
+async def publish(scene: Scene, by: Runner | None = None, **fields: object) -> ClaimedTask:
+    return await scene.take(by, **{"agent": "claude", "mode": Mode.PULL_REQUEST, **fields})
 
 
 async def seen(scene: Scene, task: Task | ClaimedTask, by: Runner | None = None) -> ChainEffects:

@@ -236,11 +236,11 @@ async def test_cancelling_twice_is_cancelling_once(scene: Scene) -> None:
 async def test_the_first_reason_of_a_cancel_is_kept_though_it_comes_later(scene: Scene) -> None:
     held = await scene.take()
     await scene.cancel(held.task)
-    told = (await scene.renew(held)).cancel
+    reason = (await scene.renew(held)).cancel
     await scene.cancel(held.task, "second")
     await scene.cancel(held.task, "third")
     await scene.cancel(held.task)
-    stopped = Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=told or "")
+    stopped = Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=reason or "")
 
     ended = await scene.finish(held, stopped)
 

@@ -158,7 +158,7 @@ async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
     assert [attempt.id for attempt in state.attempts] == [held.attempt.id]
 
 
-async def test_a_runner_that_was_not_heard_of_for_a_lease_is_silent_and_not_busy(scene: Scene) -> None:
+async def test_a_runner_without_a_renewal_for_a_lease_is_silent_and_not_busy(scene: Scene) -> None:
     held = await scene.take()
 
     during = await scene.snapshot(now=NOON + LEASE)

@@ -39,8 +39,8 @@ FAILED = replace(DONE, state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, 
 WITH_SESSION = replace(DONE, session_id="s-1", checkpoint=Checkpoint(session_id="s-1", output_tail=("built",)))
 
 
-async def after(scene: Scene, *others: Task, **wishes: Any) -> Task:
-    return await scene.submit(depends_on=tuple(other.id for other in others), **wishes)
+async def after(scene: Scene, *others: Task, **fields: Any) -> Task:
+    return await scene.submit(depends_on=tuple(other.id for other in others), **fields)
 
 
 async def end_all(scene: Scene, count: int, **ends: Any) -> None:
@@ -129,8 +129,8 @@ async def test_a_lost_command_cancels_what_waits_for_it(scene: Scene) -> None:
 
     await scene.release(first, GONE)
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
-    wish = ClaimQuery(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
-    claimed = await claim(scene.database, wish, scene.rules, scene.now)
+    query = ClaimQuery(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
+    claimed = await claim(scene.database, query, scene.rules, scene.now)
 
     assert await states(scene, waiting) == ["cancelled", "cancelled"]
     assert [(one.task, one.others) for one in claimed.rescued] == [
@@ -166,7 +166,7 @@ async def test_an_unknown_dependency_is_refused_by_its_field(scene: Scene) -> No
 
 async def batch(scene: Scene, *entries: tuple[str | None, dict[str, Any]]) -> list[SubmittedTask]:
     place = {"prompt": "true", "agent": "shell", "machine": "desk", "working_directory": "/"}
-    made = [BatchItem(name=name, request=Request(**{**place, **wishes})) for name, wishes in entries]
+    made = [BatchItem(name=name, request=Request(**{**place, **fields})) for name, fields in entries]
     return await submit_batch(scene.database, made, Settings(), scene.now)
 
 

@@ -65,11 +65,11 @@ RESULT = Result(
 CHANGE = Change(base_commit=COMMIT, commit="2" * 40, patch="--- a\n+++ b\n", is_cut=True)
 
 
-async def work(scene: Scene, **wishes: Any) -> ClaimedTask:
-    return await scene.take(**{"agent": "claude", "mode": Mode.WORKTREE, **wishes})
+async def work(scene: Scene, **fields: Any) -> ClaimedTask:
+    return await scene.take(**{"agent": "claude", "mode": Mode.WORKTREE, **fields})
 
 
-async def go_on(scene: Scene) -> ClaimedTask:
+async def continue_task(scene: Scene) -> ClaimedTask:
     held = await scene.claim()
     assert held is not None
     return held
@@ -77,7 +77,7 @@ async def go_on(scene: Scene) -> ClaimedTask:
 
 async def test_a_task_is_stored_with_all_it_works_on(scene: Scene) -> None:
     issue = Issue(key="PER-44", title="rate limit", url="https://linear.example/PER-44")
-    wishes: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "mode": Mode.PULL_REQUEST,
         "repository": "owner/name",
         "base": "main",
@@ -85,7 +85,7 @@ async def test_a_task_is_stored_with_all_it_works_on(scene: Scene) -> None:
         "issue": issue,
     }
 
-    submitted = await scene.submit(agent="codex", **wishes, labels=("model/gpt-5.5",))
+    submitted = await scene.submit(agent="codex", **fields, labels=("model/gpt-5.5",))
 
     stored = await scene.task(submitted)
     assert stored == submitted
@@ -113,7 +113,7 @@ async def test_a_retry_of_a_failed_task_continues_its_session_and_its_work(scene
     failed = await scene.finish(held, replace(FAILED, checkpoint=LEFT, result=RESULT))
 
     retried = await scene.task(await scene.retry(failed))
-    again = await go_on(scene)
+    again = await continue_task(scene)
 
     assert (retried.lineage, retried.session_id, retried.mode) == (failed.id, "s-1", mode)
     assert (retried.choices, retried.result, retried.usage) == (failed.choices, None, Usage())
@@ -126,7 +126,7 @@ async def test_a_retry_of_a_completed_task_starts_from_scratch(scene: Scene) -> 
     completed = await scene.finish(held, replace(DONE, session_id="s-1", checkpoint=LEFT))
 
     retried = await scene.task(await scene.retry(completed))
-    again = await go_on(scene)
+    again = await continue_task(scene)
 
     assert (retried.lineage, retried.session_id, retried.parent_task_id) == (retried.id, None, completed.id)
     assert again.continuation.checkpoint is None
@@ -201,7 +201,7 @@ async def test_a_command_is_resumed_with_what_it_left_and_what_is_added(scene: S
     lost = await scene.release(held, GONE)
 
     resumed = await scene.resume(lost, "skip the first part")
-    again = await go_on(scene)
+    again = await continue_task(scene)
 
     assert (lost.state, again.task.id, again.task.context) == (TaskState.FAILED, resumed.id, "skip the first part")
     assert again.continuation.checkpoint == Checkpoint(output_tail=("half done",), error="its runner went away")
@@ -261,10 +261,10 @@ async def test_a_task_without_a_change_says_so(scene: Scene) -> None:
 @pytest.mark.parametrize("ending", [HANDED_BACK, GONE, parked_until(NOON)])
 async def test_what_a_runner_tells_at_a_halt_is_there_for_the_next_attempt(scene: Scene, ending: Outcome) -> None:
     held = await work(scene)
-    told = replace(ending, checkpoint=LEFT)
-    await (scene.finish(held, told) if told.not_before else scene.release(held, told))
+    outcome = replace(ending, checkpoint=LEFT)
+    await (scene.finish(held, outcome) if outcome.not_before else scene.release(held, outcome))
 
-    assert (await go_on(scene)).continuation.checkpoint == LEFT
+    assert (await continue_task(scene)).continuation.checkpoint == LEFT
 
 
 async def test_of_an_agent_that_was_lost_the_relay_keeps_what_it_said_last(scene: Scene) -> None:
@@ -280,7 +280,7 @@ async def test_of_an_agent_that_was_lost_the_relay_keeps_what_it_said_last(scene
     )
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
 
-    left = (await go_on(scene)).continuation.checkpoint
+    left = (await continue_task(scene)).continuation.checkpoint
 
     assert left == Checkpoint(
         session_id="s-9",
@@ -295,7 +295,7 @@ async def test_of_a_command_that_was_lost_the_relay_keeps_the_last_lines(scene: 
     await scene.record(held, output(0, b"".join(b"line %d\n" % number for number in range(100)) + b"x" * 2_000))
     await scene.release(held, GONE)
 
-    left = (await go_on(scene)).continuation.checkpoint
+    left = (await continue_task(scene)).continuation.checkpoint
 
     assert left is not None
     assert len(left.output_tail) == 50
@@ -305,11 +305,11 @@ async def test_of_a_command_that_was_lost_the_relay_keeps_the_last_lines(scene: 
 async def test_a_second_loss_adds_to_what_the_session_has_spent_and_keeps_the_branch(scene: Scene) -> None:
     held = await work(scene)
     await scene.release(held, replace(GONE, checkpoint=LEFT, session_id="s-1"))
-    again = await go_on(scene)
+    again = await continue_task(scene)
     await scene.record(again, fact(0, EventKind.USAGE, inputTokens=2, costUsd=0.25))
     await scene.release(again, GONE)
 
-    left = (await go_on(scene)).continuation.checkpoint
+    left = (await continue_task(scene)).continuation.checkpoint
 
     assert left is not None
     assert (left.session_id, left.branch, left.commit, left.is_work_done) == ("s-1", "work-1", "2" * 40, False)
@@ -318,9 +318,9 @@ async def test_a_second_loss_adds_to_what_the_session_has_spent_and_keeps_the_br
 
 async def test_a_task_that_another_agent_should_have_changes_its_lane(scene: Scene) -> None:
     held = await work(scene)
-    told = replace(HANDED_BACK, wants_agent="codex", session_id="s-1")
+    outcome = replace(HANDED_BACK, wants_agent="codex", session_id="s-1")
 
-    released = await scene.release(held, told)
+    released = await scene.release(held, outcome)
 
     assert (released.agent, released.lane, released.attempts, released.session_id) == ("codex", "desk/codex", 0, None)
     assert await scene.task(held) == replace(released, started_at=NOON)
@@ -347,6 +347,6 @@ async def test_a_deleted_task_takes_its_results_with_it_and_its_chain_continues(
 
     assert await scene.database.write("drop", lambda c: drop_ended_before(c, later, 10)) == 1
 
-    again = await go_on(scene)
+    again = await continue_task(scene)
     assert (again.task.id, again.task.lineage, again.continuation.checkpoint) == (retried.id, failed.id, None)
     assert await scene.database.read(lambda c: get_task(c, failed.id)) is None

@@ -219,9 +219,13 @@ async def test_a_loss_is_in_the_log_once_however_often_it_is_written(
         group.start_soon(getattr(scene, taker))
         group.start_soon(be_refused)
 
-    [told] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
-    assert (told["task_id"], told["attempt_id"], told["state"]) == (held.task.id, held.attempt.id, TaskState.QUEUED)
-    assert told["runner_id"] == held.attempt.runner_id
+    [logged] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
+    assert (logged["task_id"], logged["attempt_id"], logged["state"]) == (
+        held.task.id,
+        held.attempt.id,
+        TaskState.QUEUED,
+    )
+    assert logged["runner_id"] == held.attempt.runner_id
 
 
 async def test_a_loss_that_its_runner_tells_is_in_the_log_as_every_loss(
@@ -231,8 +235,8 @@ async def test_a_loss_that_its_runner_tells_is_in_the_log_as_every_loss(
 
     await scene.release(held, GONE)
 
-    [told] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
-    assert (told["attempt_id"], told["state"]) == (held.attempt.id, TaskState.FAILED)
+    [logged] = [vars(record) for record in caplog.records if record.msg == "attempt lost"]
+    assert (logged["attempt_id"], logged["state"]) == (held.attempt.id, TaskState.FAILED)
 
 
 async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) -> None:

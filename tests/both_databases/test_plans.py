@@ -26,15 +26,15 @@ Statement = tuple[str, Any]
 @contextmanager
 def overheard() -> Iterator[list[Statement]]:
     """The statements that are sent meanwhile, with their parameters."""
-    heard: list[Statement] = []
+    statements: list[Statement] = []
 
     def listen(_connection: Any, _cursor: Any, sql: str, parameters: Any, _context: Any, many: bool) -> None:
         if sql.startswith(("SELECT", "UPDATE")):
-            heard.append((sql, parameters[0] if many else parameters))
+            statements.append((sql, parameters[0] if many else parameters))
 
     event.listen(Engine, "before_cursor_execute", listen)
     try:
-        yield heard
+        yield statements
     finally:
         event.remove(Engine, "before_cursor_execute", listen)
 

@@ -31,9 +31,9 @@ async def answers(scene: Scene, of: Task | ClaimedTask, text: str = "Blue.", key
     return await answer(scene.database, task_id, text, request_key=key, now=scene.now)
 
 
-async def asked(scene: Scene, **wishes: Any) -> ClaimedTask:
+async def asked(scene: Scene, **fields: Any) -> ClaimedTask:
     await scene.register(runner())
-    held = await scene.take(**{"agent": "claude", **wishes})
+    held = await scene.take(**{"agent": "claude", **fields})
     await asks(scene, held, "Red or blue?", "red", "blue")
     return held
 
@@ -46,8 +46,8 @@ async def test_a_question_is_kept_with_its_options_and_shown_in_the_timeline(sce
     (question,) = task.questions
     assert (question.text, question.options, question.answer) == ("Red or blue?", ("red", "blue"), None)
     assert (question.attempt_id, question.asked_at, task.state) == (held.attempt.id, NOON, TaskState.RUNNING)
-    (told,) = [event for event in await scene.events(held) if event.kind is EventKind.QUESTION]
-    assert told.data == {"text": "Red or blue?", "options": ["red", "blue"]}
+    (event,) = [event for event in await scene.events(held) if event.kind is EventKind.QUESTION]
+    assert event.data == {"text": "Red or blue?", "options": ["red", "blue"]}
     assert (await scene.renew(held)).asked
 
 

@@ -166,8 +166,8 @@ async def test_a_continued_session_does_not_get_old_messages_again(scene: Scene)
     held = await scene.take(agent="claude")
     await scene.record(held, fact(0, kind=EventKind.SESSION, sessionId="s-1"))
     await send_message(scene.database, held.task.id, "hello", request_key="k", now=scene.now)
-    [heard] = (await scene.renew(held)).messages
-    await scene.renew(held, messages_seen=heard.id)
+    [message] = (await scene.renew(held)).messages
+    await scene.renew(held, messages_seen=message.id)
     await scene.release(held, GONE)
 
     again = await scene.claim()

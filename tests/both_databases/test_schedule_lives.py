@@ -50,7 +50,7 @@ async def expire_now(clock: Clockwork, schedule: Schedule) -> None:
     await expire(clock.scene.database, NOON)
 
 
-def told_followers(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def notified_followers(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     found = (vars(record) for record in caplog.records if record.msg == "follower settled")
     return [(fields["schedule_id"], fields["state"].value) for fields in found]
 
@@ -134,14 +134,14 @@ async def test_ended_tasks_that_a_living_schedule_names_are_kept(clock: Clockwor
         await clock.ends()
     later = (NOON + 400 * DAY).isoformat()
     once = await clock.create(scheduledAt=later, dependsOn=[named[0].id], missedRunPolicy="catchup")
-    goes_on = await clock.create(scheduledAt=later, continueFrom=named[1].id, missedRunPolicy="catchup")
+    continuing = await clock.create(scheduledAt=later, continueFrom=named[1].id, missedRunPolicy="catchup")
     await clock.cancel(await clock.create(scheduledAt=later, dependsOn=[named[2].id]))
 
     clock.scene.now = NOON + 200 * DAY
     assert await retain(clock.scene.database, Settings(), clock.scene.now) == 1
 
     fired = await clock.at(NOON + 400 * DAY)
-    assert {one.schedule.id for one in fired if one.task is not None} == {once.id, goes_on.id}
+    assert {one.schedule.id for one in fired if one.task is not None} == {once.id, continuing.id}
     clock.scene.now += 200 * DAY
     with pytest.raises(NoSuchTask):
         await clock.scene.task(named[2])
@@ -211,7 +211,7 @@ async def test_followers_that_move_are_in_the_log(clock: Clockwork, caplog: pyte
     before, failed = await follower_of(clock)
     await clock.cancel(before)
 
-    assert told_followers(caplog) == [(released.id, "active"), (failed.id, "failed")]
+    assert notified_followers(caplog) == [(released.id, "active"), (failed.id, "failed")]
 
 
 async def test_followers_are_logged_once_however_often_the_change_is_tried(
@@ -235,7 +235,7 @@ async def test_followers_are_logged_once_however_often_the_change_is_tried(
         group.start_soon(clock.scene.finish, held)
         group.start_soon(refused)
 
-    assert sorted(told_followers(caplog)) == sorted([(failed.id, "failed"), (released.id, "active")])
+    assert sorted(notified_followers(caplog)) == sorted([(failed.id, "failed"), (released.id, "active")])
 
 
 @pytest.mark.parametrize("verb", ["expire", "fire", "reckon"])
@@ -255,7 +255,7 @@ async def test_every_end_of_a_schedule_reports_what_became_of_its_followers(
         case _:
             await recompute_next_runs(clock.scene.database, NOON - HOUR)
 
-    assert told_followers(caplog) == [(follower.id, "failed"), (last.id, "failed")]
+    assert notified_followers(caplog) == [(follower.id, "failed"), (last.id, "failed")]
 
 
 async def test_so_many_schedules_may_wait_for_one_end_and_no_more(

@@ -96,8 +96,8 @@ async def test_what_comes_of_every_time_is_what_a_simulation_says(
 
     history = await clock.history(schedule)
     names = {"completed": "started"}  # the keeper does not say how a run ended
-    told = [(run.occurrence, run.at, names.get(run.outcome, run.outcome.value), run.missed) for run in history]
-    assert told == keeper.rows
+    kept = [(run.occurrence, run.at, names.get(run.outcome, run.outcome.value), run.missed) for run in history]
+    assert kept == keeper.rows
     found = await clock.look(schedule)
     assert found.runs == keeper.runs
     if not keeper.is_over and found.ended_at is None:

@@ -68,7 +68,7 @@ def item(seq: int) -> ReportItem:
     return fact(seq, text=str(seq)) if seq % 2 else output(seq, b"%d\n" % seq)
 
 
-def told(outcome: Outcome) -> tuple[str, str | None, int | None]:
+def end_of(outcome: Outcome) -> tuple[str, str | None, int | None]:
     return (outcome.state, outcome.reason, outcome.exit_code)
 
 
@@ -120,8 +120,8 @@ class QueueMachine(RuleBasedStateMachine):
         rerun=st.booleans(),
     )
     def submit(self, agent: str, machine: str, priority: Priority, rerun: bool) -> Task:
-        wishes = {"agent": agent, "machine": machine, "priority": priority, "rerun": rerun}
-        made = self.portal.call(lambda: self.scene.submit("true", **wishes))
+        fields = {"agent": agent, "machine": machine, "priority": priority, "rerun": rerun}
+        made = self.portal.call(lambda: self.scene.submit("true", **fields))
         self.model.add(made.id, f"{machine}/{agent}", agent, rerun=rerun, priority=priority)
         return made
 
@@ -177,18 +177,18 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(hand=hands, outcome=st.sampled_from(OUTCOMES), missing=st.sampled_from([0, 0, 0, 1, None]))
     def finish(self, hand: Hand, outcome: Outcome, missing: int | None) -> None:
         next_seq = None if missing is None else hand.model.next_seq + missing
-        expected = self.model.finish(hand.model, told(outcome), next_seq)
+        expected = self.model.finish(hand.model, end_of(outcome), next_seq)
         self.ask(lambda: self.scene.finish(hand.held, outcome, next_seq=next_seq), expected)
 
     @rule(hand=hands, minutes=st.integers(0, 9))
     def park(self, hand: Hand, minutes: int) -> None:
         outcome = parked_until(self.scene.now + minutes * MINUTE)
-        expected = self.model.give_back(hand.model, told(outcome), outcome.not_before)
+        expected = self.model.give_back(hand.model, end_of(outcome), outcome.not_before)
         self.ask(lambda: self.scene.finish(hand.held, outcome, next_seq=None), expected)
 
     @rule(hand=hands)
     def hand_back(self, hand: Hand) -> None:
-        expected = self.model.give_back(hand.model, told(HANDED_BACK), None)
+        expected = self.model.give_back(hand.model, end_of(HANDED_BACK), None)
         self.ask(lambda: self.scene.release(hand.held, HANDED_BACK), expected)
 
     @rule(hand=hands)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_submitted_task_is_queued_as_it_was_asked_for(scene: Scene) -> None:
-    wishes = {
+    fields = {
         "agent": "claude",
         "model": "sonnet",
         "effort": "high",
@@ -30,7 +30,7 @@ async def test_a_submitted_task_is_queued_as_it_was_asked_for(scene: Scene) -> N
         "rerun": True,
     }
 
-    submitted = await scene.submit("böse Grüße 🜚\n", **wishes)
+    submitted = await scene.submit("böse Grüße 🜚\n", **fields)
 
     stored = await scene.task(submitted)
     assert stored == submitted

@@ -277,8 +277,8 @@ def test_help_is_json_when_that_is_asked_for(
 ) -> None:
     assert main(typed) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["command"], told["help"].startswith(f"Usage: {command} ")) == (command, True)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["command"], printed["help"].startswith(f"Usage: {command} ")) == (command, True)
 
 
 @pytest.mark.parametrize("group", ["schedule", "config", "mcp"])
@@ -329,7 +329,7 @@ def test_a_setting_that_cannot_be_read_is_exit_code_3(
     )
 
 
-def test_nothing_running_is_no_error_for_down_and_one_for_info(
+def test_nothing_running_is_an_error_for_info_but_not_for_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["down"]) == 0

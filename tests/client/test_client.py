@@ -103,10 +103,10 @@ def test_a_problem_keeps_its_words_and_gets_its_exit_code() -> None:
         problem("401 No", "unauthenticated", "no"),
     ]
     with ScriptedRelay(replies) as relay:
-        told = [raised(Client(settings_for(relay))) for _ in replies]
+        errors = [raised(Client(settings_for(relay))) for _ in replies]
 
-    assert (told[0].message, told[0].hint) == ("no task task-1", "`delegate status` lists all tasks")
-    assert [(error.code, error.exit_code) for error in told] == [
+    assert (errors[0].message, errors[0].hint) == ("no task task-1", "`delegate status` lists all tasks")
+    assert [(error.code, error.exit_code) for error in errors] == [
         ("no_such_task", 5),
         ("from_the_future", 2),
         ("unauthenticated", 4),
@@ -134,7 +134,7 @@ def raised(asker: Client) -> Reported:
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "its response has no end of headers"),
     ],
 )
-def test_what_is_no_relay_is_said_to_be_none(reply: bytes, why: str) -> None:
+def test_what_is_not_a_relay_is_reported_as_such(reply: bytes, why: str) -> None:
     with ScriptedRelay([reply]) as relay, pytest.raises(RelayUnreachable) as caught:
         Client(settings_for(relay)).relay()
 
@@ -148,15 +148,15 @@ def test_an_answer_without_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPa
         Client(settings_for(relay)).relay()
 
 
-def test_a_relay_that_is_away_is_waited_for_and_the_user_is_told() -> None:
+def test_a_relay_that_is_away_is_waited_for_and_a_notice_says_so() -> None:
     with ScriptedRelay([]) as relay:
         settings = settings_for(relay)
-    told: list[str] = []
+    notices: list[str] = []
 
     with pytest.raises(RelayUnreachable, match="connection refused"):
-        Client(settings, notice=told.append).relay()
+        Client(settings, notice=notices.append).relay()
 
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 @pytest.mark.parametrize(
@@ -244,13 +244,13 @@ def test_a_drain_names_a_task_once_even_when_its_time_is_over(
 
 
 def test_a_relay_of_another_version_is_pointed_out(tmp_path: Path) -> None:
-    place, told = Home(tmp_path), list[str]()
+    place, notices = Home(tmp_path), list[str]()
     with ScriptedRelay([answer(RELAY)]) as relay, kept(place):
         leave_address(place, relay, version="0.0.9")
 
-        Client(Settings(home=tmp_path), notice=told.append).relay()
+        Client(Settings(home=tmp_path), notice=notices.append).relay()
 
-    assert told == [f"the relay runs version 0.0.9, this is {__version__}; restart the relay when idle"]
+    assert notices == [f"the relay runs version 0.0.9, this is {__version__}; restart the relay when idle"]
 
 
 def test_a_token_that_others_can_read_is_not_used(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def sse(kind: str, number: int, data: object) -> bytes:
     return f"id: e{number}\r\nevent: {kind}\r\ndata: {json.dumps(data)}\r\n\r\n".encode()
 
 
-def test_a_stream_goes_on_where_it_was_when_the_relay_restarts() -> None:
+def test_a_stream_continues_where_it_was_when_the_relay_restarts() -> None:
     first = chunked(b": ping\r\n\r\n", sse("event", 1, {"n": 1}), sse("output", 2, {"n": 2})[:-10])
     rest = chunked(sse("output", 2, {"n": 2}) + sse("end", 3, {"n": 3})) + LAST_CHUNK
     with ScriptedRelay([first, b"", problem("503 Busy", "stopping", "stopping"), rest]) as relay:

@@ -112,7 +112,7 @@ def test_a_process_that_has_ended_has_no_start() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"url": 1', '{"url": "x", "port": "y"}', "\0"])
-def test_a_damaged_address_is_no_address(tmp_path: Path, text: str) -> None:
+def test_a_damaged_address_is_ignored(tmp_path: Path, text: str) -> None:
     place = Home(tmp_path)
     place.address.write_text(text)
 

@@ -195,7 +195,7 @@ def test_a_file_with_a_mistake_is_refused_with_its_line_and_what_was_meant(
     assert (caught.value.code, caught.value.exit_code) == ("bad_setting", 3)
 
 
-def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
     place = tmp_path / "config.toml"
     place.mkdir()
     with pytest.raises(BadSettingsFile, match="is not a regular file"):

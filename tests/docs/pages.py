@@ -29,7 +29,7 @@ class Page:
 
     @cached_property
     def prose(self) -> str:
-        """Without code blocks, in which a # is no heading and a bracket no link."""
+        """Without code blocks, in which a # is not a heading and a bracket not a link."""
         return FENCE.sub("", self.text)
 
     @property

@@ -186,22 +186,22 @@ def test_every_variable_of_a_setting_is_described_and_no_other() -> None:
 
 @pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
 def test_the_default_of_a_setting_is_right(name: str, source: SettingSpec, default: object) -> None:
-    told = setting_rows()[source.variables[0]][1]
+    documented = setting_rows()[source.variables[0]][1]
 
-    if told == NO_DEFAULT:
+    if documented == NO_DEFAULT:
         assert default in ("", None, ())
     else:
-        assert source.parse(told.strip("`")) == default
+        assert source.parse(documented.strip("`")) == default
 
 
 @pytest.mark.parametrize(("name", "source", "default"), settings(), ids=[name for name, _, _ in settings()])
 def test_the_range_of_a_setting_is_right(name: str, source: SettingSpec, default: object) -> None:
-    told = RANGE.search(setting_rows()[source.variables[0]][2])
-    if told is None:
+    documented = RANGE.search(setting_rows()[source.variables[0]][2])
+    if documented is None:
         return
 
-    assert [float(source.parse(end)) for end in told.groups()] == [float(end) for end in told.groups()]
-    for outside in (int(told[1]) - 1, int(told[2]) + 1):
+    assert [float(source.parse(end)) for end in documented.groups()] == [float(end) for end in documented.groups()]
+    for outside in (int(documented[1]) - 1, int(documented[2]) + 1):
         with pytest.raises(ValueError, match="must be from"):
             source.parse(str(outside))
 
@@ -228,9 +228,9 @@ def test_every_variable_that_is_named_exists(one: Page) -> None:
 
 def test_every_file_of_the_home_is_described() -> None:
     section = page("docs/storage.md").section("Files in the home")
-    told = {code.rstrip("/") for row in table_rows(section) for code in codes_in(row[0])}
+    documented = {code.rstrip("/") for row in table_rows(section) for code in codes_in(row[0])}
 
-    assert {place.name for place in home_places() if place.suffix != ".lock"} - told == set()
+    assert {place.name for place in home_places() if place.suffix != ".lock"} - documented == set()
 
 
 # Errors.
@@ -259,7 +259,7 @@ def visible_errors() -> dict[str, tuple[str, str]]:
 
 
 def reported_codes() -> set[str]:
-    """Codes that stand as text where an error is told without a class of its own."""
+    """Codes that are written as text where an error has no class of its own."""
     return {
         str(keyword.value.value)
         for _, tree in source_trees()
@@ -272,17 +272,17 @@ def reported_codes() -> set[str]:
 
 def test_every_error_is_in_the_table_with_its_status_and_exit_code() -> None:
     rows = {row[0].strip("`"): (row[1], row[2]) for row in page("docs/troubleshooting.md").rows if len(row) == 5}
-    told = {code: numbers for code, numbers in rows.items() if code not in reported_codes()}
+    documented = {code: numbers for code, numbers in rows.items() if code not in reported_codes()}
 
-    assert told == visible_errors()
+    assert documented == visible_errors()
     assert reported_codes() <= set(rows)
 
 
 def test_every_exit_code_is_described() -> None:
     section = page("docs/cli.md").section("Exit codes")
-    told = {code for row in table_rows(section) for code in re.findall(r"\d+", row[0])}
+    documented = {code for row in table_rows(section) for code in re.findall(r"\d+", row[0])}
 
-    assert {exit_code for _, exit_code in visible_errors().values()} <= told
+    assert {exit_code for _, exit_code in visible_errors().values()} <= documented
 
 
 # The protocol.
@@ -301,16 +301,16 @@ def routes() -> set[str]:
 
 
 def test_every_route_is_in_the_protocol_and_no_other() -> None:
-    told = {title.strip("`") for title in page("docs/protocol.md").headings if ROUTE.fullmatch(title.strip("`"))}
+    documented = {title.strip("`") for title in page("docs/protocol.md").headings if ROUTE.fullmatch(title.strip("`"))}
 
-    assert told == routes()
+    assert documented == routes()
 
 
 MODELS = [
     kind
-    for room in (shared_models, tasks, schedules, runners)
-    for kind in vars(room).values()
-    if isinstance(kind, type) and issubclass(kind, basics.Wire) and kind.__module__ == room.__name__
+    for module in (shared_models, tasks, schedules, runners)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, basics.Wire) and kind.__module__ == module.__name__
 ]
 
 

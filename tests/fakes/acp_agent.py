@@ -5,7 +5,7 @@ other words may stand around it; without one it says "Done." and stops. A step i
     {"say": "text"}              a piece of the agent's message
     {"think": "text"}            a piece of its thoughts: what it said before is a whole message
     {"ask": "execute"}           ask for permission for a tool of that kind, wait, and say which option was chosen
-    {"flood": 9}                 ask so many times for something that nobody offers, and read no answer meanwhile
+    {"flood": 9}                 ask so many times for something that no client offers, and read no answer meanwhile
     {"read": 9}                  take so many answers
     {"touch": "path"}            make the file
     {"wait": "path"}             until the file exists

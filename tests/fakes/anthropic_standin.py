@@ -32,7 +32,7 @@ A request is a main request when it carries tools; those consume steps in order,
 followed by a text step is one failed attempt and one successful retry). Requests without tools (session title, quota
 probe, ...) are side requests: they get "side_text" and consume nothing, unless the scenario says "side_steps": true.
 
-With "obeys", a model that does as it is told, for agents that run at the same time: the last match of that pattern in
+With "obeys", a model that follows its prompt, for agents that run at the same time: the last match of that pattern in
 the newest user message is run as a command, and a tool's result is answered with "Done.".
 
 A step is one of

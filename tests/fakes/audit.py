@@ -14,7 +14,7 @@ FINAL = {"completed", "failed", "cancelled"}
 # A workspace is named after its lineage, with a number when another attempt held that name.
 WORKSPACE = re.compile(r"^(task-[0-9a-z]+)-[0-9]{1,2}$")
 # What the end of a task tells of each kind of effect.
-TOLD = {"push": "commit", "pull_request": "pull_request"}
+EFFECT_FIELDS = {"push": "commit", "pull_request": "pull_request"}
 
 
 def database_faults(url: str) -> list[str]:
@@ -92,10 +92,10 @@ def _effect_faults(connection: Connection) -> list[str]:
             pulls[task_id].add(made)
     for task_id, found in connection.execute(text("SELECT id, result FROM task WHERE state = 'completed'")):
         result = json.loads(found) if isinstance(found, str) else found or {}
-        told = {kind: ("done", result[field]) for kind, field in TOLD.items() if result.get(field)}
+        reported = {kind: ("done", result[field]) for kind, field in EFFECT_FIELDS.items() if result.get(field)}
         left = {kind: seen for kind, seen in newest[task_id].items() if seen[0] != "abandoned"}
-        if told != left:
-            faults.append(f"{task_id} tells of {told}, but its effects are {left}")
+        if reported != left:
+            faults.append(f"{task_id} tells of {reported}, but its effects are {left}")
     faults += [f"{task_id} made the pull requests {sorted(made)}" for task_id, made in pulls.items() if len(made) > 1]
     return faults
 

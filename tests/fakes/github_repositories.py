@@ -55,7 +55,7 @@ class Pull:
     author: str
     is_draft: bool = False
     state: str = "OPEN"
-    is_cross_repository: bool = False  # it comes from somebody's copy of the repository
+    is_cross_repository: bool = False  # it comes from a fork
     merge_commit: str | None = None
     comments: list[str] = field(default_factory=list)
     created_at: str = field(default_factory=now)

@@ -189,7 +189,7 @@ class GitHubStandin:
         self._faults.append(Fault(pattern=pattern, times=times, after_acting=after_acting, gate=gate))
         return gate
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """No more faults."""
         self._faults.clear()
 

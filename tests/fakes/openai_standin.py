@@ -199,8 +199,8 @@ class OpenAIStandin(AnthropicStandin):
         return f"{super().base_url(scenario)}/v1"
 
     def codex_config(self, scenario: str | None = None) -> str:
-        """A config.toml with which codex speaks to this server and to nobody else. The model is one whose requests
-        name the tools they offer; newer ones are told of them in other ways."""
+        """A config.toml with which codex speaks to this server only. The model is one whose requests
+        name the tools they offer; newer ones get them in other ways."""
         return f"""model = "gpt-5.5"
 model_provider = "standin"
 {QUIET}

@@ -76,7 +76,7 @@ class World:
         )
         os.close(theirs)
         seen = b""
-        with suppress(OSError):  # nobody holds its other side any more
+        with suppress(OSError):  # its other end is closed
             while piece := os.read(ours, 65_536):
                 seen += piece
         os.close(ours)
@@ -90,8 +90,8 @@ class World:
     def submit_together(self, prompts: Sequence[str]) -> list[str]:
         """Commands that may run again, all there at one moment."""
         here = {"workingDirectory": str(self.work), "machine": machine_id(Home(self.home))}
-        wishes = [{"agent": "shell", "rerun": True, **here, "prompt": prompt} for prompt in prompts]
-        return [task["taskId"] for task in Client(load(self.environment)).submit_together(wishes)]
+        requests = [{"agent": "shell", "rerun": True, **here, "prompt": prompt} for prompt in prompts]
+        return [task["taskId"] for task in Client(load(self.environment)).submit_together(requests)]
 
     def task(self, task_id: str) -> dict[str, Any]:
         return dict(json.loads(self.ok("status", task_id, "--json")))

@@ -142,18 +142,18 @@ def test_the_text_of_an_issue_does_not_become_a_command_by_a_default_of_the_call
 
 
 @pytest.mark.parametrize(
-    ("wish", "problem"),
+    ("fields", "problem"),
     [
         ({"permission_mode": "plan"}, "permission mode plan"),
         ({"max_turns": 3}, "a limit of 3 turns"),
         ({"max_budget_usd": 0.5}, "a limit of 0.5 USD"),
     ],
 )
-def test_what_would_hold_an_agent_back_is_refused_for_a_command(wish: dict[str, Any], problem: str) -> None:
-    told = f"{problem} is not supported for shell tasks"
+def test_what_would_hold_an_agent_back_is_refused_for_a_command(fields: dict[str, Any], problem: str) -> None:
+    message = f"{problem} is not supported for shell tasks"
 
-    with pytest.raises(PreferenceConflict, match=told):
-        accepted(replace(REQUEST, **wish), Settings(), NOW)
-    with pytest.raises(PreferenceConflict, match=told):
-        accepted(replace(REQUEST, agent=None, **wish), Settings(default_agent="shell"), NOW)
-    assert accepted(replace(REQUEST, agent="claude", **wish), Settings(), NOW).agent == "claude"
+    with pytest.raises(PreferenceConflict, match=message):
+        accepted(replace(REQUEST, **fields), Settings(), NOW)
+    with pytest.raises(PreferenceConflict, match=message):
+        accepted(replace(REQUEST, agent=None, **fields), Settings(default_agent="shell"), NOW)
+    assert accepted(replace(REQUEST, agent="claude", **fields), Settings(), NOW).agent == "claude"

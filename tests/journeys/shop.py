@@ -34,7 +34,7 @@ class TotalTest(unittest.TestCase):
         self.assertEqual(total([10, 20], discount_percent=50), 15)
 """
 SHOP = "def total(prices, discount_percent=0):\n    return sum(prices) * (1 - discount_percent)\n"
-MENDED = SHOP.replace("discount_percent)\n", "discount_percent / 100)\n")
+FIXED = SHOP.replace("discount_percent)\n", "discount_percent / 100)\n")
 CHECK = "python3 -m unittest"
 FILES = {
     "shop.py": SHOP,
@@ -72,14 +72,14 @@ class Shop:
     def git(self, *arguments: str, cwd: Path | None = None) -> str:
         return run_git(*arguments, cwd=cwd or self.clone, env=self.world.environment)
 
-    def submit(self, prompt: str, **wish: Any) -> str:
-        """A pull request from the clone, unless the wish says otherwise."""
+    def submit(self, prompt: str, **fields: Any) -> str:
+        """A pull request from the clone, unless the fields say otherwise."""
         machine = machine_id(Home(self.world.home))
-        request = {"workingDirectory": str(self.clone), "machine": machine, "agent": "shell", "pr": True, **wish}
+        request = {"workingDirectory": str(self.clone), "machine": machine, "agent": "shell", "pr": True, **fields}
         return str(self.world.post("/api/tasks", {"prompt": prompt, **request})["taskId"])
 
-    def deliver(self, prompt: str, **wish: Any) -> dict[str, Any]:
-        return self.world.wait_for(self.submit(prompt, **wish))
+    def deliver(self, prompt: str, **fields: Any) -> dict[str, Any]:
+        return self.world.wait_for(self.submit(prompt, **fields))
 
     def seed(self, files: dict[str, str], **more: Any) -> str:
         return self.github.seed(self.repository, files, **more)

@@ -87,8 +87,8 @@ def test_how_an_agent_ends_decides_what_becomes_of_its_work(shop: Shop) -> None:
 
 
 def not_understood(task: dict[str, Any]) -> int:
-    told = [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
-    return sum(int(text.rpartition(": ")[2]) for text in told if "could not be parsed" in text)
+    texts = [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
+    return sum(int(text.rpartition(": ")[2]) for text in texts if "could not be parsed" in text)
 
 
 def raw(world: World, task_id: str) -> bytes:
@@ -131,7 +131,7 @@ def test_nothing_that_an_agent_prints_drives_a_terminal_a_forge_or_a_log(shop: S
 
 def test_what_a_check_prints_reaches_the_agent_and_the_reader_without_escapes(shop: Shop) -> None:
     noise = "".join(f"\\{ord(character):03o}" for character in f"{OSC_52}{UP_AND_ERASE}")
-    check = f"printf '{noise}broken\\n'; test -e mended"
+    check = f"printf '{noise}broken\\n'; test -e fixed"
     shop.seed({".delegate.toml": f"checks = [{json.dumps(check)}]\ncheck_turns = 1\n"})
 
     task = shop.deliver(playing({"result": "Done."}, WAITING), agent="claude")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.journeys.shop import MENDED, SHOP, Market, Shop, audited_market, open_shop
+from tests.journeys.shop import FIXED, SHOP, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 WRONG = SHOP.replace("discount_percent)\n", "discount_percent / 10)\n")
@@ -49,7 +49,7 @@ def codex_plays(shop: Shop, *steps: dict[str, Any]) -> None:
     shop.market.codex.define("default", {"steps": list(steps)})
 
 
-def claude_heard(shop: Shop) -> list[str]:
+def claude_requests(shop: Shop) -> list[str]:
     """The newest request that each turn of the model was given, as text."""
     return [
         str(request["body"]["messages"]) for request in shop.market.claude.requests if request.get("kind") == "main"
@@ -57,14 +57,14 @@ def claude_heard(shop: Shop) -> list[str]:
 
 
 def test_claude_and_codex_at_the_same_time_end_in_two_pull_requests(shop: Shop) -> None:
-    claude_plays(shop, bash(writing("shop.py", MENDED)), {"text": SUMMARY})
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
     codex_plays(
-        shop, shell(writing("shop.py", MENDED) + "echo a note > NOTES.md"), {"text": "Wrote a note.\n\n- NOTES.md"}
+        shop, shell(writing("shop.py", FIXED) + "echo a note > NOTES.md"), {"text": "Wrote a note.\n\n- NOTES.md"}
     )
     issue = {"key": "PER-44", "title": "Read the discount as a percentage", "url": "https://linear.app/acme/PER-44"}
 
     first = shop.submit("The discount of 50 gives a price of -1470.", issue=issue, **CLAUDE)
-    second = shop.submit("Write a note and mend the discount", **CODEX)
+    second = shop.submit("Write a note and fix the discount", **CODEX)
     ended = [shop.world.wait_for(task_id) for task_id in (first, second)]
 
     assert [task["status"] for task in ended] == ["completed", "completed"], [task["message"] for task in ended]
@@ -73,20 +73,20 @@ def test_claude_and_codex_at_the_same_time_end_in_two_pull_requests(shop: Shop) 
     assert of_claude.title == "PER-44 · Read the discount as a percentage"
     assert "`total` divides it by 100" in of_claude.body
     assert "claude · sonnet-4-5" in of_claude.body
-    assert of_codex.title == "Write a note and mend the discount"
+    assert of_codex.title == "Write a note and fix the discount"
     assert "codex · gpt-5.5" in of_codex.body
     assert shop.on_remote(of_codex.head, "NOTES.md") == "a note"
     shop.wait_until_tidy()
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])
-def test_a_red_check_goes_back_to_the_agent_which_mends_it_in_the_same_session(shop: Shop, agent: str) -> None:
+def test_a_failed_check_goes_back_to_the_agent_which_fixes_it_in_the_same_session(shop: Shop, agent: str) -> None:
     if agent == "claude":
         claude_plays(
             shop,
             bash(writing("shop.py", WRONG)),
             {"text": "Done."},
-            bash(writing("shop.py", MENDED)),
+            bash(writing("shop.py", FIXED)),
             {"text": SUMMARY},
         )
     else:
@@ -94,11 +94,11 @@ def test_a_red_check_goes_back_to_the_agent_which_mends_it_in_the_same_session(s
             shop,
             shell(writing("shop.py", WRONG)),
             {"text": "Done."},
-            shell(writing("shop.py", MENDED)),
+            shell(writing("shop.py", FIXED)),
             {"text": SUMMARY},
         )
 
-    task = shop.deliver("Mend the discount", **(CLAUDE if agent == "claude" else CODEX))
+    task = shop.deliver("Fix the discount", **(CLAUDE if agent == "claude" else CODEX))
 
     checks = [event["data"]["ok"] for event in task["timeline"] if event["kind"] == "check"]
     sessions = {event["data"]["sessionId"] for event in task["timeline"] if event["kind"] == "session"}
@@ -106,13 +106,13 @@ def test_a_red_check_goes_back_to_the_agent_which_mends_it_in_the_same_session(s
     assert len(sessions) == 1
     (pull,) = shop.pulls
     assert "The discount is read as a percentage now." in pull.body
-    assert shop.on_remote(pull.head, "shop.py") == MENDED.strip()
+    assert shop.on_remote(pull.head, "shop.py") == FIXED.strip()
 
 
 def test_an_agent_that_never_gets_the_checks_green_fails_with_its_branch_kept(shop: Shop) -> None:
     claude_plays(shop, bash(writing("shop.py", WRONG)), *({"text": "I cannot find it."} for _ in range(6)))
 
-    task = shop.deliver("Mend the discount", **CLAUDE)
+    task = shop.deliver("Fix the discount", **CLAUDE)
 
     assert (task["status"], task["reason"]) == ("failed", "checks_failed")
     assert len([event for event in task["timeline"] if event["kind"] == "check"]) == 3
@@ -123,9 +123,9 @@ def test_an_agent_that_never_gets_the_checks_green_fails_with_its_branch_kept(sh
 
 def test_commits_of_the_agent_are_kept_as_they_are(shop: Shop) -> None:
     commit = "git commit -qam 'shop: read the discount as a percentage'"
-    claude_plays(shop, bash(writing("shop.py", MENDED) + commit), {"text": SUMMARY})
+    claude_plays(shop, bash(writing("shop.py", FIXED) + commit), {"text": SUMMARY})
 
-    task = shop.deliver("Mend the discount", **CLAUDE)
+    task = shop.deliver("Fix the discount", **CLAUDE)
 
     bare = shop.github.bare(shop.repository)
     subjects = shop.git("log", "--format=%s", f"main..{task['result']['branch']}", cwd=bare)
@@ -133,17 +133,17 @@ def test_commits_of_the_agent_are_kept_as_they_are(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])
-def test_a_retry_goes_on_in_the_session_and_the_tree_of_the_cancelled_task(shop: Shop, agent: str) -> None:
+def test_a_retry_continues_in_the_session_and_the_tree_of_the_cancelled_task(shop: Shop, agent: str) -> None:
     half = writing("half.txt", "half\n")
     if agent == "claude":
         claude_plays(shop, bash(half), {"text": "…", "gate": "never"})
     else:
         codex_plays(shop, shell(half), {"text": "…", "gate": "never"})
-    task_id = shop.submit("Mend the discount", **(CLAUDE if agent == "claude" else CODEX))
+    task_id = shop.submit("Fix the discount", **(CLAUDE if agent == "claude" else CODEX))
     shop.wait_for_file(task_id, "half.txt")
     session = shop.events_until(task_id, "session")["session"]["sessionId"]
     shop.world.ok("cancel", task_id)
-    rest = "test -f half.txt && " + writing("shop.py", MENDED)
+    rest = "test -f half.txt && " + writing("shop.py", FIXED)
     if agent == "claude":
         claude_plays(shop, bash(rest), {"text": SUMMARY})
     else:
@@ -164,24 +164,24 @@ def test_a_resume_whose_session_is_gone_tells_the_agent_what_is_left(shop: Shop)
         {"text": "I began with half.txt."},
         *({"text": "No."} for _ in range(4)),
     )
-    failed = shop.deliver("Mend the discount", **CLAUDE)
+    failed = shop.deliver("Fix the discount", **CLAUDE)
     shutil.rmtree(Path(shop.world.environment["CLAUDE_CONFIG_DIR"]) / "projects")
     shop.market.claude.requests.clear()
-    claude_plays(shop, bash("cat half.txt; " + writing("shop.py", MENDED)), {"text": SUMMARY})
+    claude_plays(shop, bash("cat half.txt; " + writing("shop.py", FIXED)), {"text": SUMMARY})
 
     resumed = shop.world.wait_for(shop.world.ok("resume", failed["taskId"], "--context", "-- divide by 100").strip())
 
     assert resumed["status"] == "completed", resumed["message"]
-    heard = claude_heard(shop)[0]
-    assert "-- divide by 100" in heard
-    assert "half.txt" in heard
-    assert "python3 -m unittest" in heard
+    request = claude_requests(shop)[0]
+    assert "-- divide by 100" in request
+    assert "half.txt" in request
+    assert "python3 -m unittest" in request
     assert shop.on_remote(resumed["result"]["branch"], "half.txt") == "half"
 
 
 def test_a_resumed_task_adopts_the_pull_request_that_is_there(shop: Shop) -> None:
-    claude_plays(shop, bash(writing("shop.py", MENDED)), {"text": SUMMARY})
-    first = shop.deliver("Mend the discount", **CLAUDE)
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
+    first = shop.deliver("Fix the discount", **CLAUDE)
     claude_plays(shop, bash("echo more > more.txt"), {"text": "Added more."})
 
     second = shop.world.wait_for(shop.world.ok("resume", first["taskId"], "--context", "Add more.txt").strip())
@@ -193,20 +193,20 @@ def test_a_resumed_task_adopts_the_pull_request_that_is_there(shop: Shop) -> Non
     assert shop.on_remote(pull.head, "more.txt") == "more"
 
 
-def test_a_message_in_mid_turn_waits_for_codex_to_end_and_then_goes_on(shop: Shop) -> None:
+def test_a_message_in_mid_turn_waits_for_codex_to_end_and_then_continues(shop: Shop) -> None:
     codex_plays(
         shop,
-        shell(writing("shop.py", MENDED) + "touch begun"),
-        {"text": "Done.", "gate": "told"},
-        shell("echo told > told.txt"),
+        shell(writing("shop.py", FIXED) + "touch begun"),
+        {"text": "Done.", "gate": "extra"},
+        shell("echo extra > extra.txt"),
         {"text": "Told."},
     )
-    task_id = shop.submit("Mend the discount", **CODEX)
+    task_id = shop.submit("Fix the discount", **CODEX)
     shop.wait_for_file(task_id, "begun")
 
-    shop.world.post(f"/api/tasks/{task_id}/messages", {"text": "-write told.txt too"})
-    shop.market.codex.open_gate("told")
+    shop.world.post(f"/api/tasks/{task_id}/messages", {"text": "-write extra.txt too"})
+    shop.market.codex.open_gate("extra")
     task = shop.world.wait_for(task_id)
 
     assert task["status"] == "completed", task["message"]
-    assert shop.on_remote(task["result"]["branch"], "told.txt") == "told"
+    assert shop.on_remote(task["result"]["branch"], "extra.txt") == "extra"

@@ -1,4 +1,4 @@
-"""What an attempt leaves, however it ends, and what becomes of it: seen at the relay's door, made by a real runner."""
+"""What an attempt leaves, however it ends, and what becomes of it: read from the relay, made by a real runner."""
 
 from __future__ import annotations
 
@@ -95,37 +95,37 @@ def test_an_attempt_that_could_not_begin_keeps_what_the_one_before_has_left(proj
 
 
 def test_a_resumed_command_finds_what_was_left_and_added_and_nothing_is_nested(project: Project) -> None:
-    told = 'printf "%s" "$DELEGATE_CONTEXT"; exit 1'
-    task = project.submit(told)
+    command = 'printf "%s" "$DELEGATE_CONTEXT"; exit 1'
+    task = project.submit(command)
     assert project.checkpoint(task)["outputTail"] == []
 
     for words in ("first words", "second words"):
         resumed = project.again(task, "resume", context=words)
-        heard = "\n".join(project.checkpoint(resumed)["outputTail"])
+        output = "\n".join(project.checkpoint(resumed)["outputTail"])
         shown = project.world.task(resumed)
         task, before = resumed, task
 
-        assert heard.startswith("The person who runs you adds:")
-        assert heard.count(words) == 1
-        assert "the command ended with exit code 1" in heard
-        assert (shown["prompt"], shown["context"], shown["retryOf"]) == (told, words, before)
+        assert output.startswith("The person who runs you adds:")
+        assert output.count(words) == 1
+        assert "the command ended with exit code 1" in output
+        assert (shown["prompt"], shown["context"], shown["retryOf"]) == (command, words, before)
 
 
 def test_a_command_that_continues_another_finds_what_that_one_has_left(project: Project) -> None:
     build = project.submit("echo built in 2 s; echo out > out.js")
     follower = 'printf "%s" "$DELEGATE_CONTEXT"; test -f out.js'
 
-    told = "\n".join(project.checkpoint(project.submit(follower, "--continue-from", build))["outputTail"])
+    output = "\n".join(project.checkpoint(project.submit(follower, "--continue-from", build))["outputTail"])
 
-    assert f"continues another task, {build}, which has completed" in told
-    assert "\nbuilt in 2 s\n" in told
-    assert "\nout.js\n" in told
-    assert f"branch main, commit {project.commit}." in told
-    assert "exit code" not in told
+    assert f"continues another task, {build}, which has completed" in output
+    assert "\nbuilt in 2 s\n" in output
+    assert "\nout.js\n" in output
+    assert f"branch main, commit {project.commit}." in output
+    assert "exit code" not in output
 
 
 def test_a_worktree_that_continues_another_starts_from_its_branch_while_that_is_there(project: Project) -> None:
-    """And what was pushed is not told as uncommitted."""
+    """And what was pushed is not reported as uncommitted."""
     first = project.submit("echo one > one.txt", "--worktree")
     left = project.checkpoint(first)
     pushed = project.world.task(first)["result"]

@@ -36,7 +36,7 @@ def plays(model: AnthropicStandin, *steps: dict[str, Any], **more: Any) -> None:
     model.define("default", {"steps": list(steps), **more})
 
 
-def test_claude_edits_a_file_runs_a_command_and_everything_is_told(claude: World, model: AnthropicStandin) -> None:
+def test_claude_edits_a_file_runs_a_command_and_everything_is_reported(claude: World, model: AnthropicStandin) -> None:
     plays(
         model,
         {"tool": "Write", "input": {"file_path": "{{cwd}}/made.txt", "content": "made by claude\n"}},
@@ -130,7 +130,9 @@ def test_cancelling_claude_ends_the_command_it_runs(claude: World, model: Anthro
 
 
 @pytest.mark.promise("P5")
-def test_a_claude_task_lost_with_its_runner_goes_on_in_the_same_session(claude: World, model: AnthropicStandin) -> None:
+def test_a_claude_task_lost_with_its_runner_continues_in_the_same_session(
+    claude: World, model: AnthropicStandin
+) -> None:
     plays(
         model,
         {"tool": "Bash", "input": {"command": "touch began; sleep 600", "description": "begin"}},

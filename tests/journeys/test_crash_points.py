@@ -107,13 +107,13 @@ def outcomes(world: World, schedule_id: str) -> list[str]:
 
 def graph(world: World) -> str:
     """The last of two tasks that were submitted together."""
-    wish = {
+    fields = {
         "agent": "shell",
         "rerun": True,
         "workingDirectory": str(world.work),
         "machine": machine_id(Home(world.home)),
     }
-    entries = [{**wish, "prompt": "true", "name": "a"}, {**wish, "prompt": "true", "dependsOn": ["a"]}]
+    entries = [{**fields, "prompt": "true", "name": "a"}, {**fields, "prompt": "true", "dependsOn": ["a"]}]
     return Client(load(world.environment)).submit_together(entries)[-1]["taskId"]
 
 

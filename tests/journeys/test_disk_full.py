@@ -1,4 +1,4 @@
-"""A full disk, at any moment: nothing that was accepted is lost, nothing ends well that did not, and work goes on."""
+"""A full disk, at any moment: nothing that was accepted is lost, no failed task is completed, and work continues."""
 
 from __future__ import annotations
 

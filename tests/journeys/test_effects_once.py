@@ -17,7 +17,7 @@ from tests.fakes.github_repositories import Pull
 from tests.fakes.github_standin import Gate, GitHubStandin
 from tests.fakes.storm import runners
 from tests.fakes.world import World, command_of, tree_of, wait_until
-from tests.journeys.shop import MENDED, Market, Shop, audited_market, open_shop
+from tests.journeys.shop import FIXED, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P2")]
 
@@ -71,7 +71,7 @@ def market(tmp_path_factory: pytest.TempPathFactory, traps: Traps) -> Iterator[M
 @pytest.fixture
 def shop(tmp_path: Path, market: Market) -> Iterator[Shop]:
     yield open_shop(market, tmp_path, checks=["test -s shop.py"])
-    market.github.hub.mend()
+    market.github.hub.restore()
 
 
 def ended(shop: Shop, task_id: str) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def ended(shop: Shop, task_id: str) -> dict[str, Any]:
     return shop.world.task(task_id)
 
 
-def mend(shop: Shop) -> str:
+def fix_command(shop: Shop) -> str:
     """A command that leaves a trace of each time it ran."""
-    return f"cat > shop.py <<'EOF'\n{MENDED}EOF\necho run >> {runs(shop)}"
+    return f"cat > shop.py <<'EOF'\n{FIXED}EOF\necho run >> {runs(shop)}"
 
 
 def runs(shop: Shop) -> Path:
@@ -162,7 +162,7 @@ def test_a_runner_killed_around_an_effect_publishes_once_and_its_agent_works_onc
 ) -> None:
     traps.set(point)
 
-    task = ended(shop, shop.submit(mend(shop), rerun=True))
+    task = ended(shop, shop.submit(fix_command(shop), rerun=True))
 
     assert traps.has_sprung(point)
     assert task["status"] == "completed", task["message"]
@@ -177,7 +177,7 @@ def test_what_checks_left_in_the_tree_is_not_published_and_does_not_bring_the_ag
     shop.seed({".delegate.toml": 'checks = ["echo checked >> report.txt"]\n'})
     traps.set("runner.push.before")
 
-    task = ended(shop, shop.submit(mend(shop), rerun=True))
+    task = ended(shop, shop.submit(fix_command(shop), rerun=True))
 
     assert is_published_once(shop, task)
     assert "report.txt" not in shop.git("ls-tree", "--name-only", task["result"]["commit"], cwd=bare(shop))
@@ -195,7 +195,7 @@ def test_what_checks_left_in_the_tree_is_not_published_and_does_not_bring_the_ag
 def test_an_answer_that_was_lost_is_looked_for(break_it: Callable[[GitHubStandin], None], shop: Shop) -> None:
     break_it(shop.github.hub)
 
-    task = ended(shop, shop.submit(mend(shop)))
+    task = ended(shop, shop.submit(fix_command(shop)))
 
     assert task["status"] == "completed", task["message"]
     assert is_published_once(shop, task)
@@ -205,7 +205,7 @@ def test_an_answer_that_was_lost_is_looked_for(break_it: Callable[[GitHubStandin
 @pytest.mark.parametrize("victim", ["git", "runner"])
 def test_a_push_killed_in_mid_transfer_is_made_again(victim: str, shop: Shop) -> None:
     gate = shop.github.hub.hold(PUSH)
-    task_id = shop.submit(mend(shop), rerun=True)
+    task_id = shop.submit(fix_command(shop), rerun=True)
     pushing = reached(gate, shop.world, "push --porcelain")
 
     if victim == "git":
@@ -224,7 +224,7 @@ def test_a_push_killed_in_mid_transfer_is_made_again(victim: str, shop: Shop) ->
 @pytest.mark.parametrize("is_branch_kept", [True, False], ids=["branch kept", "branch deleted"])
 def test_a_runner_that_slept_over_its_pull_request_takes_it_back(is_branch_kept: bool, shop: Shop) -> None:
     gate = shop.github.hub.hold(CREATE)
-    task_id = shop.submit(mend(shop), rerun=True)
+    task_id = shop.submit(fix_command(shop), rerun=True)
     sleeper = reached(gate, shop.world, "pr create")
 
     with asleep(sleeper.runner):
@@ -244,7 +244,7 @@ def test_a_runner_that_slept_over_its_pull_request_takes_it_back(is_branch_kept:
 @pytest.mark.promise("P4")
 def test_a_pull_request_that_the_rival_of_a_sleeper_took_over_stays_open(shop: Shop) -> None:
     gate = shop.github.hub.hold(CREATE, after_acting=True)
-    task_id = shop.submit(mend(shop), rerun=True)
+    task_id = shop.submit(fix_command(shop), rerun=True)
     sleeper = reached(gate, shop.world, "pr create")
 
     with asleep(sleeper.runner):
@@ -260,7 +260,7 @@ def test_a_pull_request_that_the_rival_of_a_sleeper_took_over_stays_open(shop: S
 @pytest.mark.promise("P4")
 def test_a_runner_that_slept_over_its_push_takes_the_branch_back(shop: Shop) -> None:
     gate = shop.github.hub.hold(PUSH)
-    task_id = shop.submit(mend(shop), rerun=True)
+    task_id = shop.submit(fix_command(shop), rerun=True)
     sleeper = reached(gate, shop.world, "push --porcelain")
 
     with asleep(sleeper.runner):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.fakes.world import wait_until
-from tests.journeys.shop import MENDED, Market, Shop, contents, needed, open_market, open_shop
+from tests.journeys.shop import FIXED, Market, Shop, contents, needed, open_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P12")]
-MEND = f"cat > shop.py <<'EOF'\n{MENDED}EOF\n"
+FIX = f"cat > shop.py <<'EOF'\n{FIXED}EOF\n"
 HALF = b"half \xff done\n"
 HALF_DONE = "printf 'half \\377 done\\n' > half.bin; mkdir -p deep/er; echo deep > deep/er/file; "
 
@@ -36,15 +36,15 @@ def test_the_users_repository_and_home_are_byte_identical_and_all_unpushed_work_
     home = Path(shop.world.environment["HOME"])
     before = contents(shop.clone), contents(home)
 
-    published = [shop.deliver(f"{MEND} echo {n} > {n}.txt") for n in range(6)]
-    pushed = [shop.deliver(f"{MEND} echo {n} > {n}.txt", pr=False, worktree=True) for n in range(3)]
+    published = [shop.deliver(f"{FIX} echo {n} > {n}.txt") for n in range(6)]
+    pushed = [shop.deliver(f"{FIX} echo {n} > {n}.txt", pr=False, worktree=True) for n in range(3)]
     unchanged = [shop.deliver("true") for _ in range(2)]
     unfinished = [
         shop.deliver(f"{HALF_DONE} exit 3"),
         shop.deliver(f"{HALF_DONE} git add -A; git commit -qm half; echo more > more; exit 3"),
         shop.deliver(f"{HALF_DONE} echo 'broken(' > shop.py"),
         shop.deliver(f"{HALF_DONE} sleep 60", timeout=1500),
-        shop.deliver(f"{MEND} {HALF_DONE} echo aws=AKIAIOSFODNN7EXAMPLE > keys.py"),
+        shop.deliver(f"{FIX} {HALF_DONE} echo aws=AKIAIOSFODNN7EXAMPLE > keys.py"),
         cancelled(shop),
         killed(shop),
     ]

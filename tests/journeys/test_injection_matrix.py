@@ -71,7 +71,7 @@ def api(bazaar: Bazaar) -> Iterator[httpx2.Client]:
 
 # What the relay takes and what it shows. No runner may have these tasks.
 
-NOBODYS = {"prompt": "p", "agent": "claude", "workingDirectory": "/nowhere", "machine": "nobody", "pr": True}
+NOT_OURS = {"prompt": "p", "agent": "claude", "workingDirectory": "/nowhere", "machine": "nobody", "pr": True}
 ISSUE = {"key": "PER-1", "title": "t"}
 # Each field, and what stands in it before the hostile text.
 PLACES = (
@@ -105,13 +105,13 @@ PLACES = (
 )
 
 
-def wish(field: str, text: str) -> dict[str, Any]:
+def request(field: str, text: str) -> dict[str, Any]:
     if field == "labels":
-        return {**NOBODYS, "labels": [text]}
+        return {**NOT_OURS, "labels": [text]}
     if field.startswith("issue."):
-        return {**NOBODYS, "issue": {**ISSUE, field.partition(".")[2]: text}}
+        return {**NOT_OURS, "issue": {**ISSUE, field.partition(".")[2]: text}}
     elsewhere = {"workingDirectory": None} if field == "repository" else {}
-    return {**NOBODYS, **elsewhere, field: text}
+    return {**NOT_OURS, **elsewhere, field: text}
 
 
 def kept(task: dict[str, Any], field: str) -> object:
@@ -129,12 +129,12 @@ def fault(answer: httpx2.Response, field: str, text: str) -> str | None:
         return None if not is_shown or kept(body, field) == text else f"kept as {kept(body, field)!r}"
     if answer.status_code != 422:
         return f"answered with {answer.status_code}"
-    told = f"{body.get('field', '')} {body['detail']}"
-    if not told.isprintable() or len(told) > 1_000 or (field == "repository" and "hunter2" in told):
-        return f"refused with {told!r}"
+    words = f"{body.get('field', '')} {body['detail']}"
+    if not words.isprintable() or len(words) > 1_000 or (field == "repository" and "hunter2" in words):
+        return f"refused with {words!r}"
     is_named = body.get("field", "").startswith(field)
-    is_wish = field == "labels" and body["type"] == "preference_conflict"
-    return None if is_named or is_wish else f"refused without its name: {told}"
+    is_conflict = field == "labels" and body["type"] == "preference_conflict"
+    return None if is_named or is_conflict else f"refused without its name: {words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,8 @@ def answered(api: httpx2.Client) -> list[Answered]:
     """Every text in every field."""
     asked = [(field, before + text) for field, before in PLACES for text in EVERYTHING]
     return [
-        Answered(field=field, text=text, answer=api.post("/api/tasks", json=wish(field, text))) for field, text in asked
+        Answered(field=field, text=text, answer=api.post("/api/tasks", json=request(field, text)))
+        for field, text in asked
     ]
 
 
@@ -170,8 +171,8 @@ def test_texts_beyond_the_limits_are_refused_by_name(api: httpx2.Client) -> None
     images = "![x](https://evil.test/x.png)\n" * 300
     comments = "".join(f"Comment {number}: me too\n" for number in range(5_000))
 
-    long = api.post("/api/tasks", json={**NOBODYS, "prompt": "x" * 2_000_000})
-    many = api.post("/api/tasks", json={**NOBODYS, "prompt": images + comments})
+    long = api.post("/api/tasks", json={**NOT_OURS, "prompt": "x" * 2_000_000})
+    many = api.post("/api/tasks", json={**NOT_OURS, "prompt": images + comments})
 
     assert (long.status_code, long.json()["field"]) == (422, "prompt")
     assert (many.status_code, many.json()["prompt"]) == (201, images + comments)
@@ -181,7 +182,13 @@ def test_what_was_kept_is_shown_to_programs_as_it_is_and_to_people_without_effec
     bazaar: Bazaar, api: httpx2.Client, taken: list[dict[str, Any]]
 ) -> None:
     world = bazaar.market.world
-    everywhere = {**NOBODYS, "prompt": ALL, "title": TITLE, "issue": {**ISSUE, "title": TITLE}, "machine": TITLE[:200]}
+    everywhere = {
+        **NOT_OURS,
+        "prompt": ALL,
+        "title": TITLE,
+        "issue": {**ISSUE, "title": TITLE},
+        "machine": TITLE[:200],
+    }
     one = api.post("/api/tasks", json=everywhere).json()
 
     listed = {
@@ -261,7 +268,7 @@ def decided(key: str, text: str) -> str | None:
     return None
 
 
-# What programs are told. A hostile task calls them exactly as a harmless one does.
+# What programs are called with. A hostile task calls them exactly as a harmless one does.
 
 SUMMARY = "All is done as it was wanted."
 
@@ -285,21 +292,21 @@ def normal(call: Call, shop: Shop, branches: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the programs were told in the course of some tasks."""
+class Calls:
+    """What the programs were called with during some tasks."""
 
     words: set[tuple[str, str]]  # of each program
     names: set[tuple[str, str]]  # of variables
     titles: list[str]
 
 
-def told(bazaar: Bazaar, since: int, shop: Shop, tasks: Sequence[dict[str, Any]]) -> Told:
+def calls_of(bazaar: Bazaar, since: int, shop: Shop, tasks: Sequence[dict[str, Any]]) -> Calls:
     branches = sorted(
         {event["data"]["branch"] for task in tasks for event in task["timeline"] if event["kind"] == "workspace"}
     )
     assert [branch for branch in branches if not re.fullmatch(r"[a-z0-9-]+", branch)] == []
     calls = bazaar.calls[since:]
-    return Told(
+    return Calls(
         words={(call.program, word) for call in calls for word in normal(call, shop, branches)},
         names={(call.program, name) for call in calls for name in call.names},
         titles=[
@@ -336,15 +343,15 @@ def stall(bazaar: Bazaar, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 
 @pytest.fixture(scope="module")
-def usual(bazaar: Bazaar, stall: Shop) -> Told:
+def usual(bazaar: Bazaar, stall: Shop) -> Calls:
     """How the programs are called for harmless tasks."""
     since = len(bazaar.calls)
     tasks = harmless_tasks(stall)
     assert [task["reason"] for task in tasks] == ["done", "crashed", "crashed", "setup_error", "done"]
-    return told(bazaar, since, stall, tasks)
+    return calls_of(bazaar, since, stall, tasks)
 
 
-def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, stall: Shop, usual: Told) -> None:
+def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, stall: Shop, usual: Calls) -> None:
     since = len(bazaar.calls)
     asked = [
         stall.submit(
@@ -357,7 +364,7 @@ def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, s
     tasks = [stall.world.wait_for(task_id) for task_id in asked]
 
     assert [(task["status"], task["message"]) for task in tasks if task["status"] != "completed"] == []
-    seen = told(bazaar, since, stall, tasks)
+    seen = calls_of(bazaar, since, stall, tasks)
     assert seen.words - usual.words == set()
     assert seen.names - usual.names == set()
     pulls = {pull.url: pull for pull in stall.pulls}
@@ -375,7 +382,7 @@ def test_prompts_titles_and_issues_reach_programs_only_as_text(bazaar: Bazaar, s
 
 
 def test_what_is_added_and_said_meanwhile_reaches_the_agent_only_as_text(
-    bazaar: Bazaar, api: httpx2.Client, stall: Shop, usual: Told
+    bazaar: Bazaar, api: httpx2.Client, stall: Shop, usual: Calls
 ) -> None:
     since = len(bazaar.calls)
     first = stall.submit(f"Listen.\n{script({'touch': 'ready'}, {'read': len(EVERYTHING)})}", agent="claude")
@@ -383,23 +390,23 @@ def test_what_is_added_and_said_meanwhile_reaches_the_agent_only_as_text(
 
     for text in EVERYTHING:
         api.post(f"/api/tasks/{first}/messages", json={"text": text}).raise_for_status()
-    heard = stall.world.wait_for(first)
+    messaged = stall.world.wait_for(first)
     resumed = api.post(f"/api/tasks/{first}/resume", json={"context": ALL}).json()["taskId"]
     stall.world.wait_for(resumed, "running")
     for _ in EVERYTHING:
         api.post(f"/api/tasks/{resumed}/messages", json={"text": "/clear"}).raise_for_status()
     again = stall.world.wait_for(resumed)
 
-    assert [task["status"] for task in (heard, again)] == ["completed", "completed"], (
-        heard["message"],
+    assert [task["status"] for task in (messaged, again)] == ["completed", "completed"], (
+        messaged["message"],
         again["message"],
     )
-    said = [event["data"]["text"] for event in heard["timeline"] if event["kind"] == "message"][: len(EVERYTHING)]
+    said = [event["data"]["text"] for event in messaged["timeline"] if event["kind"] == "message"][: len(EVERYTHING)]
     assert [text for text, words in zip(EVERYTHING, said, strict=True) if reveal_hidden(text) not in words] == []
     assert {words.splitlines()[0] for words in said} == {said[0].splitlines()[0]}
     assert again["context"] == ALL
     assert reveal_hidden(ALL) in stall.world.ok("prompt", resumed)
-    seen = told(bazaar, since, stall, [heard, again])
+    seen = calls_of(bazaar, since, stall, [messaged, again])
     assert seen.words - usual.words == set()
     assert seen.names - usual.names == set()
     for task_id in (first, resumed):
@@ -407,7 +414,7 @@ def test_what_is_added_and_said_meanwhile_reaches_the_agent_only_as_text(
             assert driving(stall.world.on_a_terminal(words, task_id)) == []
 
 
-def test_a_name_that_passes_the_grammar_is_still_only_a_name(bazaar: Bazaar, stall: Shop, usual: Told) -> None:
+def test_a_name_that_passes_the_grammar_is_still_only_a_name(bazaar: Bazaar, stall: Shop, usual: Calls) -> None:
     since = len(bazaar.calls)
     bases, models = ("MAIN", "con", "LPT1"), ("a..b", "HEAD", "a[1]@b:c")
     asked = [stall.submit("Do it.", agent="claude", base=text) for text in bases]
@@ -418,7 +425,7 @@ def test_a_name_that_passes_the_grammar_is_still_only_a_name(bazaar: Bazaar, sta
 
     assert {task["reason"] for task in refused} == {"setup_error"}
     assert [text for text, task in zip(bases, refused, strict=True) if text not in task["message"]] == []
-    seen = told(bazaar, since, stall, tasks)
+    seen = calls_of(bazaar, since, stall, tasks)
     passed = {("claude", text) for text in models} | {("git", f"refs/tags/{text}") for text in bases}
     assert seen.words - usual.words == {*passed, ("codex", f'model="{models[-1]}"')}
     for call in bazaar.calls[since:]:
@@ -426,7 +433,9 @@ def test_a_name_that_passes_the_grammar_is_still_only_a_name(bazaar: Bazaar, sta
             assert call.arguments[call.arguments.index("--model") + 1] in models
 
 
-def test_the_values_of_a_repositorys_file_reach_programs_only_as_text(bazaar: Bazaar, stall: Shop, usual: Told) -> None:
+def test_the_values_of_a_repositorys_file_reach_programs_only_as_text(
+    bazaar: Bazaar, stall: Shop, usual: Calls
+) -> None:
     since = len(bazaar.calls)
     patterns = ", ".join(map(toml, [*NAMES, *REPOSITORIES, *WORDS[:4]]))
     checks = ", ".join(toml(f"true # {text}") for text in (OSC_52, *WORDS[:12]))
@@ -436,7 +445,7 @@ def test_the_values_of_a_repositorys_file_reach_programs_only_as_text(bazaar: Ba
     task = stall.deliver(f"Do it.\n{script()}", agent="claude", base="hostile")
 
     assert task["status"] == "completed", task["message"]
-    seen = told(bazaar, since, stall, [task])
+    seen = calls_of(bazaar, since, stall, [task])
     assert seen.words - usual.words == {("gh", "--base=hostile")}
     (pull,) = [pull for pull in stall.pulls if pull.url == task["result"]["pullRequest"]]
     assert active(pull.title) + active(pull.body) == []
@@ -446,7 +455,7 @@ def test_the_values_of_a_repositorys_file_reach_programs_only_as_text(bazaar: Ba
 
 
 @pytest.mark.parametrize("key", ["agent", "model", "effort", "base"])
-def test_a_repositorys_file_with_a_hostile_wish_is_told_by_its_key(bazaar: Bazaar, tmp_path: Path, key: str) -> None:
+def test_a_hostile_value_in_a_repositorys_file_is_reported_by_its_key(bazaar: Bazaar, tmp_path: Path, key: str) -> None:
     since = len(bazaar.calls)
     shop = open_shop(bazaar.market, tmp_path)
     shop.seed({".delegate.toml": f'{key} = "--upload-pack=touch pwned"\n'})

@@ -103,7 +103,7 @@ def test_runner_and_supervisor_killed_together_leave_nothing(world: World) -> No
 
 
 @pytest.mark.promise("P1")
-def test_a_killed_keeper_takes_everything_down_and_the_next_command_goes_on(world: World) -> None:
+def test_a_killed_keeper_takes_everything_down_and_the_next_command_continues(world: World) -> None:
     world.ok("up", "--runners", "1")
     gate = world.work / "go"
     task_id = world.submit(f"touch started; while [ ! -e {gate} ]; do sleep 0.05; done", "--rerun")
@@ -161,7 +161,7 @@ def test_a_runner_that_slept_through_its_lease_writes_nothing_after_its_rival(tm
 
 
 @pytest.mark.promise("P4")
-def test_a_runner_that_slept_without_a_rival_goes_on_with_its_task(world: World) -> None:
+def test_a_runner_that_slept_without_a_rival_continues_its_task(world: World) -> None:
     world.ok("up", "--runners", "1")
     task_id = world.submit("echo $$ >> pids; sleep 1; echo done")
     wait_until((world.work / "pids").exists)

@@ -51,7 +51,7 @@ def test_a_burst_makes_the_pool_grow_up_to_its_ceiling(crowded: World) -> None:
 
     assert [task["why"] for task in waiting] == ["all runners are busy"]
     assert ended == ["completed"] * 6
-    wait_until(lambda: list(runners.glob("*/spool/*")) == [])  # somebody has taken their place, and settled it
+    wait_until(lambda: list(runners.glob("*/spool/*")) == [])  # other runners have taken their slots, and settled it
     assert {path.parent.name for path in runners.glob("*/identity.json")} <= {str(slot) for slot in range(1, 10)}
 
 

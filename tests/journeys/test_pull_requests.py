@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.journeys.shop import MENDED, Market, Shop, audited_market, contents, open_shop
+from tests.journeys.shop import FIXED, Market, Shop, audited_market, contents, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
-MEND = f"cat > shop.py <<'EOF'\n{MENDED}EOF\necho 'The discount is a percentage now.'"
+FIX = f"cat > shop.py <<'EOF'\n{FIXED}EOF\necho 'The discount is a percentage now.'"
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +21,19 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
 @pytest.fixture
 def shop(tmp_path: Path, market: Market) -> Iterator[Shop]:
     yield open_shop(market, tmp_path)
-    market.github.hub.mend()
+    market.github.hub.restore()
 
 
 def test_work_becomes_a_checked_pull_request_and_the_users_clone_stays_as_it_was(shop: Shop) -> None:
     before = contents(shop.clone)
 
-    task = shop.deliver(MEND, title="Read the discount as a percentage")
+    task = shop.deliver(FIX, title="Read the discount as a percentage")
 
     assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
     (pull,) = shop.pulls
     assert task["result"]["pullRequest"] == f"https://github.com/{shop.repository}/pull/{pull.number}"
     assert pull.title == "Read the discount as a percentage"
-    assert shop.on_remote(task["result"]["branch"], "shop.py") == MENDED.strip()
+    assert shop.on_remote(task["result"]["branch"], "shop.py") == FIXED.strip()
     assert (task["result"]["checksPassed"], task["result"]["checksTotal"]) == (1, 1)
     assert contents(shop.clone) == before
     shop.wait_until_tidy()
@@ -52,7 +52,7 @@ def test_a_red_check_fails_the_task_and_keeps_the_work(shop: Shop) -> None:
 
 def test_what_the_policy_refuses_is_not_taken_for_done_by_a_retry(shop: Shop) -> None:
     runs = shop.clone.parent / "runs"
-    refused = shop.deliver(f"{MEND}; echo aws=AKIAIOSFODNN7EXAMPLE > keys.py; echo run >> {runs}")
+    refused = shop.deliver(f"{FIX}; echo aws=AKIAIOSFODNN7EXAMPLE > keys.py; echo run >> {runs}")
 
     retried = shop.world.wait_for(shop.world.ok("retry", refused["taskId"]).strip())
 
@@ -71,10 +71,10 @@ def test_no_change_is_a_good_end_without_a_pull_request(shop: Shop) -> None:
 
 
 def test_a_worktree_task_ends_on_a_pushed_branch_without_a_pull_request(shop: Shop) -> None:
-    task = shop.deliver(MEND, pr=False, worktree=True)
+    task = shop.deliver(FIX, pr=False, worktree=True)
 
     assert task["status"] == "completed", task["message"]
-    assert shop.on_remote(task["result"]["branch"], "shop.py") == MENDED.strip()
+    assert shop.on_remote(task["result"]["branch"], "shop.py") == FIXED.strip()
     assert shop.pulls == []
 
 
@@ -82,8 +82,8 @@ def test_when_gh_fails_the_branch_stays_and_a_retry_opens_the_pull_request_witho
     shop.github.hub.fail("PullRequestCreate", times=20)
     runs = shop.clone.parent / "runs"
 
-    failed = shop.deliver(f"{MEND}; echo run >> {runs}")
-    shop.github.hub.mend()
+    failed = shop.deliver(f"{FIX}; echo run >> {runs}")
+    shop.github.hub.restore()
     retried = shop.world.wait_for(shop.world.ok("retry", failed["taskId"]).strip())
 
     assert (failed["status"], failed["reason"]) == ("failed", "pr_rejected")
@@ -96,7 +96,7 @@ def test_when_gh_fails_the_branch_stays_and_a_retry_opens_the_pull_request_witho
 
 def test_a_branch_with_foreign_commits_is_not_overwritten(shop: Shop) -> None:
     go = shop.clone.parent / "go"
-    task_id = shop.submit(f"until [ -e {go} ]; do sleep 0.05; done; {MEND}")
+    task_id = shop.submit(f"until [ -e {go} ]; do sleep 0.05; done; {FIX}")
     events = shop.events_until(task_id, "workspace")
     branch = events["workspace"]["branch"]
     foreign = shop.seed({"foreign.txt": "not ours\n"}, branch=branch)
@@ -109,12 +109,12 @@ def test_a_branch_with_foreign_commits_is_not_overwritten(shop: Shop) -> None:
     assert shop.pulls == []
     restored = shop.clone.parent / "restored"
     shop.world.ok("workspaces", "restore", task_id, str(restored))
-    assert (restored / "shop.py").read_text() == MENDED
+    assert (restored / "shop.py").read_text() == FIXED
 
 
 def test_work_that_was_dropped_is_done_again_by_a_retry(shop: Shop) -> None:
     runs, go = shop.clone.parent / "runs", shop.clone.parent / "go"
-    task_id = shop.submit(f"echo run >> {runs}; until [ -e {go} ]; do sleep 0.05; done; {MEND}")
+    task_id = shop.submit(f"echo run >> {runs}; until [ -e {go} ]; do sleep 0.05; done; {FIX}")
     branch = shop.events_until(task_id, "workspace")["workspace"]["branch"]
     shop.seed({"foreign.txt": "not ours\n"}, branch=branch)
     go.touch()
@@ -131,7 +131,7 @@ def test_work_that_was_dropped_is_done_again_by_a_retry(shop: Shop) -> None:
 
 def test_a_task_can_be_cancelled_while_its_repository_is_fetched(shop: Shop) -> None:
     gate = shop.github.hub.hold("git-upload-pack", times=20)
-    task_id = shop.submit(MEND)
+    task_id = shop.submit(FIX)
     assert gate.reached.wait(30)
 
     shop.world.ok("cancel", task_id)
@@ -152,7 +152,7 @@ def test_an_agent_that_removes_its_own_tree_fails_with_what_it_has_used(shop: Sh
 
 def test_a_base_that_moved_between_two_tasks_is_where_the_second_starts(shop: Shop) -> None:
     shop.deliver("echo first > first.txt")
-    moved = shop.seed({"shop.py": MENDED, "moved.txt": "moved\n"})
+    moved = shop.seed({"shop.py": FIXED, "moved.txt": "moved\n"})
 
     task = shop.deliver("cat moved.txt > second.txt")
 
@@ -164,17 +164,17 @@ def test_a_base_that_moved_between_two_tasks_is_where_the_second_starts(shop: Sh
 def test_a_failing_set_up_stops_the_attempt_before_the_agent_starts(shop: Shop) -> None:
     shop.seed({".delegate.toml": 'setup = ["echo no network >&2; exit 3"]\n'})
 
-    task = shop.deliver(MEND)
+    task = shop.deliver(FIX)
 
     assert (task["status"], task["reason"]) == ("failed", "setup_error")
     assert "no network" in task["message"]
     assert "started" not in [event["kind"] for event in task["timeline"]]
 
 
-def test_a_mistake_in_the_repositorys_file_is_told_with_the_nearest_key(shop: Shop) -> None:
+def test_a_mistake_in_the_repositorys_file_is_reported_with_the_nearest_key(shop: Shop) -> None:
     shop.seed({".delegate.toml": 'check = ["true"]\n'})
 
-    task = shop.deliver(MEND)
+    task = shop.deliver(FIX)
 
     assert (task["status"], task["reason"]) == ("failed", "setup_error")
     assert "checks" in task["message"]
@@ -184,7 +184,7 @@ def test_files_that_git_ignores_are_carried_in_and_never_published(shop: Shop) -
     shop.seed({".delegate.toml": 'carry = [".env"]\n'})
     (shop.clone / ".env").write_text("NAME=value\n")
 
-    task = shop.deliver(f"cat .env > copied.txt; {MEND}")
+    task = shop.deliver(f"cat .env > copied.txt; {FIX}")
 
     assert task["status"] == "completed", task["message"]
     assert shop.on_remote(task["result"]["branch"], "copied.txt") == "NAME=value"
@@ -194,7 +194,7 @@ def test_files_that_git_ignores_are_carried_in_and_never_published(shop: Shop) -
 
 
 def test_protected_paths_make_a_draft_with_a_warning(shop: Shop) -> None:
-    task = shop.deliver(f"{MEND}; mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml")
+    task = shop.deliver(f"{FIX}; mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml")
 
     (pull,) = shop.pulls
     assert task["status"] == "completed", task["message"]
@@ -205,7 +205,7 @@ def test_protected_paths_make_a_draft_with_a_warning(shop: Shop) -> None:
 def test_the_title_and_the_body_name_the_issue(shop: Shop) -> None:
     issue = {"key": "PER-44", "title": "Read the discount as a percentage", "url": "https://linear.app/acme/PER-44"}
 
-    task = shop.deliver(MEND, issue=issue)
+    task = shop.deliver(FIX, issue=issue)
 
     (pull,) = shop.pulls
     assert task["result"]["branch"].startswith("per-44-read-the-discount-as-a-percentage-")
@@ -232,7 +232,7 @@ def test_cancelled_work_is_kept_and_restored_byte_for_byte(shop: Shop) -> None:
 
 
 def test_an_agent_that_no_runner_has_waits_and_says_so(shop: Shop) -> None:
-    task_id = shop.submit("Mend it", agent="acp:/nowhere/agent")
+    task_id = shop.submit("Fix it", agent="acp:/nowhere/agent")
 
     task = shop.world.task(task_id)
 
@@ -244,7 +244,7 @@ def test_an_agent_that_no_runner_has_waits_and_says_so(shop: Shop) -> None:
 def test_what_only_the_checks_have_left_in_the_tree_is_not_kept(shop: Shop) -> None:
     shop.seed({".delegate.toml": 'checks = ["echo junk > report.html"]\n'})
 
-    task = shop.deliver(MEND)
+    task = shop.deliver(FIX)
 
     assert task["status"] == "completed", task["message"]
     assert not task["result"]["isKept"]
@@ -252,7 +252,7 @@ def test_what_only_the_checks_have_left_in_the_tree_is_not_kept(shop: Shop) -> N
     assert "report.html" not in files
 
 
-def test_work_inside_a_submodule_is_kept_and_told_though_the_rest_is_published(shop: Shop) -> None:
+def test_work_inside_a_submodule_is_kept_and_reported_though_the_rest_is_published(shop: Shop) -> None:
     library = f"{shop.repository}-library"
     shop.github.seed(library, {"lib.txt": "library\n"})
     shop.git("submodule", "add", "-q", shop.github.url(library), "lib")
@@ -277,23 +277,23 @@ def test_a_shallow_clone_without_a_remote_gets_its_branch(shop: Shop) -> None:
     shop.git("clone", "-q", "--depth", "1", f"file://{shop.github.bare(shop.repository)}", str(shallow))
     shop.git("remote", "remove", "origin", cwd=shallow)
 
-    task = shop.deliver(MEND, workingDirectory=str(shallow))
+    task = shop.deliver(FIX, workingDirectory=str(shallow))
 
     assert task["status"] == "completed", task["message"]
-    assert shop.git("show", f"{task['result']['branch']}:shop.py", cwd=shallow) == MENDED.strip()
+    assert shop.git("show", f"{task['result']['branch']}:shop.py", cwd=shallow) == FIXED.strip()
 
 
-def test_a_bare_repository_is_told_how_it_can_be_named(shop: Shop) -> None:
-    task = shop.deliver(MEND, workingDirectory=str(shop.github.bare(shop.repository)))
+def test_the_error_for_a_bare_repository_says_how_to_name_it(shop: Shop) -> None:
+    task = shop.deliver(FIX, workingDirectory=str(shop.github.bare(shop.repository)))
 
     assert task["reason"] == "setup_error"
     assert "is a bare repository: name it with --repository" in task["message"]
 
 
-def test_a_check_that_a_signal_ended_is_not_told_as_slow(shop: Shop) -> None:
+def test_a_check_that_a_signal_ended_is_not_reported_as_slow(shop: Shop) -> None:
     shop.seed({".delegate.toml": 'checks = ["kill -9 $$"]\n'})
 
-    task = shop.deliver(MEND)
+    task = shop.deliver(FIX)
 
     assert (task["status"], task["reason"]) == ("failed", "checks_failed")
     assert "exit code 137" in task["message"]

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from tests.journeys.shop import MENDED, Market, Shop, audited_market, contents, open_shop
+from tests.journeys.shop import FIXED, Market, Shop, audited_market, contents, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mille"]}
@@ -50,17 +50,17 @@ def no_token_is_left(shop: Shop) -> bool:
 
 
 def test_claude_asks_from_its_worktree_and_publishes_nothing_before_it_has_the_answer(shop: Shop) -> None:
-    mend = f"cat > shop.py <<'EOF'\n{MENDED}EOF\n"
+    fix = f"cat > shop.py <<'EOF'\n{FIXED}EOF\n"
     steps = [
         {"tool": "Bash", "input": {"command": "echo begun > NOTES.md", "description": "work"}},
         {"tool": "mcp__delegate_ask__ask_user", "input": QUESTION},
         {"text": "I have asked, and wait."},
-        {"tool": "Bash", "input": {"command": mend, "description": "work"}, "expect": "Percent, as the test has it"},
+        {"tool": "Bash", "input": {"command": fix, "description": "work"}, "expect": "Percent, as the test has it"},
         {"text": "The discount is a percentage."},
     ]
     shop.market.claude.define("default", {"steps": steps})
 
-    task_id = shop.submit("Mend the discount", agent="claude", model="claude-sonnet-4-5")
+    task_id = shop.submit("Fix the discount", agent="claude", model="claude-sonnet-4-5")
     waiting = asked(shop, task_id)
     pulls_before, branches_before = list(shop.pulls), shop.branches
     task = answered(shop, task_id)
@@ -76,7 +76,7 @@ def test_claude_asks_from_its_worktree_and_publishes_nothing_before_it_has_the_a
     assert no_token_is_left(shop)
 
 
-def test_codex_asks_from_its_sandbox_and_goes_on_in_the_same_thread(shop: Shop) -> None:
+def test_codex_asks_from_its_sandbox_and_continues_in_the_same_thread(shop: Shop) -> None:
     steps = [
         {"tool": "ask_user", "namespace": "mcp__delegate_ask", "input": QUESTION},
         {"text": "I have asked, and wait."},
@@ -84,7 +84,7 @@ def test_codex_asks_from_its_sandbox_and_goes_on_in_the_same_thread(shop: Shop) 
     ]
     shop.market.codex.define("default", {"steps": steps})
 
-    task_id = shop.submit("Mend the discount", agent="codex", model="gpt-5.5", permissionMode="acceptEdits", pr=False)
+    task_id = shop.submit("Fix the discount", agent="codex", model="gpt-5.5", permissionMode="acceptEdits", pr=False)
     waiting = asked(shop, task_id)
     logs_before = shop.world.run("logs", task_id)
     task = answered(shop, task_id)

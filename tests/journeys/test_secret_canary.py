@@ -151,7 +151,7 @@ def test_the_agent_sees_none_of_delegates_own_secrets_in_its_environment_or_its_
     assert leaks(world, parent) == []
 
 
-def test_encoded_secrets_are_told_of_in_the_timeline(world: World) -> None:
+def test_encoded_secrets_are_reported_in_the_timeline(world: World) -> None:
     world.ok("up", "--runners", "1")
     secret = ENVIRONMENT["GITHUB_TOKEN"]
     encoded = b64encode(f"x{secret}".encode()).decode()
@@ -161,8 +161,8 @@ def test_encoded_secrets_are_told_of_in_the_timeline(world: World) -> None:
     ended = world.wait_for(task_id)
 
     warnings = [event["data"]["text"] for event in ended["timeline"] if event["kind"] == "warning"]
-    told = "secrets were removed from the output: DB_PASSWORD (url-encoded), GITHUB_TOKEN (base64)"
-    assert warnings == [told]
+    warning = "secrets were removed from the output: DB_PASSWORD (url-encoded), GITHUB_TOKEN (base64)"
+    assert warnings == [warning]
 
 
 def test_what_an_agent_says_about_a_secret_is_kept_without_it(world: World) -> None:
@@ -179,9 +179,9 @@ def test_what_an_agent_says_about_a_secret_is_kept_without_it(world: World) -> N
 
     ended = world.wait_for(world.submit("look around", agent="claude"))
 
-    told = json.dumps(ended["timeline"])
+    timeline = json.dumps(ended["timeline"])
     assert ended["status"] == "completed"
-    assert "I found [redacted: DELEGATE_SECRET_KEY] [redacted: GITHUB_TOKEN]" in told
+    assert "I found [redacted: DELEGATE_SECRET_KEY] [redacted: GITHUB_TOKEN]" in timeline
     assert leaks(world, stored(world)) == []
 
 

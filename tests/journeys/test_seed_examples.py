@@ -110,10 +110,10 @@ async def test_a_test_that_continues_from_the_build_knows_what_it_left(project: 
         )
         ended = project.wait_for(test["taskId"])
 
-    told = project.ok("prompt", test["taskId"]) + "".join(ran(project, "context.txt"))
+    prompt = project.ok("prompt", test["taskId"]) + "".join(ran(project, "context.txt"))
     assert (ended["status"], ended["continueFrom"]) == ("completed", build["taskId"])
     if ended["agent"] == "shell":
-        assert "builttheapp" in told
+        assert "builttheapp" in prompt
     else:
         assert ended["sessionId"] == project.task(build["taskId"])["sessionId"]
 

@@ -82,7 +82,7 @@ def test_another_up_with_another_number_of_runners_says_that_nothing_changes(wor
     assert "--runners has no effect on a relay that is up" in done.stderr
 
 
-def test_after_a_stop_nobody_waits_for_a_runner_that_has_gone(world: World) -> None:
+def test_after_a_stop_no_task_waits_for_a_runner_that_has_gone(world: World) -> None:
     world.ok("up", "--runners", "1")
     wait_until(lambda: world.info()["runners"])
     world.ok("down")
@@ -113,7 +113,7 @@ def test_a_task_that_takes_too_long_ends_with_timeout_and_code_124(world: World)
 
 
 def test_a_retry_is_a_new_task_that_names_the_old_one(world: World) -> None:
-    marker = world.work / "mended"
+    marker = world.work / "fixed"
     first = world.submit(f"test -e {marker}")
     world.wait_for(first, "failed")
     marker.touch()

@@ -71,7 +71,7 @@ def test_a_prompt_that_starts_with_a_dash_works_behind_two_dashes(world: World) 
     assert (done.stdout, done.returncode) == ("ran\n", 0)
 
 
-def test_a_reader_that_goes_away_is_no_failure(world: World) -> None:
+def test_a_reader_may_go_away(world: World) -> None:
     for n in range(3):
         world.submit(f"echo {n}")
 
@@ -87,7 +87,7 @@ def test_a_reader_that_goes_away_is_no_failure(world: World) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_full_disk_behind_standard_output_is_no_defect_of_ours(world: World) -> None:
+def test_a_full_disk_behind_standard_output_is_reported_as_such(world: World) -> None:
     world.submit("true")
     with Path("/dev/full").open("w") as full:
         done = world.popen("status", stdout=full)
@@ -191,5 +191,5 @@ def test_everything_on_disk_belongs_to_its_user_alone(world: World) -> None:
     assert loose == []
 
 
-def test_the_version_is_told(world: World) -> None:
+def test_the_version_is_printed(world: World) -> None:
     assert __version__ in world.ok("--version")

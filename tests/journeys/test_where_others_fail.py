@@ -42,11 +42,11 @@ async def test_an_unknown_dependency_is_refused_at_once_and_nothing_is_made(shop
 
     done = shop.run("run", "true", "--depends-on", "task-0000000000")
     async with mcp_session(shop) as agent:
-        told = await agent.refused("DelegateTask", prompt="true", dependsOn=["task-0000000000"])
+        refusal = await agent.refused("DelegateTask", prompt="true", dependsOn=["task-0000000000"])
 
     assert done.returncode == 2
     assert "--depends-on: no task task-0000000000" in done.stderr
-    assert "dependsOn: no task task-0000000000" in told
+    assert "dependsOn: no task task-0000000000" in refusal
     assert len(shop.tasks()) == before
 
 

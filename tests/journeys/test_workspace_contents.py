@@ -1,4 +1,4 @@
-"""What lies in a workspace when its agent has ended: published as it is, left out and told, or denied by name."""
+"""What is in a workspace when its agent has ended: published as it is, left out and reported, or denied by name."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_remote_that_refuses_is_quoted_without_its_escapes(shop: Shop) -> None
         assert driving(shop.world.on_a_terminal(*words)) == []
 
 
-def test_a_default_branch_with_an_odd_name_is_told_before_the_agent_starts(shop: Shop) -> None:
+def test_a_default_branch_with_an_odd_name_is_reported_before_the_agent_starts(shop: Shop) -> None:
     bare = shop.github.bare(shop.repository)
     shop.git("update-ref", "refs/heads/a;id", "refs/heads/main", cwd=bare)
     shop.git("symbolic-ref", "HEAD", "refs/heads/a;id", cwd=bare)

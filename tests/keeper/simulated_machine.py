@@ -110,9 +110,9 @@ class Machine:
             for one in processes
             if one.running is None
         ]
-        room = pool.capacity(self.now)
-        made = plan(waiting, pool.busy, room, shape, self.now)
-        assert len(made.open) <= room.count
+        capacity = pool.capacity(self.now)
+        made = plan(waiting, pool.busy, capacity, shape, self.now)
+        assert len(made.open) <= capacity.count
         processes[:] = [one for one in processes if one.slot not in made.retire]
         for one in processes:
             if one.running is None:

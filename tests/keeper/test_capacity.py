@@ -36,11 +36,11 @@ def settled(used: int = 300 * MIB) -> AgentSnapshot:
 # The rules.
 
 
-def test_a_quiet_machine_has_room_for_a_burst() -> None:
+def test_an_idle_machine_has_capacity_for_a_burst() -> None:
     assert compute_capacity(QUIET, [], LIMITS, NOTHING).count >= 5
 
 
-def test_above_the_threshold_there_is_no_room_and_it_says_why() -> None:
+def test_above_the_threshold_there_is_no_capacity_and_it_says_why() -> None:
     busy = Sample(cores=2, cpu=0.93, available=23 * GIB)
 
     found = compute_capacity(busy, [settled()], LIMITS, NOTHING)
@@ -52,7 +52,7 @@ def test_above_the_threshold_there_is_no_room_and_it_says_why() -> None:
     assert found.shortage.why.endswith("the threshold is 80%")
 
 
-def test_what_decides_is_named_also_while_the_machine_recovers_or_has_room_for_one_alone() -> None:
+def test_what_decides_is_named_also_while_the_machine_recovers_or_has_capacity_for_one() -> None:
     almost = Sample(cores=2, cpu=0.78, available=23 * GIB)
     full = compute_capacity(Sample(cores=2, cpu=0.93, available=23 * GIB), [settled()], LIMITS, NOTHING)
 
@@ -87,7 +87,7 @@ def test_one_more_needs_its_own_memory_beside_the_reserve_and_what_is_still_to_c
     )
 
 
-def test_with_nothing_running_there_is_room_for_one_whatever_is_lacking() -> None:
+def test_with_nothing_running_there_is_capacity_for_one_whatever_is_lacking() -> None:
     found = compute_capacity(Sample(cores=1, cpu=1.0, available=0), [], LIMITS, NOTHING)
 
     assert found.count == 1
@@ -105,7 +105,7 @@ def test_who_has_just_begun_counts_before_it_shows() -> None:
     }
 
 
-def test_what_grows_is_taken_to_go_on_growing() -> None:
+def test_what_grows_is_expected_to_keep_growing() -> None:
     known = UsageHistory(peaks=(("claude", 50 * MIB),) * OBSERVED_ENOUGH, recent_kinds=("claude",))
     growing = [AgentSnapshot(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
     sample = Sample(cores=64, cpu=0.0, available=7 * GIB)
@@ -121,7 +121,7 @@ def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
 
 
 @pytest.mark.parametrize("resource", [Resource.CPU, Resource.MEMORY])
-def test_what_was_short_must_recover_a_little_before_there_is_room_again(resource: Resource) -> None:
+def test_what_was_short_must_recover_a_little_before_there_is_capacity_again(resource: Resource) -> None:
     short = Capacity(count=0, short_resources=frozenset({resource}))
     just_enough = Sample(cores=2, cpu=0.78, available=GIB + 2 * 1536 * MIB + MIB)
     agents = [AgentSnapshot(kind="claude", age=100, used=0)]
@@ -217,7 +217,7 @@ def waits(slot: int, *, is_open: bool = True) -> IdleRunner:
     return IdleRunner(slot=slot, is_ready=True, is_open=is_open, since=0)
 
 
-def test_a_base_is_kept_and_more_is_started_when_nobody_waits_any_more() -> None:
+def test_a_base_is_kept_and_more_is_started_when_no_runner_waits() -> None:
     waiting = [waits(2)]
 
     assert plan([], 0, Capacity(count=9), SHAPE, 0).start == 2
@@ -230,7 +230,7 @@ def test_a_base_is_kept_and_more_is_started_when_nobody_waits_any_more() -> None
     )
 
 
-def test_while_there_is_work_and_room_some_more_are_started_ahead_one_after_the_other() -> None:
+def test_while_there_is_work_and_capacity_more_are_started_in_advance_one_by_one() -> None:
     starting = IdleRunner(slot=2, is_ready=False, is_open=True, since=0)
 
     assert plan([waits(2)], 1, Capacity(count=9), SHAPE, 0).start == 1
@@ -240,7 +240,7 @@ def test_while_there_is_work_and_room_some_more_are_started_ahead_one_after_the_
     assert plan([waits(1), waits(2)], 0, Capacity(count=9), SHAPE, 0).start == 0
 
 
-def test_one_waits_even_without_room_so_that_it_can_say_why() -> None:
+def test_one_runner_waits_even_without_capacity_so_that_it_can_say_why() -> None:
     made = plan([waits(3)], 2, Capacity(count=0), SHAPE, 0)
 
     assert plan([], 2, Capacity(count=0), SHAPE, 0).start == 1
@@ -274,7 +274,7 @@ def test_one_in_trouble_keeps_no_place_for_which_others_wait_and_is_replaced() -
     assert plan([ill[0], waits(2), waits(3)], 0, Capacity(count=1), SHAPE, RETIRE_AFTER).retire == {1}
 
 
-def test_nobody_is_sent_home_before_it_has_started() -> None:
+def test_no_runner_is_stopped_before_it_has_started() -> None:
     settling = IdleRunner(slot=9, is_ready=False, is_open=False, since=float("-inf"))
 
     assert plan([waits(1), waits(2), settling], 0, Capacity(count=1), SHAPE, 0).retire == frozenset()
@@ -305,7 +305,7 @@ def test_twenty_tasks_that_grow_end_without_ever_exceeding_the_memory(growing: f
     assert machine.most_running >= 3
 
 
-def test_small_tasks_before_them_do_not_make_room_for_a_crowd_of_large_ones() -> None:
+def test_small_tasks_before_them_do_not_open_capacity_for_many_large_ones() -> None:
     small = [Job(peak=20 * MIB, lasts=2) for _ in range(40)]
     large = [Job(peak=GIB, growing=60, lasts=120) for _ in range(20)]
 

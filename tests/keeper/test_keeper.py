@@ -76,7 +76,7 @@ def test_a_relay_that_dies_comes_back_at_the_same_address(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", None])
-def test_an_address_that_was_damaged_or_lost_is_written_anew(busy_world: World, damage: str | None) -> None:
+def test_an_address_that_was_damaged_or_lost_is_written_again(busy_world: World, damage: str | None) -> None:
     before = busy_world.info()
     address = busy_world.home / "relay.json"
     whole = address.read_text()
@@ -139,10 +139,10 @@ def test_down_ends_beside_a_process_that_it_may_not_kill_and_names_it(world: Wor
         os.kill(other, signal.SIGKILL)
 
     left = {"pid": other, "command": "sleep", "why": "it belongs to another user"}
-    told = [line.split(" ", 1)[1] for line in (world.home / "logs" / "keeper.log").read_text().splitlines()]
+    lines = [line.split(" ", 1)[1] for line in (world.home / "logs" / "keeper.log").read_text().splitlines()]
     assert json.loads(down.stdout)["left"] == [left]
     assert down.stderr.startswith(f"delegate: process {other} (sleep) still exists: it belongs to another user\n")
-    assert [line for line in told if f"pid={other}" in line] == [
+    assert [line for line in lines if f"pid={other}" in line] == [
         f"warning delegate.keeper.orphans orphan left pid={other} command=sleep why=it belongs to another user"
     ]
 
@@ -332,7 +332,7 @@ def test_when_the_home_is_removed_everything_stops(world: World) -> None:
     assert wait_until(lambda: all(is_gone(pid) for pid in everything), 40)
 
 
-def test_a_database_that_cannot_be_used_ends_the_keeper_and_is_told_to_the_caller(world: World) -> None:
+def test_a_database_that_cannot_be_used_ends_the_keeper_and_is_reported_to_the_caller(world: World) -> None:
     home_files.make_directory(world.home)
     (world.home / "delegate.db").write_bytes(b"not a database" * 100)
 

@@ -42,13 +42,13 @@ def test_a_runner_that_does_not_read_does_not_stop_its_keeper_and_hears_the_late
         deaf.send_command(order)
     assert deaf.process is not None
     pipe = os.open(f"/proc/{deaf.process.pid}/fd/0", os.O_RDONLY)
-    heard = os.read(pipe, PIPE)
+    received = os.read(pipe, PIPE)
     deaf.send_command(OPEN_COMMAND)
     latest = os.read(pipe, PIPE)
     os.close(pipe)
 
-    assert heard == b"".join(orders)[: len(heard)]
-    assert len(heard) < len(b"".join(orders))
+    assert received == b"".join(orders)[: len(received)]
+    assert len(received) < len(b"".join(orders))
     assert (latest, deaf.is_open) == (OPEN_COMMAND, True)
 
 
@@ -128,9 +128,7 @@ def test_one_runner_in_trouble_is_replaced_and_goes_home_in_the_end(tmp_path: Pa
     assert crowd.slots() == with_another - {1}
 
 
-def test_news_that_nobody_understands_are_logged_and_change_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_reports_are_logged_and_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     crowd = Crowd(tmp_path, RunnerCount(fixed=1, ceiling=1))
     crowd.says(1, 1.0, weather="fine")
     crowd.says_line(1, 2.0, b'{"busy": \xff')

@@ -1,4 +1,4 @@
-"""A client that writes nonsense gets a JSON-RPC error, and the session goes on."""
+"""A client that writes nonsense gets a JSON-RPC error, and the session continues."""
 
 from __future__ import annotations
 

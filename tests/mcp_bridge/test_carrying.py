@@ -128,7 +128,7 @@ def test_a_question_of_the_relay_is_answered_by_the_client(opened: Open) -> None
     relay.wait_for(lambda: any(b'"roots": []' in one.body for one in relay.asked))
 
 
-def test_a_cancelled_call_of_a_session_is_told_to_the_relay_and_never_answered(opened: Open) -> None:
+def test_a_cancelled_call_of_a_session_is_reported_to_the_relay_and_never_answered(opened: Open) -> None:
     going_on = threading.Event()
     relay, client = opened(tool=lambda _: going_on.wait(20) and {"late": True})
     client.handshake()

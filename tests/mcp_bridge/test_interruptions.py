@@ -103,15 +103,15 @@ def test_an_idle_client_gets_a_new_session_when_its_ear_was_cut(tmp_path: Path) 
         assert client.read() == changed
 
 
-def test_progress_is_not_told_twice_when_a_call_is_sent_again(tmp_path: Path) -> None:
+def test_progress_is_not_reported_twice_when_a_call_is_sent_again(tmp_path: Path) -> None:
     script = ScriptedMcp(streams=True, progress=3, break_after_progress=1)
     with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
         client.handshake()
         client.ask("tools/call", {"name": "Logs"})
-        heard = [client.read() for _ in range(4)]
+        received = [client.read() for _ in range(4)]
 
-    assert [one["params"]["progress"] for one in heard[:3]] == [0, 1, 2]
-    assert heard[3]["result"]["called"] == "Logs"
+    assert [one["params"]["progress"] for one in received[:3]] == [0, 1, 2]
+    assert received[3]["result"]["called"] == "Logs"
     assert len(script.of("tools/call")) == 2
 
 

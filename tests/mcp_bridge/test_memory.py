@@ -15,7 +15,7 @@ from delegate.mcp_bridge.stdio import Output
 MIB = 1024 * 1024
 
 
-def courier(home: Path) -> Dispatcher:
+def new_dispatcher(home: Path) -> Dispatcher:
     return Dispatcher({"DELEGATE_HOME": str(home)}, Output(1), lambda *_, **__: None)
 
 
@@ -24,8 +24,8 @@ def call(number: int, size: int) -> rpc.ClientMessage:
     return rpc.parse_line(json.dumps(message).encode(), str)
 
 
-def test_the_client_waits_when_large_messages_wait_and_goes_on_when_one_is_taken_back(tmp_path: Path) -> None:
-    waiting = courier(tmp_path)
+def test_the_client_waits_when_large_messages_wait_and_continues_when_one_is_taken_back(tmp_path: Path) -> None:
+    waiting = new_dispatcher(tmp_path)
     for number in range(QUEUE_BYTES // MIB - 1):
         waiting.enqueue(call(number, MIB))
     assert not waiting.is_full
@@ -39,7 +39,7 @@ def test_the_client_waits_when_large_messages_wait_and_goes_on_when_one_is_taken
 
 
 def test_the_client_waits_when_many_small_messages_wait(tmp_path: Path) -> None:
-    waiting = courier(tmp_path)
+    waiting = new_dispatcher(tmp_path)
 
     for number in range(QUEUE_MAX):
         assert not waiting.is_full

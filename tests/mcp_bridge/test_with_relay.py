@@ -20,7 +20,7 @@ DIES_ONCE = "submit.after=kill:{mark}"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A home without anything running, whose relay dies once: when a task is on disk and nobody was told."""
+    """A home without anything running, whose relay dies once: when a task is on disk and no response was sent."""
     place = tmp_path_factory.mktemp("bridged")
     mark = place / "died"
     mark.touch()
@@ -58,14 +58,14 @@ def test_the_official_client_delegates_looks_and_reads_in_both_protocols(world: 
 
 async def ended(outer: Outer, task_id: str) -> dict[str, Any]:
     while True:
-        await outer.client.call_tool("TaskLogs", {"taskId": task_id}, progress_callback=_heard)
+        await outer.client.call_tool("TaskLogs", {"taskId": task_id}, progress_callback=ignore_progress)
         found = await outer.call("TaskStatus", taskId=task_id)
         task: dict[str, Any] = found.get("task") or found
         if task["status"] in {"completed", "failed", "cancelled"}:
             return task
 
 
-async def _heard(progress: float, total: float | None, message: str | None) -> None:
+async def ignore_progress(progress: float, total: float | None, message: str | None) -> None:
     """Asking for progress makes the call wait for the task."""
 
 

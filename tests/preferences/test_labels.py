@@ -29,11 +29,11 @@ from delegate.preferences.resolve import resolve
         ("repo/acme/shop", Field.REPOSITORY, "acme/shop"),
     ],
 )
-def test_a_label_is_one_wish(label: str, field: Field, value: str) -> None:
-    wish = parse_label(label)
+def test_a_label_is_one_preference(label: str, field: Field, value: str) -> None:
+    layer = parse_label(label)
 
-    assert wish is not None
-    assert (wish.source, dict(wish.values), wish.problems) == (Source.LABEL, {field: value}, ())
+    assert layer is not None
+    assert (layer.source, dict(layer.values), layer.problems) == (Source.LABEL, {field: value}, ())
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_a_label_that_is_not_ours_is_passed_over(label: str) -> None:
 
 @pytest.mark.parametrize("label", ["delegate:", "delego:  ", "executor/", "delegate:model=", "delegate:efort=high"])
 def test_a_label_of_ours_that_says_nothing_we_know_is_a_problem(label: str) -> None:
-    wish = parse_label(label)
+    layer = parse_label(label)
 
-    assert wish is not None
-    assert not wish.values
-    assert label.strip().split()[0] in wish.problems[0]
+    assert layer is not None
+    assert not layer.values
+    assert label.strip().split()[0] in layer.problems[0]
 
 
 def test_a_slip_in_a_key_is_answered_with_the_nearest() -> None:
-    (wish,) = parse_labels(["delegate:efort=high"])
+    (layer,) = parse_labels(["delegate:efort=high"])
 
-    assert wish.problems == ("the label delegate:efort=high has an unknown key; did you mean effort?",)
+    assert layer.problems == ("the label delegate:efort=high has an unknown key; did you mean effort?",)
 
 
 def test_a_label_with_control_characters_is_shown_without_effect() -> None:
@@ -68,21 +68,21 @@ def test_a_label_with_control_characters_is_shown_without_effect() -> None:
 def test_tags_are_found_in_running_text() -> None:
     text = "Do it with delegate:codex, please (delegate:effort=high).\n\nDELEGATE:base=develop"
 
-    wishes = parse_tags(text, Source.DESCRIPTION)
+    layers = parse_tags(text, Source.DESCRIPTION)
 
-    assert [dict(wish.values) for wish in wishes] == [
+    assert [dict(layer.values) for layer in layers] == [
         {Field.AGENT: "codex"},
         {Field.EFFORT: "high"},
         {Field.BASE: "develop"},
     ]
-    assert {wish.source for wish in wishes} == {Source.DESCRIPTION}
+    assert {layer.source for layer in layers} == {Source.DESCRIPTION}
 
 
 @pytest.mark.parametrize(
     "text",
     ["delegate: fix it", "we delegate:", "https://x.test/delegate:codex", "undelegate:codex", "a.delegate:codex"],
 )
-def test_prose_that_only_looks_similar_is_no_tag(text: str) -> None:
+def test_prose_that_only_looks_similar_is_not_a_tag(text: str) -> None:
     assert parse_tags(text, Source.COMMENT) == ()
 
 
@@ -98,22 +98,22 @@ def test_prose_that_only_looks_similar_is_no_tag(text: str) -> None:
     ],
 )
 def test_a_tag_in_code_a_quotation_or_a_hidden_comment_is_noted_but_not_followed(text: str) -> None:
-    (wish,) = parse_tags(f"words\n{text}\n", Source.COMMENT)
+    (layer,) = parse_tags(f"words\n{text}\n", Source.COMMENT)
 
-    assert wish.values == {}
-    assert wish.notes == ("delegate:codex in the comment is in code, a quotation or a hidden comment: ignored",)
+    assert layer.values == {}
+    assert layer.notes == ("delegate:codex in the comment is in code, a quotation or a hidden comment: ignored",)
 
 
 def test_a_tag_after_code_is_followed() -> None:
-    (wish, _) = parse_tags("see `delegate:claude`, but:\n```\nx\n```\ndelegate:codex", Source.COMMENT)
+    (layer, _) = parse_tags("see `delegate:claude`, but:\n```\nx\n```\ndelegate:codex", Source.COMMENT)
 
-    assert wish.values == {Field.AGENT: "codex"}
+    assert layer.values == {Field.AGENT: "codex"}
 
 
 def test_an_unknown_word_in_running_text_is_a_problem_that_says_how_to_write_it() -> None:
-    (wish,) = parse_tags("see delegate:8080", Source.DESCRIPTION)
+    (layer,) = parse_tags("see delegate:8080", Source.DESCRIPTION)
 
-    assert wish.problems == (
+    assert layer.problems == (
         "delegate:8080 in the description is not a known agent, effort or model; "
         "if 8080 is a model, write delegate:model=8080",
     )

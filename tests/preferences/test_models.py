@@ -14,7 +14,7 @@ from delegate.preferences.models import (
 
 @pytest.mark.parametrize("model", [None, "opus", "sonnet[1m]", "claude-opus-4-7", "claude-fable-5", "my-proxy-2"])
 @pytest.mark.parametrize("effort", ["low", "medium", "high", "xhigh", "max"])
-def test_a_newer_claude_is_told_by_its_own_switch(model: str | None, effort: str) -> None:
+def test_a_newer_claude_gets_the_effort_by_its_own_option(model: str | None, effort: str) -> None:
     assert thinking_of("claude", model, effort) == Thinking(effort=effort)
 
 
@@ -27,21 +27,21 @@ def test_what_claude_code_would_quietly_lower_is_a_problem(model: str) -> None:
 @pytest.mark.parametrize(
     "model", ["claude-sonnet-4-5", "claude-sonnet-4-5-20250929", "claude-opus-4-20250514", "claude-haiku-4-5"]
 )
-def test_an_older_claude_is_told_by_a_number_of_tokens(model: str) -> None:
-    told = [thinking_of("claude", model, effort) for effort in ("low", "medium", "high", "max")]
+def test_an_older_claude_gets_the_effort_as_a_number_of_tokens(model: str) -> None:
+    settings = [thinking_of("claude", model, effort) for effort in ("low", "medium", "high", "max")]
 
-    assert told == [Thinking(tokens=tokens) for tokens in (4_000, 10_000, 31_999, 31_999)]
+    assert settings == [Thinking(tokens=tokens) for tokens in (4_000, 10_000, 31_999, 31_999)]
 
 
-def test_a_name_that_may_mean_an_older_model_is_told_both_ways() -> None:
+def test_a_name_that_may_mean_an_older_model_gets_both_settings() -> None:
     assert thinking_of("claude", "haiku", "low") == Thinking(effort="low", tokens=4_000)
 
 
-def test_codex_is_told_by_its_own_switch() -> None:
+def test_codex_gets_the_effort_by_its_own_option() -> None:
     assert [thinking_of("codex", "gpt-5.5", effort).effort for effort in EFFORTS] == [*EFFORTS[:-1], None]
 
 
-def test_without_an_effort_nothing_is_told() -> None:
+def test_without_an_effort_nothing_is_set() -> None:
     assert thinking_of("claude", "claude-sonnet-4-5", None) == Thinking()
 
 
@@ -56,10 +56,10 @@ def test_without_an_effort_nothing_is_told() -> None:
     ],
 )
 def test_what_cannot_be_had_is_said_beforehand(agent: str, model: str | None, effort: str) -> None:
-    told = effort_problem(agent, model, effort)
+    problem = effort_problem(agent, model, effort)
 
-    assert told is not None
-    assert told.startswith(f"effort {effort} ")
+    assert problem is not None
+    assert problem.startswith(f"effort {effort} ")
     assert thinking_of(agent, model, effort) == Thinking()
 
 

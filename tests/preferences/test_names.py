@@ -55,7 +55,7 @@ def test_the_address_for(text: str, url: str) -> None:
         "a/" + "b" * 1000,
     ],
 )
-def test_it_is_no_repository(text: str) -> None:
+def test_it_is_not_a_repository(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
         repository_url(text)
     assert caught.value.field == "repository"

@@ -73,11 +73,11 @@ def test_the_example_in_the_documentation_is_a_good_file() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", b"", "\ufeff# nothing\n", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_a_file_without_wishes(text: str | bytes) -> None:
+def test_an_empty_file_sets_no_preferences(text: str | bytes) -> None:
     assert parse(text) == RepoFile()
 
 
-def test_the_wishes_of_the_file_are_named_as_preferences() -> None:
+def test_the_keys_of_the_file_are_named_as_preferences() -> None:
     assert parse('agent = "codex"\nbase = " develop "').preferences == {Field.AGENT: "codex", Field.BASE: "develop"}
     assert RepoFile().preferences == {}
 
@@ -131,11 +131,11 @@ def test_an_unknown_key_that_is_like_none_is_answered_with_all() -> None:
         ("prompt = 2026-01-01", "prompt must be a string in quotes, not 2026-01-01"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key_and_line(line: str, why: str) -> None:
+def test_a_wrong_value_is_reported_with_its_key_and_line(line: str, why: str) -> None:
     assert refused(f"# first\n\n{line}\n").message == f".delegate.toml, line 3: {why}"
 
 
-def test_the_line_is_left_out_where_it_cannot_be_told() -> None:
+def test_the_line_is_left_out_where_it_is_unknown() -> None:
     problem = refused('prompt = """\ndraft = true\n"""\ndraft = 1\n')
 
     assert problem.message == ".delegate.toml: draft must be true or false, not 1"
@@ -153,7 +153,7 @@ def test_the_line_is_left_out_where_it_cannot_be_told() -> None:
         "\tagent\t=\tcodex",
     ],
 )
-def test_what_is_not_toml_is_told_with_its_place(text: str) -> None:
+def test_what_is_not_toml_is_reported_with_its_position(text: str) -> None:
     problem = refused(text)
 
     assert "is not valid TOML" in problem.message
@@ -171,7 +171,7 @@ def test_what_is_not_toml_is_told_with_its_place(text: str) -> None:
         (b'prompt = "' + b"x" * 20_001 + b'"', "at most 20,000 characters"),
     ],
 )
-def test_a_file_that_nobody_wrote_by_hand_is_refused(data: bytes, why: str) -> None:
+def test_a_file_that_no_person_wrote_is_refused(data: bytes, why: str) -> None:
     assert why in refused(data).message
 
 

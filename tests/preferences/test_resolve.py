@@ -11,21 +11,21 @@ from delegate.preferences.repofile import RepoFile
 from delegate.preferences.resolve import MAY_RUN_COMMANDS, PreferenceLayer, Preferences, apply_repository_file, resolve
 
 
-def wish(source: Source, **values: str) -> PreferenceLayer:
+def layer(source: Source, **values: str) -> PreferenceLayer:
     return PreferenceLayer(source=source, values={Field(name): value for name, value in values.items()})
 
 
 def asked(**values: str) -> PreferenceLayer:
-    return wish(Source.REQUEST, **values)
+    return layer(Source.REQUEST, **values)
 
 
 def labelled(**values: str) -> PreferenceLayer:
-    return wish(Source.LABEL, **values)
+    return layer(Source.LABEL, **values)
 
 
-def problems(*wishes: PreferenceLayer) -> tuple[str, ...]:
+def problems(*layers: PreferenceLayer) -> tuple[str, ...]:
     with pytest.raises(PreferenceConflict) as caught:
-        resolve(wishes)
+        resolve(layers)
     return caught.value.problems
 
 
@@ -36,7 +36,7 @@ def sources(preferences: Preferences) -> dict[str, str]:
 # Who wins.
 
 
-def test_without_a_wish_claude_works_in_place() -> None:
+def test_without_a_preference_claude_works_in_place() -> None:
     decided = resolve([])
 
     assert (decided.agent, decided.model, decided.effort, decided.mode) == ("claude", None, None, Mode.IN_PLACE)
@@ -45,7 +45,7 @@ def test_without_a_wish_claude_works_in_place() -> None:
 
 @pytest.mark.parametrize(("weaker", "stronger"), list(pairwise(list(Source)[1:])))
 def test_a_later_source_wins_over_the_one_before_it(weaker: Source, stronger: Source) -> None:
-    decided = resolve([wish(stronger, base="stable"), wish(weaker, base="main")])
+    decided = resolve([layer(stronger, base="stable"), layer(weaker, base="main")])
 
     assert decided.base == "stable"
     assert sources(decided)["base"] == stronger
@@ -64,7 +64,7 @@ def test_each_field_is_decided_by_itself() -> None:
     )
 
 
-def test_what_somebody_asked_and_lost_is_told() -> None:
+def test_a_preference_that_was_overridden_is_noted() -> None:
     decided = resolve([labelled(model="claude-sonnet-4-5"), asked(model="opus")])
 
     assert decided.model == "opus"
@@ -72,7 +72,7 @@ def test_what_somebody_asked_and_lost_is_told() -> None:
 
 
 def test_a_default_that_is_overruled_is_nothing_to_tell() -> None:
-    assert resolve([wish(Source.RELAY, model="sonnet"), asked(model="opus")]).notes == ()
+    assert resolve([layer(Source.RELAY, model="sonnet"), asked(model="opus")]).notes == ()
 
 
 # Agent and model.
@@ -102,7 +102,7 @@ def test_the_agent_follows_from_the_family_of_the_model(model: str, agent: str) 
 
 def test_an_unknown_model_is_passed_on_to_whatever_agent_there_is() -> None:
     assert resolve([asked(model="Kimi-K2")]).model == "Kimi-K2"
-    assert resolve([asked(model="orion"), wish(Source.RELAY, agent="codex")]).agent == "codex"
+    assert resolve([asked(model="orion"), layer(Source.RELAY, agent="codex")]).agent == "codex"
 
 
 def test_a_name_as_we_show_it_is_understood() -> None:
@@ -111,21 +111,21 @@ def test_a_name_as_we_show_it_is_understood() -> None:
 
 @pytest.mark.parametrize("source", [Source.RELAY, Source.PROJECT, Source.REPOSITORY_FILE])
 def test_a_model_that_was_asked_overrules_a_standing_agent(source: Source) -> None:
-    decided = resolve([wish(source, agent="codex"), labelled(model="claude-sonnet-4-5")])
+    decided = resolve([layer(source, agent="codex"), labelled(model="claude-sonnet-4-5")])
 
     assert (decided.agent, decided.model) == ("claude", "claude-sonnet-4-5")
     assert "agent codex" in decided.notes[0]
 
 
 def test_an_agent_that_was_asked_sets_a_standing_model_of_another_family_aside_and_says_so() -> None:
-    decided = resolve([wish(Source.REPOSITORY_FILE, model="claude-opus-4-6"), asked(agent="codex")])
+    decided = resolve([layer(Source.REPOSITORY_FILE, model="claude-opus-4-6"), asked(agent="codex")])
 
     assert (decided.agent, decided.model) == ("codex", None)
     assert decided.notes == ("model opus-4-6 from .delegate.toml is not used with codex",)
 
 
 def test_the_next_standing_model_that_fits_is_taken() -> None:
-    standing = [wish(Source.RELAY, model="gpt-5.5"), wish(Source.PROJECT, model="opus")]
+    standing = [layer(Source.RELAY, model="gpt-5.5"), layer(Source.PROJECT, model="opus")]
 
     assert resolve([*standing, asked(agent="codex")]).model == "gpt-5.5"
 
@@ -141,9 +141,9 @@ def test_a_model_of_another_family_is_a_problem() -> None:
     ("agent", "model"), [(Source.REQUEST, Source.LABEL), (Source.LABEL, Source.REQUEST), (Source.LABEL, Source.COMMENT)]
 )
 def test_two_people_who_fight_are_never_settled_by_dropping_one(agent: Source, model: Source) -> None:
-    (told,) = problems(wish(agent, agent="codex"), wish(model, model="opus"))
+    (problem,) = problems(layer(agent, agent="codex"), layer(model, model="opus"))
 
-    assert told.startswith("model opus is not a Codex model: ")
+    assert problem.startswith("model opus is not a Codex model: ")
 
 
 def test_an_acp_agent_takes_a_model_of_any_family() -> None:
@@ -153,28 +153,28 @@ def test_an_acp_agent_takes_a_model_of_any_family() -> None:
 
 
 def test_a_standing_acp_agent_gives_way_to_a_model_that_names_its_agent() -> None:
-    assert resolve([wish(Source.RELAY, agent="acp:opencode"), labelled(model="opus")]).agent == "claude"
+    assert resolve([layer(Source.RELAY, agent="acp:opencode"), labelled(model="opus")]).agent == "claude"
 
 
 def test_a_shell_command_has_neither_model_nor_effort() -> None:
     assert problems(asked(agent="shell", model="opus")) == ("model opus is not supported for shell tasks",)
     assert problems(asked(agent="shell", effort="high")) == ("effort high is not supported for shell tasks",)
-    assert resolve([wish(Source.RELAY, model="opus", effort="high"), asked(agent="shell")]).model is None
+    assert resolve([layer(Source.RELAY, model="opus", effort="high"), asked(agent="shell")]).model is None
 
 
 @pytest.mark.parametrize("source", [one for one in Source if one not in MAY_RUN_COMMANDS])
 def test_only_a_request_or_settings_can_choose_the_shell(source: Source) -> None:
-    (told,) = problems(wish(source, agent="shell"))
+    (problem,) = problems(layer(source, agent="shell"))
 
-    assert told.endswith("the agent shell can only be chosen by a request or by settings")
+    assert problem.endswith("the agent shell can only be chosen by a request or by settings")
 
 
 @pytest.mark.parametrize("name", ["gemini", "", "acp:", "acp:sh;id", "claude codex", "\x1b[31mcodex"])
 def test_an_unknown_agent_is_a_problem_and_no_other_runs_instead(name: str) -> None:
-    (told,) = problems(asked(agent=name))
+    (problem,) = problems(asked(agent=name))
 
-    assert told.startswith("unknown agent ")
-    assert told.isprintable()
+    assert problem.startswith("unknown agent ")
+    assert problem.isprintable()
 
 
 def test_an_agent_is_known_by_the_name_of_its_program_too() -> None:
@@ -196,7 +196,7 @@ def test_the_same_label_twice_is_one() -> None:
 
 def test_an_answer_settles_what_the_labels_left_open() -> None:
     labels = [labelled(agent="claude"), labelled(agent="codex"), labelled(agent="nobody")]
-    decided = resolve([*labels, wish(Source.COMMENT, agent="codex")])
+    decided = resolve([*labels, layer(Source.COMMENT, agent="codex")])
 
     assert decided.agent == "codex"
     assert decided.notes == (
@@ -205,10 +205,10 @@ def test_an_answer_settles_what_the_labels_left_open() -> None:
     )
 
 
-def test_all_problems_are_told_at_once() -> None:
-    told = problems(labelled(agent="x"), labelled(effort="huge"), labelled(base="a;id"), labelled(mode="sideways"))
+def test_all_problems_are_reported_at_once() -> None:
+    found = problems(labelled(agent="x"), labelled(effort="huge"), labelled(base="a;id"), labelled(mode="sideways"))
 
-    assert [sentence.split()[:2] for sentence in told] == [
+    assert [sentence.split()[:2] for sentence in found] == [
         ["unknown", "agent"],
         ["unknown", "effort"],
         ["base", "a;id"],
@@ -226,28 +226,28 @@ def test_a_problem_found_while_reading_is_never_forgotten() -> None:
     "base", ["-x", "a;id", "a$(id)", "a b", "x/", ".x", "a\u202eb", "", "/" * 3, "x" * 300, "HEAD", "0" * 40]
 )
 def test_a_base_outside_our_grammar_is_a_problem(base: str) -> None:
-    (told,) = problems(asked(base=base))
+    (problem,) = problems(asked(base=base))
 
-    assert told.startswith("base ")
-    assert told.isprintable()
+    assert problem.startswith("base ")
+    assert problem.isprintable()
 
 
 @pytest.mark.parametrize(
     "name", ["../other", "owner/name/extra", "owner/..", "ext::sh -c id", "--config=x", "", "a/b\n"]
 )
 def test_a_repository_outside_our_grammar_is_a_problem(name: str) -> None:
-    (told,) = problems(asked(repository=f"{name}%00"))
+    (problem,) = problems(asked(repository=f"{name}%00"))
 
-    assert told.startswith("repository ")
-    assert told.isprintable()
+    assert problem.startswith("repository ")
+    assert problem.isprintable()
 
 
 @pytest.mark.parametrize("source", [Source.LABEL, Source.DESCRIPTION, Source.COMMENT])
 def test_an_issue_names_a_repository_by_owner_and_name_only(source: Source) -> None:
-    assert resolve([wish(source, repository="acme/shop")]).repository == "acme/shop"
+    assert resolve([layer(source, repository="acme/shop")]).repository == "acme/shop"
     for elsewhere in ("/home/user/private", "https://elsewhere.test/a/b.git", "git@elsewhere.test:a/b.git"):
-        (told,) = problems(wish(source, repository=elsewhere))
-        assert "must name the repository as owner/name" in told
+        (problem,) = problems(layer(source, repository=elsewhere))
+        assert "must name the repository as owner/name" in problem
 
 
 def test_the_error_carries_every_sentence() -> None:
@@ -271,8 +271,8 @@ def test_an_effort_that_the_agent_does_not_know_is_a_problem() -> None:
     )
 
 
-def test_a_standing_effort_that_does_not_fit_is_set_aside_and_told() -> None:
-    decided = resolve([wish(Source.RELAY, effort="max"), asked(agent="codex")])
+def test_a_standing_effort_that_does_not_fit_is_set_aside_and_reported() -> None:
+    decided = resolve([layer(Source.RELAY, effort="max"), asked(agent="codex")])
 
     assert decided.effort is None
     assert decided.notes[0].startswith("effort max from the relay's settings is not used: ")
@@ -281,7 +281,7 @@ def test_a_standing_effort_that_does_not_fit_is_set_aside_and_told() -> None:
 # The repository's file.
 
 
-def test_the_file_fills_what_nobody_above_it_decided() -> None:
+def test_the_file_fills_what_no_source_above_it_decided() -> None:
     before = resolve([asked(mode="pr", effort="low")])
 
     after = apply_repository_file(
@@ -299,7 +299,7 @@ def test_the_file_fills_what_nobody_above_it_decided() -> None:
 
 
 def test_the_file_overrules_the_relay_and_the_project_but_no_label() -> None:
-    before = resolve([wish(Source.RELAY, agent="codex"), wish(Source.PROJECT, base="main"), labelled(effort="low")])
+    before = resolve([layer(Source.RELAY, agent="codex"), layer(Source.PROJECT, base="main"), labelled(effort="low")])
 
     after = apply_repository_file(before.choices, RepoFile(agent="claude", base="develop", effort="max"))
 
@@ -344,12 +344,12 @@ def test_an_effort_that_was_asked_is_not_dropped_for_an_agent_that_the_file_brin
 
 
 def test_labels_and_tags_of_an_issue_are_decided_together() -> None:
-    wishes = [
+    layers = [
         *parse_labels(["bug", "delego:claude-sonnet-4-5", "thinking/high", "repo/acme/shop"]),
         *parse_tags("Please use delegate:effort=medium.", Source.DESCRIPTION),
     ]
 
-    decided = resolve([*wishes, asked(mode="pull_request")])
+    decided = resolve([*layers, asked(mode="pull_request")])
 
     assert (decided.agent, decided.model, decided.effort) == ("claude", "claude-sonnet-4-5", "medium")
     assert (decided.repository, decided.mode) == ("acme/shop", Mode.PULL_REQUEST)

@@ -1,4 +1,4 @@
-"""What the fuzzer must know of us: nobody waits, and half of the time it speaks of things that exist."""
+"""What the fuzzer must know of the relay: no request waits, and half of them name things that exist."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def task(**fields: Any) -> dict[str, Any]:
 
 @dataclass(slots=True, kw_only=True)
 class Runner:
-    """A registered runner, alone on its machine, so that nobody else gets its tasks."""
+    """A registered runner, alone on its machine, so that no other runner gets its tasks."""
 
     id: str
     machine: str

@@ -150,7 +150,7 @@ BRANCHES = [
 
 
 @pytest.mark.parametrize("name", BRANCHES, ids=range(len(BRANCHES)))
-async def test_a_base_that_is_no_branch_is_refused_with_the_grammar(runner: Runner, name: str) -> None:
+async def test_a_base_that_is_not_a_branch_is_refused_with_the_grammar(runner: Runner, name: str) -> None:
     response = await runner.owner.post("/api/tasks", json=task(pr=True, base=name))
 
     problem = problem_of(response, *INVALID)
@@ -183,7 +183,7 @@ async def test_a_repository_that_cannot_be_one_is_refused(runner: Runner, name: 
     assert "hunter2" not in problem["detail"]
 
 
-WISHES: list[tuple[str, dict[str, Any], str]] = [
+IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("no place at all", {"workingDirectory": None, "machine": None}, "workingDirectory"),
     ("a machine without a place", {"workingDirectory": None}, "workingDirectory"),
     ("a directory and a repository", {"repository": "o/n", "pr": True}, "repository"),
@@ -202,9 +202,9 @@ WISHES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field"), [case[1:] for case in WISHES], ids=[case[0].replace(" ", "-") for case in WISHES]
+    ("wrong", "field"), [case[1:] for case in IMPOSSIBLE], ids=[case[0].replace(" ", "-") for case in IMPOSSIBLE]
 )
-async def test_a_wish_that_cannot_be_fulfilled_is_refused_by_name(
+async def test_a_request_that_cannot_be_fulfilled_is_refused_by_name(
     runner: Runner, wrong: dict[str, Any], field: str
 ) -> None:
     response = await runner.owner.post("/api/tasks", json=task(**wrong))
@@ -328,7 +328,7 @@ async def attempt(runner: Runner) -> Attempt:
 
 
 async def standing(attempt: Attempt) -> dict[str, Any]:
-    """All there is to see but `why`: a lease may run out while so much is told, and then it says that."""
+    """All there is to see but `why`: a lease may run out while so much is read, and then it says that."""
     detail = await attempt.detail()
     detail["task"].pop("why", None)
     return detail
@@ -368,7 +368,7 @@ async def test_data_of_an_event_that_could_not_be_read_back_is_refused(attempt: 
     assert response.json()["type"] in {"malformed_json", "invalid_field"}
 
 
-async def test_data_of_an_event_comes_back_as_it_was_told(attempt: Attempt) -> None:
+async def test_data_of_an_event_comes_back_as_it_was_sent(attempt: Attempt) -> None:
     data: dict[str, Any] = {
         "text": 'é\u2028\U0001f600\\"\n',
         "n": -0.0,

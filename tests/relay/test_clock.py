@@ -28,8 +28,8 @@ SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 async def made(relay: Relay, at: datetime, **wanted: Any) -> Schedule:
     body = {**task(), "scheduleType": "one_time", "scheduledAt": at.isoformat(), **wanted}
-    wish = parse_schedule(ScheduleRequest.model_validate(body))
-    return (await schedules.create(relay.database, wish, relay.settings, relay.now())).schedule
+    parsed = parse_schedule(ScheduleRequest.model_validate(body))
+    return (await schedules.create(relay.database, parsed, relay.settings, relay.now())).schedule
 
 
 async def states(relay: Relay) -> set[str]:
@@ -54,7 +54,7 @@ async def test_a_crowd_that_is_due_is_started_in_one_look(tmp_path: Path) -> Non
 
 
 @pytest.mark.promise("P13")
-async def test_without_room_on_the_disk_nothing_is_started_and_the_log_says_so_once(
+async def test_without_disk_space_nothing_is_started_and_the_log_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -70,8 +70,8 @@ async def test_without_room_on_the_disk_nothing_is_started_and_the_log_says_so_o
 
         assert pauses == [RETRY_AFTER_FAILURE] * 3
         assert (short, await states(relay)) == ({"active"}, {"completed"})
-    told = [record.levelname for record in caplog.records if "disk space is" in record.msg]
-    assert told == ["WARNING", "INFO"]
+    levels = [record.levelname for record in caplog.records if "disk space is" in record.msg]
+    assert levels == ["WARNING", "INFO"]
 
 
 async def test_what_expires_while_it_waits_is_ended_by_the_clock(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_what_expires_while_it_waits_is_ended_by_the_clock(tmp_path: Path)
         assert await states(relay) == {"active", "expired"}
 
 
-async def test_two_that_expire_one_after_the_other_keep_nobody_waiting(tmp_path: Path) -> None:
+async def test_two_that_expire_one_after_the_other_delay_no_other(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path) as relay:
         now = relay.now()
         before = await made(relay, now + 9 * DAY)
@@ -105,9 +105,7 @@ async def test_two_that_expire_one_after_the_other_keep_nobody_waiting(tmp_path:
         assert await state_of(relay, last) != "active"
 
 
-async def test_a_schedule_that_nobody_can_read_keeps_no_other_from_its_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreadable_schedule_does_not_delay_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with relay_in_process(tmp_path) as relay:
         now = relay.now()
         before = await made(relay, now + 9 * DAY)

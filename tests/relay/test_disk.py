@@ -41,7 +41,7 @@ async def test_below_the_floor_new_work_is_refused_and_old_work_ends(tmp_path: P
 
 
 @pytest.mark.promise("P13")
-async def test_a_database_without_room_gets_that_of_the_ballast(tmp_path: Path) -> None:
+async def test_a_database_without_space_gets_that_of_the_ballast(tmp_path: Path) -> None:
     failing = {"DELEGATE_FAILPOINTS": "submit.before=error"}  # as SQLite fails on a full disk
     with running_relay(tmp_path, **failing) as relay:
         async with client(relay.url) as owner:
@@ -78,14 +78,14 @@ def test_what_is_refused_below_the_floor(tmp_path: Path, method: str, path: str,
     assert (disk.explain_refusal(method, path) is not None) is is_refused
 
 
-def test_output_is_refused_when_only_the_ends_have_room(tmp_path: Path) -> None:
-    disk = RelayDisk(directory=Path("/proc"), min_free=8)  # a file system without room
+def test_output_is_refused_when_there_is_space_only_for_ends(tmp_path: Path) -> None:
+    disk = RelayDisk(directory=Path("/proc"), min_free=8)  # a file system without free space
 
     assert disk.explain_refusal("POST", "/api/runners/attempts/att-1/record") is not None
     assert disk.explain_refusal("POST", "/api/runners/attempts/att-1/finish") is None
 
 
-def test_ballast_is_laid_where_there_is_room_and_takes_it(tmp_path: Path) -> None:
+def test_ballast_is_written_where_there_is_space_and_takes_it(tmp_path: Path) -> None:
     disk = RelayDisk(directory=tmp_path, min_free=1024 * 1024)
 
     disk.check_ballast()
@@ -99,7 +99,7 @@ def test_ballast_is_laid_where_there_is_room_and_takes_it(tmp_path: Path) -> Non
     assert not disk.ballast.exists()
 
 
-def test_ballast_does_not_take_the_room_it_is_to_keep(tmp_path: Path) -> None:
+def test_ballast_does_not_take_the_space_it_is_to_keep(tmp_path: Path) -> None:
     free = free_bytes(tmp_path)
     assert free is not None
     disk = RelayDisk(directory=tmp_path, min_free=free)

@@ -105,8 +105,8 @@ def test_the_witness_notices_an_answer_before_its_flush() -> None:
 
     proven = Witness().read(iter([ask, *sync, answer]))
     too_early = Witness().read(iter([ask, sync[0], answer, sync[1]]))
-    for_somebody_else = Witness().read(iter([*sync, ask, answer]))
+    for_another_caller = Witness().read(iter([*sync, ask, answer]))
 
     assert (proven.acknowledged, proven.unproven) == (1, [])
     assert too_early.unproven
-    assert for_somebody_else.unproven
+    assert for_another_caller.unproven

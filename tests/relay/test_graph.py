@@ -43,9 +43,9 @@ async def test_a_batch_runs_in_the_order_of_its_names(runner: Runner) -> None:
     third, _ = await take(runner)
 
     assert [one.task_id for one in (first, second, third)] == [build["taskId"], test["taskId"], clean["taskId"]]
-    told = given["continuedTask"]
-    assert (told["taskId"], told["status"], told["prompt"]) == (build["taskId"], "completed", "build")
-    assert (told["checkpoint"]["outputTail"], given["resumeSession"]) == (["built"], "s-1")
+    continued = given["continuedTask"]
+    assert (continued["taskId"], continued["status"], continued["prompt"]) == (build["taskId"], "completed", "build")
+    assert (continued["checkpoint"]["outputTail"], given["resumeSession"]) == (["built"], "s-1")
 
 
 async def test_a_graph_shows_what_leads_to_a_task_and_why_it_waits(runner: Runner) -> None:
@@ -87,12 +87,12 @@ async def test_refused_dependencies_name_their_field(runner: Runner) -> None:
     ended = await runner.owner.post("/api/tasks", json=task(continueFrom=failed.task_id))
     many = await runner.owner.post("/api/tasks", json=task(dependsOn=[f"task-{n}" for n in range(101)]))
     cycle = await send(runner, {"name": "a", "dependsOn": ["b"]}, {"name": "b", "dependsOn": ["a"]})
-    nobody = await send(runner, {"name": "a"}, {"dependsOn": ["b"]})
+    unnamed = await send(runner, {"name": "a"}, {"dependsOn": ["b"]})
     empty = await send(runner)
 
     assert problem_of(unknown, 422, "unknown_dependency")["field"] == "dependsOn"
     assert problem_of(ended, 422, "dependency_failed")["field"] == "continueFrom"
     assert problem_of(many, 422, "invalid_field")["field"] == "dependsOn"
     assert problem_of(cycle, 422, "cycle_detected")["field"] == "tasks"
-    assert problem_of(nobody, 422, "unknown_dependency")["field"] == "tasks.1.dependsOn"
+    assert problem_of(unnamed, 422, "unknown_dependency")["field"] == "tasks.1.dependsOn"
     assert problem_of(empty, 422, "invalid_field")["field"] == "tasks"

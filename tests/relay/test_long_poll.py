@@ -190,7 +190,7 @@ async def test_cancel_reaches_a_waiting_renewal_at_once(runner: Runner) -> None:
         assert (await parked.result())["cancel"] == "enough"
 
 
-async def test_cancel_before_the_renewal_is_told_at_once_too(runner: Runner) -> None:
+async def test_a_cancel_before_the_renewal_is_reported_at_once_too(runner: Runner) -> None:
     attempt = await runner.take()
     await runner.owner.post(f"/api/tasks/{attempt.task_id}/cancel", json={})
 
@@ -198,21 +198,21 @@ async def test_cancel_before_the_renewal_is_told_at_once_too(runner: Runner) -> 
         assert (await attempt.renew(wait=LONG))["cancel"] == "cancelled by the user"
 
 
-async def test_a_message_reaches_a_waiting_renewal_and_is_told_until_it_was_seen(runner: Runner) -> None:
+async def test_a_message_reaches_a_waiting_renewal_and_is_repeated_until_it_was_seen(runner: Runner) -> None:
     attempt = await runner.take(agent="claude")
     async with anyio.create_task_group() as group:
         parked = await park(group, attempt.renew, wait=LONG)
         await until_parked(runner)
         for text in ("first", "second"):
             await runner.owner.post(f"/api/tasks/{attempt.task_id}/messages", json={"text": text})
-        told = (await parked.result())["messages"]
+        messages = (await parked.result())["messages"]
 
     again = (await attempt.renew())["messages"]
     rest = (await attempt.renew(messagesSeen=again[0]["id"]))["messages"]
     nothing = (await attempt.renew(messagesSeen=again[1]["id"]))["messages"]
     still_nothing = (await attempt.renew())["messages"]
 
-    assert told[0]["text"] == "first"
+    assert messages[0]["text"] == "first"
     assert [message["text"] for message in again] == ["first", "second"]
     assert [message["text"] for message in rest] == ["second"]
     assert nothing == still_nothing == []

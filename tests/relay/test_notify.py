@@ -20,7 +20,7 @@ async def test_one_wake_up_wakes_the_one_that_waits_longest() -> None:
         assert second.woken.is_set()
 
 
-async def test_a_wake_up_of_another_lane_wakes_nobody() -> None:
+async def test_a_wake_up_of_another_lane_wakes_no_waiter() -> None:
     hub = Hub()
     with hub.add_waiter(["a"]) as waiter:
         hub.wake("b")
@@ -85,19 +85,19 @@ async def test_the_holder_of_a_task_hears_alerts_and_not_its_own_reports() -> No
 
 async def test_a_ring_before_the_wait_is_not_lost() -> None:
     hub = Hub()
-    with hub.subscribe("t1") as bell:
+    with hub.subscribe("t1") as subscription:
         hub.notify("t1")
 
         with anyio.fail_after(5):
-            assert await bell.wait(60)
-        assert not bell.notified.is_set()
+            assert await subscription.wait(60)
+        assert not subscription.notified.is_set()
 
 
 async def test_closing_ends_every_wait() -> None:
     hub = Hub()
-    with hub.add_waiter(["a"]) as waiter, hub.subscribe("t1") as bell:
+    with hub.add_waiter(["a"]) as waiter, hub.subscribe("t1") as subscription:
         hub.close()
 
         assert waiter.woken.is_set()
-        assert await bell.wait(5)
+        assert await subscription.wait(5)
         assert hub.closing.is_set()

@@ -1,4 +1,4 @@
-"""Lines out of chunks: however they were cut and however often one looks, every line is told once and whole."""
+"""Lines out of chunks: however they were cut and however often one looks, every line is shown once and whole."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def expected(printed: Printed) -> dict[Stream, list[str]]:
 @given(pieces, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 12))
 def test_readers_that_stop_anywhere_read_everything_once(printed: Printed, looks: list[int], present: int) -> None:
     chunks = chunks_of(printed)
-    told: dict[Stream, list[str]] = {stream: [] for stream in Stream}
+    shown: dict[Stream, list[str]] = {stream: [] for stream in Stream}
     place = str(LineReader())
     for number in range(2 * len(b"".join(data for _, _, data in printed)) + 4):
         is_over = number > 3  # the first looks see only what is there by then
@@ -62,10 +62,10 @@ def test_readers_that_stop_anywhere_read_everything_once(printed: Printed, looks
         seen = [chunk for chunk in (chunks if is_over else chunks[:present]) if chunk.id > reading.after]
         most = looks[number % len(looks)]
         for _, line in zip(range(most), reading.lines(seen, is_over=is_over), strict=False):
-            told[line.stream].append(line.text)
+            shown[line.stream].append(line.text)
         place = str(reading)
 
-    assert told == expected(printed)
+    assert shown == expected(printed)
 
 
 @given(pieces, st.integers(1, 4))
@@ -80,12 +80,12 @@ def test_who_wants_the_last_lines_gets_the_same_ones(printed: Printed, most: int
     assert str(quick) == str(reading)
 
 
-def test_who_wants_the_last_lines_is_not_told_all_the_others() -> None:
+def test_the_last_lines_come_without_all_the_others() -> None:
     chunks = chunks_of([(1, Stream.STDOUT, b"ok\n" * 80_000)] * 3)
 
-    told = list(LineReader(last=2).lines(chunks, is_over=False))
+    shown = list(LineReader(last=2).lines(chunks, is_over=False))
 
-    assert [line.text for line in told] == ["ok"] * 6
+    assert [line.text for line in shown] == ["ok"] * 6
 
 
 def test_a_line_without_an_end_waits_for_it_until_there_is_none() -> None:
@@ -96,12 +96,12 @@ def test_a_line_without_an_end_waits_for_it_until_there_is_none() -> None:
     assert [line.text for line in reading.lines([second], is_over=True)] == ["half"]
 
 
-def test_a_line_that_never_ends_is_told_in_pieces() -> None:
+def test_a_line_that_never_ends_is_read_in_pieces() -> None:
     (chunk,) = chunks_of([(1, Stream.STDOUT, b"x" * (2 * LINE_MAX + 1))])
 
-    told = [len(line.text) for line in LineReader().lines([chunk], is_over=False)]
+    shown = [len(line.text) for line in LineReader().lines([chunk], is_over=False)]
 
-    assert told == [LINE_MAX, LINE_MAX]
+    assert shown == [LINE_MAX, LINE_MAX]
 
 
 def test_what_was_not_kept_leaves_a_word() -> None:
@@ -111,6 +111,6 @@ def test_what_was_not_kept_leaves_a_word() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "now", "1.0", "1.0-1.0-1.0", "-1.0-2.0", "1.0-" + "9" * 30 + ".0", "１.0-1.0"])
-def test_a_place_that_was_never_told_is_refused(place: str) -> None:
+def test_a_cursor_that_was_never_given_out_is_refused(place: str) -> None:
     with pytest.raises(InvalidField, match="since"):
         LineReader.from_cursor(place)

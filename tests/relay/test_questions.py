@@ -135,7 +135,7 @@ async def test_an_agents_token_opens_its_own_attempt_while_it_runs_and_nothing_e
     assert while_running.status_code != 401
 
 
-async def test_nobody_waits_for_an_answer_who_did_not_ask(runner: Runner) -> None:
+async def test_a_task_that_did_not_ask_does_not_wait_for_an_answer(runner: Runner) -> None:
     attempt = await take(runner, new_token())
 
     refused = await attempt.tell("finish", nextSeq=0, outcome="waiting", reason="question")

@@ -84,7 +84,7 @@ def test_what_it_writes_is_for_its_owner_alone(own_relay: RelayProcess) -> None:
     assert stat.S_IMODE(own_relay.database.stat().st_mode) == 0o600
 
 
-def test_a_damaged_database_is_told_in_one_line_and_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported_in_one_line_and_left_alone(tmp_path: Path) -> None:
     damaged = b"this is no database" * 100
     (tmp_path / "delegate.db").write_bytes(damaged)
 

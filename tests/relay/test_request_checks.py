@@ -207,7 +207,7 @@ NO_HTTP = {
 
 
 @pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP.keys())
-async def test_what_is_no_proper_request_gets_a_400_and_is_cut_off(relay: RelayProcess, data: bytes) -> None:
+async def test_a_malformed_request_gets_a_400_and_is_cut_off(relay: RelayProcess, data: bytes) -> None:
     with socket.create_connection((ADDRESS, relay.port), timeout=WAIT) as connection:
         try:
             connection.sendall(data)
@@ -276,7 +276,7 @@ CONTENT_TYPES = ["text/plain", "application/x-www-form-urlencoded", "multipart/f
 
 
 @pytest.mark.parametrize("kind", [*CONTENT_TYPES, "application/jsonx", "text/plain; application/json"])
-async def test_a_form_of_a_page_is_no_json(runner: Runner, kind: str) -> None:
+async def test_the_form_of_a_web_page_is_refused(runner: Runner, kind: str) -> None:
     body = json.dumps(task(machine=runner.machine))
 
     response = await runner.owner.post("/api/tasks", content=body, headers={"content-type": kind})
@@ -313,7 +313,7 @@ async def test_the_methods_of_all_routes_at_an_address_are_named(owner: httpx2.A
     assert response.headers["allow"] == "GET, POST"
 
 
-async def test_nobody_can_override_the_method(runner: Runner) -> None:
+async def test_the_method_cannot_be_overridden(runner: Runner) -> None:
     headers = {"x-http-method-override": "POST", "x-method-override": "POST", "x-http-method": "POST"}
 
     response = await runner.owner.request("GET", "/api/tasks", json=task(machine=runner.machine), headers=headers)
@@ -378,7 +378,7 @@ async def test_what_follows_a_body_beyond_its_length_is_not_taken_for_a_request(
     assert second.startswith(b"HTTP/1.1 400")
 
 
-async def test_hundreds_of_idle_connections_keep_nobody_out(relay: RelayProcess, owner: httpx2.AsyncClient) -> None:
+async def test_hundreds_of_idle_connections_keep_no_client_out(relay: RelayProcess, owner: httpx2.AsyncClient) -> None:
     most = min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
 
     with ExitStack() as idle:

@@ -1,4 +1,4 @@
-"""What a task works on and what came of it, at both doors."""
+"""The input and the results of a task, over the routes of owners and of runners."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def for_anybody(owner: httpx2.AsyncClient, **fields: Any) -> dict[str, Any
 
 
 async def test_a_submit_is_answered_with_the_preferences_and_who_decided_them(owner: httpx2.AsyncClient) -> None:
-    wishes = {
+    fields = {
         "pr": True,
         "base": "main",
         "title": "a title",
@@ -77,7 +77,7 @@ async def test_a_submit_is_answered_with_the_preferences_and_who_decided_them(ow
         "labels": ["delegate:claude-sonnet-4-5", "bug"],
     }
 
-    answered = await for_anybody(owner, **wishes)
+    answered = await for_anybody(owner, **fields)
 
     wanted = {"mode": "pull_request", "repository": "owner/name", "base": "main", "title": "a title", "issue": ISSUE}
     assert {name: answered[name] for name in wanted} == wanted
@@ -135,7 +135,7 @@ async def test_the_prompt_has_its_own_address_and_is_not_in_the_timeline(
     assert (await attempt.detail())["events"][-1]["data"] == {"turn": 1, "characters": 18}
 
 
-async def test_a_resume_gives_the_next_attempt_all_there_is_to_go_on_from(
+async def test_a_resume_gives_the_next_attempt_all_it_needs_to_continue(
     runner: Runner, owner: httpx2.AsyncClient
 ) -> None:
     attempt = await publishing(runner, issue=ISSUE)
@@ -201,7 +201,9 @@ async def test_an_effect_of_a_stale_attempt_is_refused(runner: Runner) -> None:
     assert problem_of(response, 409, "stale_fence")["detail"] == f"attempt {attempt.id} is not held with fence 1"
 
 
-async def test_how_a_task_stands_outside_is_told_to_those_who_had_it(runner: Runner, owner: httpx2.AsyncClient) -> None:
+async def test_the_effects_of_a_task_are_shown_to_the_runners_that_had_it(
+    runner: Runner, owner: httpx2.AsyncClient
+) -> None:
     attempt = await publishing(runner)
     await attempt.tell("effect", **PUSH, state="intent")
     await attempt.finish(**FAILED)

@@ -51,7 +51,7 @@ async def test_a_write_with_another_fence_or_by_another_runner_changes_nothing(o
         (past,) = [entry for entry in (await attempt.detail())["attempts"] if entry["attemptId"] != attempt.id]
         before = dump(own_relay)
 
-        told = {
+        answers = {
             "fence - 1": await refusals(Attempt(runner=runner, id=attempt.id, task_id=attempt.task_id, fence=1)),
             "fence + 1": await refusals(Attempt(runner=runner, id=attempt.id, task_id=attempt.task_id, fence=3)),
             "far fence": await refusals(Attempt(runner=runner, id=attempt.id, task_id=attempt.task_id, fence=2**62)),
@@ -62,7 +62,7 @@ async def test_a_write_with_another_fence_or_by_another_runner_changes_nothing(o
             "nobody's": await refusals(Attempt(runner=runner, id="att-none", task_id=attempt.task_id, fence=2)),
         }
 
-        assert told == {
+        assert answers == {
             "fence - 1": {(409, "stale_fence")},
             "fence + 1": {(409, "stale_fence")},
             "far fence": {(409, "stale_fence")},

@@ -112,7 +112,7 @@ async def test_output_arrives_byte_by_byte_whatever_it_holds(runner: Runner) -> 
     assert output_in(found) == b"".join(pieces)
 
 
-async def test_a_stream_goes_on_after_any_message_without_gap_or_repetition(runner: Runner) -> None:
+async def test_a_stream_continues_after_any_message_without_gap_or_repetition(runner: Runner) -> None:
     attempt = await runner.take()
     at = datetime.now(UTC)
     for number in range(0, 20, 2):
@@ -249,18 +249,18 @@ def test_entries_are_merged_by_time_but_each_kind_keeps_its_own_order() -> None:
     events = [event(1, second=5), event(2, second=1), event(3, second=9)]
     chunks = [output(1, second=2), output(2, second=8)]
 
-    told = [(type(entry).__name__, entry.id) for entry in merge_by_time(news(events, chunks))]
+    merged = [(type(entry).__name__, entry.id) for entry in merge_by_time(news(events, chunks))]
 
-    assert told == [("OutputChunk", 1), ("Event", 1), ("Event", 2), ("OutputChunk", 2), ("Event", 3)]
+    assert merged == [("OutputChunk", 1), ("Event", 1), ("Event", 2), ("OutputChunk", 2), ("Event", 3)]
 
 
 def test_events_do_not_run_ahead_of_output_that_was_not_read_yet() -> None:
     chunks = [output(number, second=number) for number in range(follow.CHUNKS_PER_READ)]
 
-    told = list(merge_by_time(news([event(1, second=3), event(2, second=1_000)], chunks)))
+    merged = list(merge_by_time(news([event(1, second=3), event(2, second=1_000)], chunks)))
 
-    assert [entry.id for entry in told if isinstance(entry, Event)] == [1]
-    assert told[-1] is chunks[-1]
+    assert [entry.id for entry in merged if isinstance(entry, Event)] == [1]
+    assert merged[-1] is chunks[-1]
 
 
 def news(events: list[Event], chunks: list[OutputChunk]) -> TaskUpdates:

@@ -108,7 +108,7 @@ def test_where_nothing_is_counted_there_are_no_counts(output: str) -> None:
     assert parse_test_counts(output.encode()) is None
 
 
-def test_bytes_that_are_no_text_do_not_hide_the_counts() -> None:
+def test_bytes_that_are_not_text_do_not_hide_the_counts() -> None:
     assert parse_test_counts(b"\xff\xfe\x00\n" * 1000 + b"5 passed in 0.1s\n") == PassCounts(5, 5)
 
 
@@ -125,7 +125,7 @@ def test_the_counts_of_the_real_pytest_are_read(tmp_path: Path) -> None:
 # Results.
 
 
-def test_a_check_is_told_in_one_line() -> None:
+def test_a_check_is_reported_in_one_line() -> None:
     assert result_of(done(output="17 passed in 1.2s")).line == "17/17 · 1.2 s"
     assert result_of(done(output="fine")).line == "passed · 1.2 s"
     assert result_of(done(exit_code=3)).line == "exit code 3 · 1.2 s"
@@ -172,17 +172,17 @@ def test_a_repository_without_checks_is_green() -> None:
 # Running them.
 
 
-async def test_all_checks_run_and_each_is_told_when_it_ends() -> None:
+async def test_all_checks_run_and_each_is_reported_when_it_ends() -> None:
     ran: list[str] = []
-    told: list[CheckResult] = []
+    reported: list[CheckResult] = []
 
     async def run_command(command: str) -> CommandResult:
-        assert len(told) == len(ran)
+        assert len(reported) == len(ran)
         ran.append(command)
         return done(command, exit_code=1 if command == "a" else 0)
 
-    found = await run_checks(run_command, ["a", "b"], report=told.append)
+    found = await run_checks(run_command, ["a", "b"], report=reported.append)
 
     assert ran == ["a", "b"]
-    assert found.results == tuple(told)
+    assert found.results == tuple(reported)
     assert [result.command for result in found.red] == ["a"]

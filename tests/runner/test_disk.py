@@ -23,7 +23,7 @@ TOO_MUCH = 1 << 60
 
 
 @dataclass(slots=True)
-class Room:
+class ScriptedDisk:
     """A disk of which a test says how full it is."""
 
     problem: str | None = None
@@ -40,7 +40,7 @@ def test_a_place_that_does_not_exist_yet_is_on_the_disk_of_the_one_above(tmp_pat
     assert abs((free_bytes(tmp_path / "a" / "b") or 0) - (free_bytes(tmp_path) or 0)) < 1 << 30
 
 
-def test_a_place_that_nobody_can_look_at_is_not_called_full(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_examined_is_not_called_full(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
 
@@ -62,7 +62,7 @@ def test_sizes_are_spoken_in_the_unit_that_fits(size: int, words: str) -> None:
     assert format_bytes(size) == words
 
 
-def test_to_go_on_takes_an_eighth_of_what_it_takes_to_begin(tmp_path: Path) -> None:
+def test_to_continue_takes_an_eighth_of_what_it_takes_to_start(tmp_path: Path) -> None:
     free = free_bytes(tmp_path)
     assert free is not None
 
@@ -94,10 +94,10 @@ def test_a_full_disk_is_known_by_number_or_by_words(problem: Exception, is_full:
 
 @pytest.mark.slow
 @pytest.mark.promise("P13")
-async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itself(stage: Stage) -> None:
+async def test_a_runner_without_disk_space_claims_nothing_says_so_and_resumes_by_itself(stage: Stage) -> None:
     problem = "only 3 bytes are free on the disk of /x, and 4 bytes are needed"
-    room = Room(problem=problem)
-    equipment = replace(stage.equipment(), disk=cast("Any", room))
+    scripted = ScriptedDisk(problem=problem)
+    equipment = replace(stage.equipment(), disk=cast("Any", scripted))
     task_id = await stage.submit("echo done")
 
     async with anyio.create_task_group() as group:
@@ -106,7 +106,7 @@ async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itsel
             while problem not in ((await stage.detail(task_id)).task.why or ""):
                 pass
         before = (await stage.detail(task_id)).task
-        room.problem = None
+        scripted.problem = None
         with anyio.fail_after(10):
             ended = await stage.ended(task_id)
         equipment.shutdown.drain()
@@ -119,17 +119,17 @@ async def test_a_runner_without_room_claims_nothing_says_so_and_resumes_by_itsel
 @pytest.mark.promise("P13")
 async def test_an_attempt_is_stopped_before_the_disk_is_full(stage: Stage) -> None:
     equipment, assignment = await stage.take("echo begun; exec sleep 60")
-    room = Room()
+    scripted = ScriptedDisk()
 
     async with anyio.create_task_group() as group:
         ends = []
 
         async def work() -> None:
-            ends.append(await run_attempt(replace(equipment, disk=cast("Any", room)), assignment))
+            ends.append(await run_attempt(replace(equipment, disk=cast("Any", scripted)), assignment))
 
         group.start_soon(work)
         await stage.news(assignment.task_id, "event: output")
-        room.is_full = True
+        scripted.is_full = True
 
     (end,) = ends
     assert end is not None

@@ -69,7 +69,7 @@ async def test_after_a_sleep_the_pause_that_follows_news_is_cut_short(
     assert lease.renewals == 2
 
 
-async def test_a_cancel_is_heard_while_a_renewal_is_held(stage: Stage) -> None:
+async def test_a_cancel_arrives_while_a_renewal_is_held(stage: Stage) -> None:
     attention = Wakeup()
     equipment, assignment = await stage.take("exit 0")
     lease = Lease(equipment.link, assignment, attention)

@@ -161,7 +161,7 @@ async def test_an_agent_at_its_limit_gets_nothing_until_that_is_over(stage: Stag
 
 
 @pytest.mark.promise("P1")
-async def test_a_claim_whose_answer_was_not_heard_is_handed_back_uncounted(stage: Stage) -> None:
+async def test_a_claim_whose_response_was_lost_is_handed_back_uncounted(stage: Stage) -> None:
     equipment, assignment = await stage.take("exit 0")
     await stage.leave(equipment)
 
@@ -198,7 +198,7 @@ async def die_at_work(stage: Stage, equipment: RunnerContext, assignment: Assign
 
 
 @pytest.mark.promise("P1")
-async def test_an_end_that_was_not_told_is_told_after_the_restart(stage: Stage) -> None:
+async def test_an_end_that_was_not_reported_is_reported_after_the_restart(stage: Stage) -> None:
     equipment, assignment = await stage.take("exit 0")
     spool = equipment.slot.spool(assignment.attempt_id)
     spool.mkdir()

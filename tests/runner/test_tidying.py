@@ -100,7 +100,7 @@ async def test_a_branch_that_its_task_ended_without_is_deleted_and_its_work_kept
     assert (restored / "work.txt").read_text() == "dear work\n"
 
 
-async def test_a_branch_that_somebody_has_worked_on_since_is_left_alone(late: Late) -> None:
+async def test_a_branch_that_a_person_has_worked_on_since_is_left_alone(late: Late) -> None:
     late.scene.run("fetch", "-q", "origin", BRANCH)
     late.scene.run("checkout", "-q", "FETCH_HEAD")
     theirs = late.scene.push("theirs.txt", "theirs\n", BRANCH)
@@ -112,7 +112,7 @@ async def test_a_branch_that_somebody_has_worked_on_since_is_left_alone(late: La
     assert late.branches[BRANCH] == theirs
 
 
-async def test_what_belongs_to_a_task_that_goes_on_waits_for_its_end(late: Late) -> None:
+async def test_what_belongs_to_a_task_that_continues_waits_for_its_end(late: Late) -> None:
     before = await tidy_up(late.equipment, NOW), late.branches[BRANCH], late.workspaces
     await late.ends()
     after = await tidy_up(late.equipment, NOW), late.branches.get(BRANCH), late.workspaces

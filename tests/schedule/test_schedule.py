@@ -62,7 +62,7 @@ def due_at(occurrence: datetime = NOON, **timing: object) -> Schedule:
         ("9" * 150 + " * * * *", "minute field must be"),
     ],
 )
-def test_a_cron_expression_that_is_no_time_is_refused_with_what_to_write(expression: str, words: str) -> None:
+def test_an_invalid_cron_expression_is_refused_with_what_to_write(expression: str, words: str) -> None:
     with pytest.raises(InvalidSchedule, match="cronExpression: ") as refused:
         check_cron(expression)
 

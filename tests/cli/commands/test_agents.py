@@ -16,7 +16,7 @@ STEPS = [
     {"tool": "Edit", "input": {"file_path": "src/shop.py"}},
     {"print": "a complaint", "to": "stderr"},
     {"tool": "Bash", "input": {"command": "make test"}},
-    {"result": "Mended."},
+    {"result": "Fixed."},
 ]
 SHOWN = "I look\nat it \\x1b[2J\ntool  Edit src/shop.py\ntool  Bash make test\n"
 

@@ -20,7 +20,7 @@ OF_THE_CALLER = {"DELEGATE_DEFAULT_AGENT": "claude", "TASK_TIMEOUT": "2s", "MAX_
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[World]:
-    """Its commands run as the caller; it was started by somebody else."""
+    """Its commands run as the caller; another user has started it."""
     root = Path(tempfile.mkdtemp(prefix="delegate-test-"))
     try:
         with living(root / "home", COLUMNS="300", TZ="UTC") as world:
@@ -71,7 +71,7 @@ async def test_the_agent_that_an_mcp_client_is_set_to_counts_for_its_tasks_and_s
     assert made(relay, "schedule", "get", schedule["scheduleId"])["task"]["defaultAgent"] == "claude"
 
 
-def test_what_only_the_relay_reads_is_told_to_count_from_its_next_start(relay: World) -> None:
+def test_a_setting_that_only_the_relay_reads_is_said_to_apply_from_its_next_start(relay: World) -> None:
     relay.ok("config", "set", "retention_days", "7")
     relay.environment["DELEGATE_CPU_THRESHOLD"] = "50"
 

@@ -84,8 +84,8 @@ def test_in_bash_itself_a_command_is_completed(capsys: pytest.CaptureFixture[str
 def test_a_script_is_json_when_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash", "--json"]) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["shell"], "_DELEGATE_COMPLETE=bash_complete" in told["script"]) == ("bash", True)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["shell"], "_DELEGATE_COMPLETE=bash_complete" in printed["script"]) == ("bash", True)
 
 
 def test_another_shell_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

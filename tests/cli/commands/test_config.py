@@ -42,7 +42,7 @@ class Desk:
         return code, said.out, said.err
 
     def said(self) -> str:
-        """Since somebody asked."""
+        """Since the last call."""
         return "".join(self._capsys.readouterr())
 
     def ok(self, *words: str) -> str:
@@ -165,7 +165,7 @@ def test_an_address_that_no_client_would_use_is_refused_when_it_is_set_and_where
     desk.ok("set", "relay_url", "--unset")
 
 
-def test_settings_that_belong_together_are_set_in_the_order_that_is_told(desk: Desk) -> None:
+def test_settings_that_belong_together_are_set_in_the_order_that_the_error_names(desk: Desk) -> None:
     code, _, err = desk.run("set", "lease", "10")
     assert (code, "to shorten, set heartbeat first, then lease" in err) == (3, True)
     desk.ok("set", "heartbeat", "3")
@@ -195,7 +195,7 @@ def test_a_value_can_come_from_standard_input(desk: Desk, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("typed", "said"), [(b"\n", "token: is empty"), (b"\xff", "token: is not UTF-8 text")])
-def test_standard_input_that_is_no_value_is_refused(
+def test_standard_input_that_is_not_a_value_is_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: bytes, said: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(typed)))
@@ -218,9 +218,7 @@ def test_settings_that_are_made_at_the_same_time_are_all_kept(desk: Desk) -> Non
     assert {line.split(" = ")[0] for line in desk.file.read_text().splitlines()} == set(wanted)
 
 
-def test_a_file_that_somebody_else_keeps_locked_is_not_waited_for_without_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_a_file_that_another_process_locks_is_limited(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delegate.cli.commands.config.LOCK_TIMEOUT", 0.0)
     lock = homes.acquire_lock(Home(desk.home).config_lock, timeout=1.0)
     assert lock is not None
@@ -284,7 +282,7 @@ def test_what_cannot_be_set_is_refused_and_the_file_stays(
     assert desk.file.read_text() == OURS
 
 
-def test_a_file_with_mistakes_can_be_mended_one_by_one(desk: Desk) -> None:
+def test_a_file_with_mistakes_can_be_fixed_one_by_one(desk: Desk) -> None:
     write(desk, "colour = 1\ncpu_threshold = 900\n")
     assert desk.run("show")[0] == 3
 
@@ -297,7 +295,7 @@ def test_a_file_with_mistakes_can_be_mended_one_by_one(desk: Desk) -> None:
     assert (second, desk.file.read_text()) == ((0, "", ""), "cpu_threshold = 90\n")
 
 
-def test_a_file_that_is_no_toml_is_left_for_its_owner_to_mend(desk: Desk) -> None:
+def test_a_file_that_is_not_toml_is_left_for_its_owner_to_fix(desk: Desk) -> None:
     write(desk, "log_level: info\n")
 
     code, _, err = desk.run("set", "log_level", "debug")
@@ -319,7 +317,7 @@ def test_a_linked_file_stays_a_link(desk: Desk, tmp_path: Path) -> None:
     assert kept.read_text() == OURS.replace("60", "50")
 
 
-def test_it_is_told_who_still_counts_otherwise(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_is_overridden_elsewhere_is_reported(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPU_THRESHOLD", "70")
 
     with relay_up(desk):
@@ -341,7 +339,7 @@ def relay_up(desk: Desk) -> Iterator[None]:
     os.close(lock)
 
 
-def test_the_path_is_told_whether_the_file_exists_or_not(desk: Desk) -> None:
+def test_the_path_is_printed_whether_the_file_exists_or_not(desk: Desk) -> None:
     assert desk.ok("path") == f"{desk.file}\n"
     assert json.loads(desk.ok("path", "--json")) == {"path": str(desk.file), "exists": False}
     write(desk, "nonsense")

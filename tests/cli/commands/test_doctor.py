@@ -315,7 +315,7 @@ def test_on_a_machine_with_everything(tmp_path: Path) -> None:
     assert market.claude.requests == market.codex.requests == []
 
 
-def test_as_json_each_finding_is_one_object_that_says_what_which_and_how_to_mend(machine: Machine) -> None:
+def test_as_json_each_finding_is_one_object_that_says_what_which_and_how_to_fix_it(machine: Machine) -> None:
     done = machine.run("--json")
 
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -368,7 +368,7 @@ def test_a_terminal_gets_colours_and_a_long_name_a_line_of_its_own() -> None:
     ]
 
 
-def test_a_terminal_that_knows_ascii_only_is_no_obstacle(machine: Machine) -> None:
+def test_a_terminal_that_knows_ascii_only_is_enough(machine: Machine) -> None:
     machine.have_git()
     machine.git("config", "--global", "user.name", "Åda")
 
@@ -378,7 +378,7 @@ def test_a_terminal_that_knows_ascii_only_is_no_obstacle(machine: Machine) -> No
     assert "  ok       author       " in done.stdout
 
 
-def test_a_setting_that_cannot_be_read_is_the_first_to_mend(machine: Machine) -> None:
+def test_a_setting_that_cannot_be_read_is_the_first_to_fix(machine: Machine) -> None:
     done = machine.run(DELEGATE_LEASE="soon")
 
     assert done.returncode == 1
@@ -397,7 +397,7 @@ def test_a_setting_that_cannot_be_read_is_the_first_to_mend(machine: Machine) ->
         ('token = "secret-of-mine"\n', " can be read by other users"),
     ],
 )
-def test_a_settings_file_that_cannot_be_read_is_told_and_the_rest_is_examined(
+def test_a_settings_file_that_cannot_be_read_is_reported_and_the_rest_is_examined(
     machine: Machine, text: str, said: str
 ) -> None:
     machine.home.mkdir(mode=PRIVATE_DIRECTORY)
@@ -417,16 +417,16 @@ def test_a_settings_file_that_cannot_be_read_is_told_and_the_rest_is_examined(
     assert {one["part"] for one in rest} >= {"home", "git", "agents", "relay", "this repository"}
 
 
-def test_names_of_secrets_are_told_but_no_values(machine: Machine) -> None:
+def test_names_of_secrets_are_shown_but_no_values(machine: Machine) -> None:
     machine.install("claude", 'echo "bad key $ANTHROPIC_API_KEY for $HOST_URL" >&2; exit 1')
     machine.have_clone()
     machine.git("remote", "set-url", "origin", "https://ada:hunter2-hunter2@127.0.0.1:1/acme/shop.git")
     secrets = {"ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef", "HOST_URL": "https://x:pass-word-9@host/"}
 
-    told = machine.run(**secrets).stdout + machine.run("--json", **secrets).stdout
+    printed = machine.run(**secrets).stdout + machine.run("--json", **secrets).stdout
 
-    assert "[redacted: ANTHROPIC_API_KEY]" in told
-    assert [word for word in ("0123456789abcdef", "hunter2", "pass-word-9") if word in told] == []
+    assert "[redacted: ANTHROPIC_API_KEY]" in printed
+    assert [word for word in ("0123456789abcdef", "hunter2", "pass-word-9") if word in printed] == []
 
 
 # Agents.
@@ -547,7 +547,7 @@ def test_a_repository_that_git_refuses_is_a_problem(machine: Machine) -> None:
     assert (found.level, "cannot be used as a repository" in found.message) == ("problem", True)
 
 
-def test_wishes_that_nobody_can_fulfil_are_a_problem(machine: Machine) -> None:
+def test_preferences_that_no_agent_can_fulfil_are_a_problem(machine: Machine) -> None:
     machine.have_clone(dot_delegate_toml='agent = "codex"\nmodel = "sonnet-4-5"\n')
 
     found = machine.findings()["this repository: next task"]
@@ -562,7 +562,7 @@ def test_a_file_that_is_not_committed_is_not_what_tasks_read(machine: Machine) -
     assert machine.findings()["this repository: .delegate.toml"].level == "note"
 
 
-def test_commands_without_their_program_and_files_to_carry_are_told(machine: Machine) -> None:
+def test_missing_programs_and_missing_files_to_copy_are_reported(machine: Machine) -> None:
     file = 'setup = ["no-such-tool sync"]\nchecks = ["brought-by-setup -q"]\n'
     machine.have_clone(dot_delegate_toml=file, dot_worktreeinclude="# secrets\n.env\n")
 
@@ -624,7 +624,7 @@ def test_a_disk_below_the_floors_is_a_problem(machine: Machine) -> None:
     assert (relay.level, "the relay accepts no tasks" in relay.message) == ("problem", True)
 
 
-def test_a_home_that_others_can_enter_and_a_token_that_they_can_read_are_told(machine: Machine) -> None:
+def test_a_home_that_others_can_enter_and_a_token_that_they_can_read_are_reported(machine: Machine) -> None:
     machine.home.mkdir()
     machine.home.chmod(0o755)
     (machine.home / "token").write_text("0123456789abcdef\n")
@@ -663,7 +663,7 @@ def test_a_process_that_only_names_the_supervisor_is_none(machine: Machine) -> N
 
 
 @pytest.mark.parametrize(("days", "level"), [(3, "note"), (13, "warning")])
-def test_unpushed_work_is_told_with_its_age(machine: Machine, days: int, level: str) -> None:
+def test_unpushed_work_is_reported_with_its_age(machine: Machine, days: int, level: str) -> None:
     place = machine.home / "salvage" / "task-1"
     place.mkdir(parents=True, mode=PRIVATE_DIRECTORY)
     write_journal(place, kept(datetime.now(UTC) - timedelta(days=days, hours=1)))
@@ -674,7 +674,7 @@ def test_unpushed_work_is_told_with_its_age(machine: Machine, days: int, level: 
     assert f"the oldest {days} days old: task-1 (acme/shop)" in found.message
 
 
-def test_a_workspace_that_nobody_works_in_is_told(machine: Machine) -> None:
+def test_an_unused_workspace_is_reported(machine: Machine) -> None:
     place = machine.home / "workspaces" / "task-1"
     place.mkdir(parents=True, mode=PRIVATE_DIRECTORY)
     write_journal(place, kept(datetime.now(UTC)))
@@ -699,7 +699,7 @@ def kept(at: datetime) -> WorkspaceJournal:
 # The relay.
 
 
-def told_by(relay: ScriptedRelay, machine: Machine) -> dict[str, Finding]:
+def findings_with(relay: ScriptedRelay, machine: Machine) -> dict[str, Finding]:
     return machine.findings(DELEGATE_RELAY_URL=relay.url, DELEGATE_TOKEN="a-token-of-that-relay")
 
 
@@ -712,7 +712,7 @@ def dated(value: object, at: datetime) -> bytes:
 def test_the_clock_of_the_relay_is_compared_with_ours(machine: Machine, seconds: int, level: str) -> None:
     at = datetime.now(UTC) + timedelta(seconds=seconds)
     with ScriptedRelay([dated({**RELAY, "runners": [RUNNER]}, at)]) as relay:
-        found = told_by(relay, machine)
+        found = findings_with(relay, machine)
 
     assert levels(found, "relay: clock", "relay: relay", "relay: token") == [level, "ok", "ok"]
 
@@ -725,7 +725,7 @@ def test_a_relay_of_another_version_and_a_silent_runner_are_warnings(machine: Ma
         "seenAt": (datetime.now(UTC) - timedelta(hours=3)).isoformat(),
     }
     with ScriptedRelay([answer({**RELAY, "version": "0.0.1", "runners": [RUNNER, silent]})]) as relay:
-        found = told_by(relay, machine)
+        found = findings_with(relay, machine)
 
     assert levels(found, "relay: relay", "relay: runners") == ["warning", "warning"]
     assert found["relay: runners"].message == "vm-2 has been silent for 3 hours"
@@ -745,7 +745,7 @@ def test_a_relay_of_another_version_and_a_silent_runner_are_warnings(machine: Ma
 )
 def test_a_relay_that_cannot_be_used_is_a_problem(machine: Machine, reply: bytes, subject: str) -> None:
     with ScriptedRelay([reply]) as relay:
-        found = told_by(relay, machine)
+        found = findings_with(relay, machine)
 
     assert found[subject].level == "problem"
 
@@ -762,7 +762,7 @@ def test_a_relay_that_says_nothing_is_a_problem(machine: Machine) -> None:
 def test_a_runner_that_was_started_where_the_agent_is_not_is_a_problem(machine: Machine) -> None:
     machine.install("claude", CLAUDE)
     with ScriptedRelay([answer({**RELAY, "runners": [{**RUNNER, "agents": ["shell"]}]})]) as relay:
-        found = told_by(relay, machine)["relay: runners"]
+        found = findings_with(relay, machine)["relay: runners"]
 
     assert (found.level, found.message) == ("problem", "no runner finds claude, so the next task would wait")
 

@@ -1,4 +1,4 @@
-"""The commands about what came of a task, and the wishes of a submit, with a relay that answers as it is told."""
+"""The commands about the results of a task, and the options of a submit, with a scripted relay."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_a_diff_without_colour_is_harmless_too(shown: Callable[..., str], monkey
     assert shown(answer(CHANGE), "diff", "task-1").endswith("-old\n+né\\x0cw\t\\x1b[2J\n")
 
 
-@pytest.mark.parametrize(("line", "told"), [(" same", " same"), ("", ""), ("\\ No newline", "\\ No newline")])
-def test_lines_that_did_not_change_have_no_colour(line: str, told: str) -> None:
-    assert (paint_line(line), escape_line(line)) == (told, told)
+@pytest.mark.parametrize(("line", "shown"), [(" same", " same"), ("", ""), ("\\ No newline", "\\ No newline")])
+def test_lines_that_did_not_change_have_no_colour(line: str, shown: str) -> None:
+    assert (paint_line(line), escape_line(line)) == (shown, shown)
 
 
 def test_a_diff_that_was_cut_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_the_prompt_is_printed_as_the_agent_got_it(run: Run, capfdbinary: pytest
     assert capfdbinary.readouterr() == (b"Fix it.\n\x1b[2J\n", b"")
 
 
-def test_a_prompt_that_was_not_rendered_is_told_from_one_that_was(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_that_was_not_rendered_is_marked_as_such(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(answer({"text": "Fix it.", "isRendered": False}), "prompt", "task-1")
 
     assert capsys.readouterr().err == "delegate: task-1 has not started yet, or its prompt was passed on unchanged\n"
@@ -158,7 +158,7 @@ def test_an_empty_answer_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "delegate: answer: is empty; write what the agent needs to know\n"
 
 
-def test_a_follower_is_told_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_follower_sees_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     data = {"text": "Which one?", "options": ["a", "b"]}
 
     AgentFollower(CommandContext(environ={})).event(
@@ -168,7 +168,7 @@ def test_a_follower_is_told_the_question(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "asks: Which one? (a / b)\n"
 
 
-def test_how_to_answer_is_told_as_long_as_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_to_answer_is_shown_until_there_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"text": "Which one?", "options": [], "at": "2026-01-01T00:00:00Z"}
     task: Any = {"taskId": "task-1", "status": "waiting", "questions": [{**asked, "answer": None}]}
     answered: Any = {**task, "questions": [{**asked, "answer": "a"}]}
@@ -191,7 +191,7 @@ def test_dependencies_may_be_repeated_or_parted_by_commas(run: Run) -> None:
     assert (sent["continueFrom"], sent["onDependencyFailure"]) == ("task-a", "run")
 
 
-def test_the_wishes_of_a_submit_are_sent_as_they_were_typed(run: Run) -> None:
+def test_the_options_of_a_submit_are_sent_as_they_were_typed(run: Run) -> None:
     options = "--pr --repository owner/name --base main --title parser --label bug --label delegate:codex -m o -e high"
 
     _, asked = run(answer({"taskId": "task-1"}), "delegate", *options.split(), "fix", "it")
@@ -227,7 +227,9 @@ def test_a_repository_that_is_a_path_is_one_of_this_machine(run: Run, tmp_path: 
 
 
 @pytest.mark.parametrize("option", ["title", "base", "repository", "model", "agent"])
-def test_a_wish_that_is_not_text_is_refused_by_name(run: Run, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_is_not_text_is_refused_by_name(
+    run: Run, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, asked = run(b"", "delegate", f"--{option}", "a\udcff", "fix it")
 
     assert (code, asked, capsys.readouterr().err) == (2, [], f"delegate: --{option}: is not UTF-8 text\n")

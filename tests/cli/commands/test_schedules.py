@@ -1,4 +1,4 @@
-"""The commands about what runs later, with a relay that answers as it is told."""
+"""The schedule commands, with a scripted relay."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_schedule_after_another_needs_no_moment(run: Run, capsys: pytest.Captu
     assert capsys.readouterr().err == "  waits for schedule-2\n"
 
 
-def test_what_the_relay_refuses_is_told(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_relay_refuses_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     refusal = problem("422 Unprocessable", "invalid_schedule", "cronExpression: has 4 fields", "write five fields")
 
     code, _ = run(refusal, "schedule", "create", "x", "--cron", "* * * *")
@@ -135,7 +135,7 @@ def test_a_moment_is_typed_as_people_do(typed: str, zone: str, meant: str) -> No
     assert parse_datetime("at", typed, zone, NOW) == meant
 
 
-def test_a_time_that_the_clocks_skip_is_told_with_what_it_became(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_that_the_clocks_skip_is_shown_with_what_it_became(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["x", "--at", "2030-03-10T02:30", "--timezone", "America/New_York"]
 
     _, asked = run(answer({"schedule": once(nextRuns=[]), "history": []}), "schedule", "create", *words)
@@ -214,7 +214,7 @@ def test_colour_paints_the_status_and_the_last_run(width: int) -> None:
     assert "  \x1b[32mcompleted\x1b[0m (task \x1b[31mfailed)\x1b[0m " in "\n".join(table)
 
 
-def test_every_outcome_but_a_good_one_is_told() -> None:
+def test_every_outcome_but_success_is_shown() -> None:
     assert {*OUTCOME_LABELS, "completed"} == {outcome.value for outcome in RunOutcome}
 
 
@@ -329,7 +329,9 @@ def test_schedules_are_listed_page_by_page(run: Run, capsys: pytest.CaptureFixtu
         ),
     ],
 )
-def test_no_schedules_are_told(run: Run, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
+def test_an_empty_list_of_schedules_says_so(
+    run: Run, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
     code, _ = run(answer({"schedules": [], "next": None}), "schedule", "list", *options)
 
     assert (code, *capsys.readouterr()) == (0, "", said)

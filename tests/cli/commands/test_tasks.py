@@ -130,9 +130,9 @@ def test_several_tasks_are_cancelled_together_for_one_reason(busy_world: World) 
 
     done = busy_world.run("cancel", first, second, "--json", "--reason", "wrong branch")
 
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (0, "")
-    assert [(task["taskId"], task["status"], task["message"]) for task in told] == [
+    assert [(task["taskId"], task["status"], task["message"]) for task in printed] == [
         (first, "cancelled", "wrong branch"),
         (second, "cancelled", "wrong branch"),
     ]

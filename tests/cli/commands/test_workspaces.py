@@ -88,8 +88,8 @@ def test_kept_work_comes_back_as_a_repository(kept: Scene, capsys: pytest.Captur
 def test_kept_work_comes_back_where_one_wants_it(kept: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workspaces", "restore", "--json", LINEAGE, "elsewhere/deep"]) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["path"], told["lineage"]) == (str(kept.place / "elsewhere" / "deep"), LINEAGE)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["path"], printed["lineage"]) == (str(kept.place / "elsewhere" / "deep"), LINEAGE)
     assert (kept.place / "elsewhere" / "deep" / "new.txt").exists()
 
 

@@ -216,7 +216,7 @@ def test_the_page_of_a_task_has_its_facts_and_its_timeline() -> None:
     ]
 
 
-def test_the_time_in_which_nobody_worked_on_a_task_does_not_count() -> None:
+def test_the_time_between_attempts_does_not_count() -> None:
     waiting = task(status="waiting", startedAt="2026-02-22T11:00:00Z", attempt=0)
     moments = [("2026-02-22T11:00:00Z", "2026-02-22T11:01:00Z"), ("2026-03-01T11:00:00Z", "2026-03-01T11:02:00Z")]
     attempts: list[Any] = [
@@ -230,10 +230,10 @@ def test_the_time_in_which_nobody_worked_on_a_task_does_not_count() -> None:
 
 def test_the_page_of_a_task_shows_what_came_of_it() -> None:
     result = {
-        "summary": "Mended the parser.\nAdded a test.",
+        "summary": "Fixed the parser.\nAdded a test.",
         "base": "main",
         "baseCommit": "1" * 40,
-        "branch": "per-44-mend-the-parser-3f2a",
+        "branch": "per-44-fix-the-parser-3f2a",
         "commit": "2" * 40,
         "pullRequest": "https://github.example/ada/shop/pull/7",
         "files": 2,
@@ -249,7 +249,7 @@ def test_the_page_of_a_task_shows_what_came_of_it() -> None:
         workingDirectory=None,
         repository="ada/shop",
         mode="pull_request",
-        issue={"key": "PER-44", "title": "mend the parser", "url": "https://linear.example/PER-44"},
+        issue={"key": "PER-44", "title": "fix the parser", "url": "https://linear.example/PER-44"},
         title="parser",
         context="use the table",
         choices=[
@@ -266,16 +266,16 @@ def test_the_page_of_a_task_shows_what_came_of_it() -> None:
         "  prompt        fix the failing test",
         "  added         use the table",
         "  title         parser",
-        "  issue         PER-44 mend the parser https://linear.example/PER-44",
+        "  issue         PER-44 fix the parser https://linear.example/PER-44",
         "  agent         claude sonnet-4-5",
         "  decided       agent claude (label), model sonnet-4-5 (label), base main (.delegate.toml)",
         "  repository    ada/shop",
         "  mode          in a fresh worktree, to a pull request",
-        "  branch        per-44-mend-the-parser-3f2a at 2222222222",
+        "  branch        per-44-fix-the-parser-3f2a at 2222222222",
         "  pull request  https://github.example/ada/shop/pull/7",
         "  change        2 files, +10 −3",
         "  checks        17/17 passed",
-        "  summary       Mended the parser. Added a test.",
+        "  summary       Fixed the parser. Added a test.",
         "  submitted     2026-03-01 11:55:00, P2",
         "",
     ]
@@ -375,9 +375,9 @@ def test_the_page_of_a_task_says_where_it_comes_from() -> None:
         ({"agent": "claude", "lineage": "task-y"}, "  resumes    task-y"),
         ({"agent": "claude"}, "  retry of   task-y"),
     ],
-    ids=["a command run again", "an agent that goes on", "an agent that starts anew"],
+    ids=["a command run again", "an agent that continues", "an agent that starts again"],
 )
-def test_going_on_is_told_from_starting_again(changes: dict[str, Any], line: str) -> None:
+def test_continuing_and_starting_again_are_shown_differently(changes: dict[str, Any], line: str) -> None:
     assert line in page_of(retryOf="task-y", parentTaskId="task-y", retryCount=1, **changes)
 
 
@@ -397,7 +397,7 @@ def test_the_page_of_a_task_sums_up_its_checkpoint() -> None:
     assert not any("checkpoint" in line for line in page_of(nothing))
 
 
-def test_on_a_terminal_long_text_goes_on_under_its_beginning() -> None:
+def test_on_a_terminal_long_text_continues_under_its_beginning() -> None:
     event: Any = {"kind": "message", "at": "2026-03-01T11:55:00Z", "data": {"text": "I look at the tests first of all"}}
     detail: Any = {
         "task": task(prompt="make the parser accept tabs, and " + "x" * 30, workingDirectory=None),

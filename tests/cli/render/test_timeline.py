@@ -27,8 +27,8 @@ def test_every_kind_of_event_has_its_words() -> None:
         ("tool", {"name": "Edit", "summary": "src/a.py", "id": "t1"}, "tool  Edit src/a.py"),
         (
             "todo",
-            {"items": [{"title": "look", "state": "completed"}, {"title": "mend", "state": "in_progress"}]},
-            "todo  [x] look  [>] mend",
+            {"items": [{"title": "look", "state": "completed"}, {"title": "fix", "state": "in_progress"}]},
+            "todo  [x] look  [>] fix",
         ),
         ("todo", {"items": "odd"}, "todo  "),
         ("usage", {"costUsd": 1}, ""),
@@ -89,15 +89,15 @@ def test_every_kind_of_event_has_its_words() -> None:
         ("from the future", {"x": 1}, ""),
     ],
 )
-def test_an_event_is_told_in_one_line(kind: str, data: dict[str, Any], words: str | None) -> None:
-    told = format_event(
+def test_an_event_is_shown_in_one_line(kind: str, data: dict[str, Any], words: str | None) -> None:
+    line = format_event(
         {"id": 1, "taskId": "task-1", "attemptId": None, "kind": kind, "at": "2026-01-01T00:00:00Z", "data": data}
     )
 
     if words is None:
-        assert told.startswith("parked (usage_limit) until 2026-01-0")
+        assert line.startswith("parked (usage_limit) until 2026-01-0")
     else:
-        assert told == words
+        assert line == words
 
 
 @pytest.mark.parametrize(

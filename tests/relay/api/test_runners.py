@@ -1,4 +1,4 @@
-"""The door for runners."""
+"""The HTTP routes for runners."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_finishing_needs_every_item_unless_the_runner_says_some_are_lost(r
     assert (await attempt.detail())["task"]["status"] == "completed"
 
 
-async def test_the_same_end_told_twice_is_one_end(runner: Runner) -> None:
+async def test_the_same_end_reported_twice_is_one_end(runner: Runner) -> None:
     attempt = await runner.take()
 
     await attempt.finish(exitCode=0)

@@ -1,4 +1,4 @@
-"""Schedules and pipelines over HTTP, fired by a relay that nobody asks to."""
+"""Schedules and pipelines over HTTP, fired by the relay's own clock."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_a_bad_schedule_is_refused_by_its_field(
     assert refusal["field"] == field
 
 
-async def test_what_is_no_schedule_is_not_found(owner: httpx2.AsyncClient) -> None:
+async def test_an_unknown_schedule_is_not_found(owner: httpx2.AsyncClient) -> None:
     for name in ("schedule-0", "%00", "a" * 300):
         response = await owner.get(f"/api/schedules/{name}")
         assert problem_of(response, 404, "no_such_schedule")["detail"].startswith("no schedule ")
@@ -189,7 +189,7 @@ async def test_a_relay_that_is_killed_while_it_fires_fires_once(tmp_path: Path, 
         end(second)
 
 
-async def test_what_cannot_be_taken_is_told_in_our_own_words(owner: httpx2.AsyncClient) -> None:
+async def test_what_cannot_be_accepted_is_refused_in_our_own_words(owner: httpx2.AsyncClient) -> None:
     refused = [
         await owner.post("/api/schedules", json=cron(cronExpression="")),
         await owner.post("/api/schedules", json=cron(continueFrom="")),

@@ -1,4 +1,4 @@
-"""The door for people and their programs."""
+"""The HTTP routes for people and their programs."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_a_message_for_an_agent_at_work_is_accepted(runner: Runner) -> Non
 
 
 @pytest.mark.parametrize("agent", ["shell", "claude"])
-async def test_there_is_nobody_to_tell_before_the_start(runner: Runner, agent: str) -> None:
+async def test_a_message_before_the_start_is_refused(runner: Runner, agent: str) -> None:
     submitted = await runner.submit(agent=agent)
 
     response = await runner.owner.post(f"/api/tasks/{submitted['taskId']}/messages", json={"text": "use tabs"})

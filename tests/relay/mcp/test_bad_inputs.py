@@ -29,7 +29,7 @@ ENVELOPE = {
 }
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 DEEP = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + '{"a":' * 10_000 + "1" + "}" * 10_001
-# What somebody may hope that a program takes for more than text, and what is hardly any.
+# What an attacker may hope that a program takes for more than text, and what is hardly any.
 EMPTY = ("\u200d", "\x00", "\ud800", "", " ")
 PLACES = ("https://user:password@host/x", "/tmp/../etc", "http://169.254.169.254/latest/meta-data", "</issue>")
 OR_LEAVE_OUT = "is empty; give it a value, or leave it out"
@@ -177,7 +177,7 @@ def test_every_text_in_every_argument_is_taken_or_refused_by_name(text: str) -> 
         assert refusal is None or refusal.message.isprintable()
 
 
-def test_a_name_that_is_spelt_wrong_is_told_before_the_one_that_is_missing() -> None:
+def test_a_misspelled_name_is_reported_before_a_missing_one() -> None:
     refusal = fault_in(FOR_OWNER["DelegateTask"].parameters, {"promt": "x"})
 
     assert refusal is not None
@@ -185,7 +185,7 @@ def test_a_name_that_is_spelt_wrong_is_told_before_the_one_that_is_missing() -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "ending"),
     [
         ({"promt": "x"}, "steps.1.promt: is not a parameter of a step; did you mean prompt?"),
         ({"prompt": "x", "zzz": 1}, "steps.1.zzz: is not a parameter of a step; valid names: prompt, priority, "),
@@ -193,16 +193,16 @@ def test_a_name_that_is_spelt_wrong_is_told_before_the_one_that_is_missing() -> 
         ({"prompt": "x", "model": 1}, "steps.1.model: "),
     ],
 )
-def test_a_fault_in_a_step_is_told_of_the_step(step: dict[str, Any], told: str) -> None:
+def test_a_fault_in_a_step_is_reported_of_the_step(step: dict[str, Any], ending: str) -> None:
     refusal = fault_in(FOR_OWNER["CreatePipeline"].parameters, {"steps": [{"prompt": "x"}, step]})
 
     assert refusal is not None
-    assert refusal.message.startswith(told)
-    assert refusal.message.endswith((", delay", told)) or "model" in step
+    assert refusal.message.startswith(ending)
+    assert refusal.message.endswith((", delay", ending)) or "model" in step
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "ending"),
     [
         ("DelegateTask", {"prompt": ""}, "prompt: is empty; give it a value"),
         ("AnswerTask", {"taskId": "t", "answer": ""}, "answer: is empty; give it a value"),
@@ -218,11 +218,11 @@ def test_a_fault_in_a_step_is_told_of_the_step(step: dict[str, Any], told: str) 
         ),
     ],
 )
-def test_only_what_may_be_left_out_is_told_to_be_left_out(name: str, arguments: dict[str, Any], told: str) -> None:
+def test_only_optional_arguments_are_said_to_be_optional(name: str, arguments: dict[str, Any], ending: str) -> None:
     refusal = fault_in(FOR_OWNER[name].parameters, arguments)
 
     assert refusal is not None
-    assert refusal.message == told
+    assert refusal.message == ending
 
 
 @pytest.mark.parametrize("moment", NO_MOMENTS, ids=repr)

@@ -130,11 +130,11 @@ async def test_a_task_is_delegated_looked_at_and_cancelled(outer: Outer, runner:
     assert older["tasks"][0]["taskId"] == first["taskId"]
 
 
-async def test_what_a_cancellation_sets_free_is_not_told_as_cancelled(outer: Outer) -> None:
+async def test_what_a_cancellation_sets_free_is_not_reported_as_cancelled(outer: Outer) -> None:
     first = (await outer.call("DelegateTask", prompt="make", agent="shell"))["taskId"]
-    wishes = {"prompt": "clean", "agent": "shell", "dependsOn": [first]}
-    freed = (await outer.call("DelegateTask", onDependencyFailure="run", **wishes))["taskId"]
-    ended = (await outer.call("DelegateTask", **wishes))["taskId"]
+    fields = {"prompt": "clean", "agent": "shell", "dependsOn": [first]}
+    freed = (await outer.call("DelegateTask", onDependencyFailure="run", **fields))["taskId"]
+    ended = (await outer.call("DelegateTask", **fields))["taskId"]
 
     cancelled = await outer.call("CancelTask", taskId=first)
     status = await outer.call("TaskStatus", taskId=freed)
@@ -150,19 +150,19 @@ async def test_a_running_task_takes_those_that_wait_for_it_along_when_it_ends(ou
 
     first = await outer.text("CancelTask", taskId=attempt.task_id)
     again = await outer.call("CancelTask", taskId=attempt.task_id, reason="not needed")
-    told = await attempt.renew()
+    shown = await attempt.renew()
     await attempt.finish(outcome="cancelled", reason="cancelled", message="cancelled by the user")
 
     assert first == (
         f"{attempt.task_id} is running; its runner is stopping it, "
         "and the tasks that wait for it are cancelled once it has stopped"
     )
-    assert (again["status"], again["alsoCancelled"], told["cancel"]) == ("running", [], "not needed")
+    assert (again["status"], again["alsoCancelled"], shown["cancel"]) == ("running", [], "not needed")
     assert (await outer.call("TaskStatus", taskId=attempt.task_id))["task"]["message"] == "not needed"
     assert (await outer.call("TaskStatus", taskId=waiting))["task"]["status"] == "cancelled"
 
 
-async def test_what_to_do_is_told_in_tools(outer: Outer, runner: Runner) -> None:
+async def test_advice_names_tools(outer: Outer, runner: Runner) -> None:
     attempt = await runner.take(agent="claude")
     waiting = (await outer.call("DelegateTask", prompt="x", agent="shell", dependsOn=[attempt.task_id]))["taskId"]
     await attempt.finish(outcome="failed", reason="pr_rejected", message="no `gh`: `delegate retry` tries it again")
@@ -185,7 +185,7 @@ async def test_what_to_do_is_told_in_tools(outer: Outer, runner: Runner) -> None
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_no_advice_leaves_an_agent_with_a_command_that_is_no_tool(reason: Reason) -> None:
+def test_no_advice_names_a_command_that_is_not_a_tool(reason: Reason) -> None:
     advice = rewrite_for_agents(ADVICE[reason])
 
     shell = re.findall(r"`(?:delegate |--)[^`]*`(?! \(in a shell\))", advice)
@@ -213,7 +213,7 @@ async def test_a_task_that_waits_for_an_answer_names_the_tool_that_gives_it(
     await outer.call("CancelTask", taskId=attempt.task_id)
 
 
-async def test_a_completed_task_is_started_anew_and_any_other_is_gone_on_with(outer: Outer, runner: Runner) -> None:
+async def test_a_completed_task_is_started_again_and_any_other_is_continued(outer: Outer, runner: Runner) -> None:
     completed, failed = await runner.take(), await runner.take()
     await completed.finish()
     await failed.finish(outcome="failed", reason="command_failed", message="exit code 1", exitCode=1)
@@ -268,20 +268,20 @@ async def test_the_last_lines_and_then_only_new_ones(outer: Outer, runner: Runne
 
 
 @pytest.mark.parametrize("mode", PROTOCOLS)
-async def test_who_goes_on_reading_is_told_new_lines_until_the_task_ends(
+async def test_a_client_that_keeps_reading_gets_new_lines_until_the_task_ends(
     relay: RelayProcess, runner: Runner, mode: str
 ) -> None:
     attempt = await runner.take()
-    told: list[str | None] = []
-    heard = anyio.Event()
+    shown: list[str | None] = []
+    received = anyio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append(message)
-        heard.set()
+        shown.append(message)
+        received.set()
 
     async def work() -> None:
         await attempt.record(chunk(0, b"first\n"))
-        await heard.wait()
+        await received.wait()
         await attempt.record(chunk(1, b"second\n"))
         await attempt.finish(2)
 
@@ -293,11 +293,11 @@ async def test_who_goes_on_reading_is_told_new_lines_until_the_task_ends(
             result = await outer.client.call_tool("TaskLogs", arguments, progress_callback=on_progress)
 
     answer = result.structured_content
-    assert told == ["first", "second"]
+    assert shown == ["first", "second"]
     assert ([line["text"] for line in answer["lines"]], answer["status"]) == (["first", "second"], "completed")
 
 
-async def test_who_goes_on_reading_waits_without_progress_too(outer: Outer, runner: Runner) -> None:
+async def test_a_client_that_keeps_reading_waits_without_progress_too(outer: Outer, runner: Runner) -> None:
     attempt = await runner.take()
 
     async def work() -> None:
@@ -325,7 +325,7 @@ async def test_who_does_not_say_where_it_stopped_never_waits(outer: Outer, runne
 
 
 async def unheard(progress: float, total: float | None, message: str | None) -> None:
-    raise AssertionError(f"nobody waits, and yet it is told: {message}")
+    raise AssertionError(f"no client waits, and yet there is progress: {message}")
 
 
 async def test_a_task_is_scheduled_looked_at_paused_resumed_and_cancelled(outer: Outer, runner: Runner) -> None:
@@ -369,14 +369,14 @@ async def test_a_pipeline_begins_at_once_and_its_steps_wait_for_each_other(outer
     pipeline = await outer.call("CreatePipeline", steps=steps)
     assignment = await runner.ask(wait=WAIT)
     listed = (await outer.call("ListSchedules", limit=2))["schedules"]
-    told = await outer.text("ListSchedules", limit=2)
+    shown = await outer.text("ListSchedules", limit=2)
     refusal = await outer.refusal("CreatePipeline", steps=[*steps, {"prompt": "x", "dependsOn": ["task-of-nobody"]}])
 
     first, second = pipeline["steps"]
     assert (pipeline["pipelineId"], second["status"]) == (first["scheduleId"], "active")
     assert first["scheduleId"] in second["why"]
     assert [(one["status"], one.get("lastOutcome")) for one in listed] == [("active", None), ("completed", "started")]
-    assert f"{first['scheduleId']} is completed (last run: started)" in told
+    assert f"{first['scheduleId']} is completed (last run: started)" in shown
     assert assignment is not None
     assert (assignment["prompt"], assignment["workingDirectory"]) == ("build", "/tmp")
     assert refusal.startswith("steps.2.dependsOn: no task task-of-nobody")
@@ -477,19 +477,19 @@ async def test_a_token_that_opens_nothing_is_refused(relay: RelayProcess, runner
             assert "token" in problem_of(await http.post("/mcp", json={}), status, code)["detail"]
 
 
-def test_the_sdk_is_not_loaded_before_somebody_comes() -> None:
+def test_the_sdk_is_not_loaded_before_the_first_request() -> None:
     code = "import sys, delegate.relay.__main__; sys.exit(any(name.split('.')[0] == 'mcp' for name in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 async def test_a_relay_that_stops_waits_for_no_open_stream(own_relay: RelayProcess) -> None:
-    heard = {mode: anyio.Event() for mode in PROTOCOLS}
+    received = {mode: anyio.Event() for mode in PROTOCOLS}
     statuses: list[str] = []
 
     async def follow(mode: str, task_id: str) -> None:
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            heard[mode].set()
+            received[mode].set()
 
         async with speaking(own_relay, mode) as outer:
             await outer.client.list_tools()  # else it does so afterwards, to check the answer
@@ -502,7 +502,7 @@ async def test_a_relay_that_stops_waits_for_no_open_stream(own_relay: RelayProce
         await attempt.record(chunk(0, b"still busy\n"))
         for mode in PROTOCOLS:
             group.start_soon(follow, mode, attempt.task_id)
-            await heard[mode].wait()
+            await received[mode].wait()
         code = await anyio.to_thread.run_sync(own_relay.stop)
 
     assert (code, statuses) == (0, ["running", "running"])
@@ -560,7 +560,7 @@ async def test_a_client_that_goes_away_is_not_waited_for(tmp_path: Path) -> None
             with anyio.fail_after(WAIT):
                 await app(scope, receive, send)
 
-    assert sent == []  # it was not over, and there was nobody to tell
+    assert sent == []  # it was not over, and no client was connected
 
 
 async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_session_is_opened_in_the_tasks_directory_and_given_the_words(talk: 
     assert not running.reading.result_seen
 
 
-def test_a_later_attempt_in_place_is_told_about_the_one_before(talk: NewReading) -> None:
+def test_a_later_attempt_in_place_learns_about_the_one_before(talk: NewReading) -> None:
     running = talk(number=2, prompt="Fix it")
 
     running.open()
@@ -152,7 +152,7 @@ def test_an_agent_that_cannot_continue_sessions_has_lost_this_one(talk: NewReadi
     assert running.reading.session_id is None
 
 
-def test_a_session_that_it_does_not_find_is_missing_unless_nobody_is_logged_in(talk: NewReading, now: datetime) -> None:
+def test_a_session_that_it_does_not_find_is_missing_unless_the_login_is(talk: NewReading, now: datetime) -> None:
     lost, closed = talk(session="ses_0"), talk(session="ses_0")
     for running in (lost, closed):
         running.greet(loadSession=True)
@@ -184,7 +184,7 @@ def test_another_version_of_the_protocol_is_an_error(talk: NewReading, now: date
     assert outcome.message == "some-agent ended with an error: it uses version 2 of the protocol"
 
 
-# What the task wishes.
+# The preferences of the task.
 
 
 def test_model_and_effort_are_set_one_after_the_other(talk: NewReading) -> None:
@@ -296,7 +296,7 @@ def test_permission_is_given_as_the_mode_says_and_never_for_good_if_once_is_enou
     assert running.asked[-1] == {"jsonrpc": "2.0", "id": "r-1", "result": {"outcome": expected}}
 
 
-def test_what_nobody_offers_is_refused_politely(talk: NewReading) -> None:
+def test_an_unknown_method_is_refused_with_an_error(talk: NewReading) -> None:
     running = talk()
     running.open()
 
@@ -314,7 +314,7 @@ def test_a_reply_is_given_once(talk: NewReading) -> None:
     assert reading.replies() == b""
 
 
-def test_refused_tools_are_told_at_the_end(talk: NewReading) -> None:
+def test_refused_tools_are_reported_at_the_end(talk: NewReading) -> None:
     running = talk(permission_mode="plan")
     running.open()
     prompt = running.asked[-1]
@@ -346,7 +346,7 @@ def test_a_message_is_put_together_from_its_pieces(talk: NewReading) -> None:
     assert running.reading.summary == "Next"
 
 
-def test_a_tool_call_is_told_once_when_its_input_is_known(talk: NewReading) -> None:
+def test_a_tool_call_is_reported_once_when_its_input_is_known(talk: NewReading) -> None:
     running = talk()
     running.open()
 
@@ -377,7 +377,7 @@ def test_a_plan_is_the_to_do_list(talk: NewReading) -> None:
     assert (fact.kind, fact.data) == (EventKind.TODO, {"items": items})
 
 
-def test_what_was_begun_is_told_when_the_turn_is_over(talk: NewReading) -> None:
+def test_what_was_started_is_reported_when_the_turn_is_over(talk: NewReading) -> None:
     running = talk()
     running.open()
     running.update("tool_call", toolCallId="c1", title="Wait", kind="other")
@@ -488,7 +488,7 @@ def test_an_error_has_its_reason(
     assert outcome.session_id == SESSION
 
 
-def test_an_error_that_was_said_before_is_no_message(talk: NewReading) -> None:
+def test_an_error_that_was_reported_before_is_not_repeated_as_a_message(talk: NewReading) -> None:
     running = talk()
     running.open()
     running.say("API Error: 529 Overloaded")

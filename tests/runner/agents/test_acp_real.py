@@ -43,7 +43,7 @@ class Ran:
     facts: list[Fact]
     reading: AcpReading
 
-    def told(self, kind: EventKind) -> list[dict[str, object]]:
+    def data_of(self, kind: EventKind) -> list[dict[str, object]]:
         return [fact.data for fact in self.facts if fact.kind is kind]
 
 
@@ -116,7 +116,9 @@ def turn(bench: Bench, new_turn: Callable[..., AgentTurn]) -> Callable[..., Agen
 NewTurn = Callable[..., AgentTurn]
 
 
-async def test_the_adapter_edits_a_file_and_runs_a_command_and_everything_is_told(bench: Bench, turn: NewTurn) -> None:
+async def test_the_adapter_edits_a_file_and_runs_a_command_and_everything_is_reported(
+    bench: Bench, turn: NewTurn
+) -> None:
     made = bench.work / "made.txt"
     write = {"type": "tool_use", "name": "Write", "input": {"file_path": str(made), "content": "made\n"}}
     todo = {"content": "Make it", "status": "in_progress", "activeForm": "Making it"}
@@ -132,8 +134,8 @@ async def test_the_adapter_edits_a_file_and_runs_a_command_and_everything_is_tol
     assert (ran.outcome.state, ran.outcome.reason) == (AttemptState.COMPLETED, Reason.DONE), ran.outcome
     assert (bench.work / "copied.txt").read_text() == "made\n"
     assert " ".join(fact.kind for fact in ran.facts) == "session message tool todo tool message usage"
-    assert [tool["summary"] for tool in ran.told(EventKind.TOOL)] == [str(made), "cp made.txt copied.txt"]
-    assert ran.told(EventKind.TODO) == [{"items": [{"title": "Make it", "state": "in_progress"}]}]
+    assert [tool["summary"] for tool in ran.data_of(EventKind.TOOL)] == [str(made), "cp made.txt copied.txt"]
+    assert ran.data_of(EventKind.TODO) == [{"items": [{"title": "Make it", "state": "in_progress"}]}]
     assert ran.reading.summary == "Wrote made.txt and copied it."
     assert (ran.outcome.usage.input_tokens, ran.outcome.usage.output_tokens) == (400, 80)
     assert ran.outcome.usage.cost_usd > 0
@@ -148,14 +150,14 @@ async def test_a_message_is_the_next_prompt_and_a_later_turn_continues_the_sessi
 
     second = await bench.run(ADAPTER, turn(text="And three?", session=first.outcome.session_id))
 
-    assert first.told(EventKind.MESSAGE) == [{"text": "One."}, {"text": "Two."}]
+    assert first.data_of(EventKind.MESSAGE) == [{"text": "One."}, {"text": "Two."}]
     assert first.reading.takes_more_turns
-    assert second.told(EventKind.MESSAGE) == [{"text": "Three."}]
+    assert second.data_of(EventKind.MESSAGE) == [{"text": "Three."}]
     assert second.outcome.session_id == first.outcome.session_id
     assert "Say one" in json.dumps(bench.asked()[-1]["messages"])
 
 
-async def test_a_session_that_is_not_there_is_told_at_once(bench: Bench, turn: NewTurn) -> None:
+async def test_a_session_that_is_not_there_is_reported_at_once(bench: Bench, turn: NewTurn) -> None:
     ran = await bench.run(ADAPTER, turn(session="99999999-2222-4333-8444-555555555555"))
 
     assert ran.reading.session_missing
@@ -163,14 +165,14 @@ async def test_a_session_that_is_not_there_is_told_at_once(bench: Bench, turn: N
     assert bench.asked() == []
 
 
-async def test_what_the_mode_does_not_allow_is_refused_and_told(bench: Bench, turn: NewTurn) -> None:
+async def test_what_the_mode_does_not_allow_is_refused_and_reported(bench: Bench, turn: NewTurn) -> None:
     command = 'python3 -c \'open("made.txt", "w")\''
     bench.plays({"tool": "Bash", "input": {"command": command, "description": "make"}}, {"text": "I may not."})
 
     ran = await bench.run(ADAPTER, turn(permission_mode="acceptEdits"))
 
     assert not (bench.work / "made.txt").exists()
-    assert ran.told(EventKind.WARNING) == [{"text": "tool calls denied: 1 (execute)"}]
+    assert ran.data_of(EventKind.WARNING) == [{"text": "tool calls denied: 1 (execute)"}]
     assert ran.outcome.reason is Reason.DONE
 
 
@@ -200,7 +202,7 @@ async def test_the_adapters_troubles_have_the_same_reasons_as_claudes_own(
 
 
 @pytest.mark.slow
-async def test_another_agent_does_the_same_work_and_goes_on_in_its_session(bench: Bench, turn: NewTurn) -> None:
+async def test_another_agent_does_the_same_work_and_continues_in_its_session(bench: Bench, turn: NewTurn) -> None:
     made = bench.work / "made.txt"
     bench.plays(
         {"tool": "write", "input": {"filePath": str(made), "content": "made\n"}},
@@ -214,10 +216,10 @@ async def test_another_agent_does_the_same_work_and_goes_on_in_its_session(bench
     second = await bench.run(OPENCODE, turn(text="And now?", session=first.outcome.session_id, spent=spent))
 
     assert (bench.work / "copied.txt").read_text() == "made\n"
-    assert first.told(EventKind.TOOL)[0] | {"id": ""} == {"name": "write", "summary": str(made), "id": ""}
-    assert first.told(EventKind.SESSION)[0]["model"] == "anthropic/claude-sonnet-4-5"
+    assert first.data_of(EventKind.TOOL)[0] | {"id": ""} == {"name": "write", "summary": str(made), "id": ""}
+    assert first.data_of(EventKind.SESSION)[0]["model"] == "anthropic/claude-sonnet-4-5"
     assert (first.outcome.reason, second.outcome.reason) == (Reason.DONE, Reason.DONE)
-    assert second.told(EventKind.MESSAGE) == [{"text": "Nothing more."}]
+    assert second.data_of(EventKind.MESSAGE) == [{"text": "Nothing more."}]
     assert Usage().cost_usd < second.outcome.usage.cost_usd < spent.cost_usd
 
 

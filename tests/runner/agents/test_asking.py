@@ -1,4 +1,4 @@
-"""How each agent is given the tool by which it asks a person, and that none is told of what it does not have."""
+"""How each agent gets the tool by which it asks a person, and that no prompt names a tool that is missing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_command_gets_nothing(turn: NewTurn) -> None:
 @pytest.mark.parametrize(
     "agent", [Claude(command="claude", is_root=False), Codex(command="codex")], ids=lambda a: a.name
 )
-def test_a_new_session_in_a_workspace_hears_of_the_tool_and_nobody_else(
+def test_only_a_new_session_in_a_workspace_learns_of_the_tool(
     turn: NewTurn, new_turn: NewTurn, tmp_path: Path, agent: Claude | Codex
 ) -> None:
     workspace = in_workspace(tmp_path)
@@ -104,11 +104,11 @@ def test_a_new_session_in_a_workspace_hears_of_the_tool_and_nobody_else(
 def spoken(turn: AgentTurn, *answers: dict[str, Any]) -> list[dict[str, Any]]:
     """What an agent that answers so hears from us."""
     reading = Acp(command="agent", is_root=False).reading(turn)
-    heard: list[dict[str, Any]] = []
+    sent: list[dict[str, Any]] = []
     for number, answer in enumerate(answers, 1):
         reading.feed(Stream.STDOUT, json.dumps({"jsonrpc": "2.0", "id": number, "result": answer}).encode() + b"\n")
-        heard += [json.loads(line) for line in reading.replies().splitlines()]
-    return heard
+        sent += [json.loads(line) for line in reading.replies().splitlines()]
+    return sent
 
 
 @pytest.mark.parametrize("can_http", [True, False])

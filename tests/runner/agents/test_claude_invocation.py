@@ -46,7 +46,7 @@ def test_it_is_found_on_path_and_spoken_to_by_stream_json(program: Path, invocat
     assert made.keep_input_open
 
 
-def test_the_tasks_wishes_become_options(invocation: Callable[..., Invocation]) -> None:
+def test_the_preferences_of_a_task_become_options(invocation: Callable[..., Invocation]) -> None:
     made = invocation(
         model="claude-sonnet-4-6",
         effort="high",
@@ -75,7 +75,7 @@ def test_the_prompt_goes_through_stdin_as_one_line_and_never_into_the_arguments(
     assert prompt not in made.argv
 
 
-def test_a_resumed_attempt_is_told_what_happened_and_asked_again(invocation: Callable[..., Invocation]) -> None:
+def test_a_resumed_attempt_reads_what_happened_and_is_asked_again(invocation: Callable[..., Invocation]) -> None:
     request = request_of(invocation(session="5e5f3def-b7e4", prompt="Fix calc.add"))
 
     assert request.startswith("An earlier attempt at this request was interrupted")
@@ -83,7 +83,7 @@ def test_a_resumed_attempt_is_told_what_happened_and_asked_again(invocation: Cal
     assert request.endswith("\n\nFix calc.add")
 
 
-def test_a_later_attempt_without_a_session_is_told_as_well(invocation: Callable[..., Invocation]) -> None:
+def test_a_later_attempt_without_a_session_learns_it_as_well(invocation: Callable[..., Invocation]) -> None:
     assert request_of(invocation(number=2)).startswith("An earlier attempt")
     assert request_of(invocation(number=1)) == "Do the task."
 

@@ -79,23 +79,21 @@ def test_a_run_becomes_a_timeline(new_reading: NewReading, captures: Path) -> No
     }
 
 
-def test_a_session_that_goes_on_is_announced_once(new_reading: NewReading, captures: Path) -> None:
+def test_a_session_that_continues_is_announced_once(new_reading: NewReading, captures: Path) -> None:
     facts = feed_capture(new_reading(), captures / "background_bash.jsonl")
 
     assert len(data_of(facts, EventKind.SESSION)) == 1
     assert [usage["turns"] for usage in data_of(facts, EventKind.USAGE)] == [2, 3]
 
 
-def test_a_sub_agents_tools_are_told_but_not_its_words(new_reading: NewReading, captures: Path) -> None:
+def test_a_sub_agents_tools_are_reported_but_not_its_words(new_reading: NewReading, captures: Path) -> None:
     facts = feed_capture(new_reading(), captures / "subagent.jsonl")
 
     assert [tool["name"] for tool in data_of(facts, EventKind.TOOL)] == ["Task", "Bash"]
     assert data_of(facts, EventKind.MESSAGE) == [{"text": "All done."}]
 
 
-def test_an_api_error_is_told_by_the_outcome_and_not_as_the_agents_words(
-    new_reading: NewReading, captures: Path
-) -> None:
+def test_an_api_error_is_in_the_outcome_and_not_in_the_agents_messages(new_reading: NewReading, captures: Path) -> None:
     facts = feed_capture(new_reading(), captures / "not_logged_in.jsonl")
 
     assert data_of(facts, EventKind.MESSAGE) == []
@@ -481,7 +479,7 @@ def test_an_error_of_an_earlier_turn_is_not_held_against_a_later_one(new_reading
         ("529", Reason.AGENT_ERROR),
     ],
 )
-def test_an_error_that_is_not_named_is_told_by_its_status(
+def test_an_unnamed_error_is_reported_by_its_status(
     status: object, reason: Reason, new_reading: NewReading, now: datetime
 ) -> None:
     reading = new_reading()

@@ -62,7 +62,7 @@ def test_a_turn_runs_unattended_in_the_sandbox_with_the_network(program: Path) -
     assert not made.keep_input_open
 
 
-def test_the_tasks_wishes_become_settings(program: Path) -> None:
+def test_the_preferences_of_a_task_become_settings(program: Path) -> None:
     made = settings_of(invocation(program, codex_turn(model="gpt-5.5", effort="high")))
 
     assert (made["model"], made["model_reasoning_effort"]) == ("gpt-5.5", "high")
@@ -113,7 +113,7 @@ def test_a_session_id_that_is_none_is_not_passed_on(session: str, program: Path)
     assert "resume" not in invocation(program, codex_turn(session=session)).argv
 
 
-def test_a_later_attempt_in_place_is_told_about_the_one_before(program: Path) -> None:
+def test_a_later_attempt_in_place_learns_about_the_one_before(program: Path) -> None:
     made = invocation(program, codex_turn("Fix calc.add", number=2))
 
     assert made.initial_input.startswith(b"An earlier attempt at this request was interrupted")
@@ -185,7 +185,9 @@ def test_in_a_linked_worktree_both_git_folders_are_opened(program: Path, tmp_pat
 
 
 @pytest.mark.parametrize("pointer", ["gitdir: /etc", "gitdir: ../nowhere", "", "gitdir: \x00"])
-def test_a_pointer_to_what_is_no_repository_opens_nothing(pointer: str, program: Path, tmp_path: Path) -> None:
+def test_a_pointer_to_something_other_than_a_repository_opens_nothing(
+    pointer: str, program: Path, tmp_path: Path
+) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / ".git").write_text(pointer)
 

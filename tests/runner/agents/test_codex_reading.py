@@ -96,7 +96,7 @@ def test_a_tool_of_a_server_has_both_names() -> None:
         ("make test", "make test"),
     ],
 )
-def test_a_command_is_told_as_the_model_wrote_it(command: str, summary: str) -> None:
+def test_a_command_is_shown_as_the_model_wrote_it(command: str, summary: str) -> None:
     (tool,) = feed(
         CodexReading(codex_turn()), {"type": "item.started", "item": item("command_execution", command=command)}
     )
@@ -104,7 +104,7 @@ def test_a_command_is_told_as_the_model_wrote_it(command: str, summary: str) -> 
     assert (tool.data["name"], tool.data["summary"]) == ("shell", summary)
 
 
-def test_a_call_whose_begin_was_not_told_is_told_at_its_end() -> None:
+def test_a_call_whose_start_was_not_reported_is_reported_at_its_end() -> None:
     searched = item("web_search", query="anyio subreaper")
     reading = CodexReading(codex_turn())
 
@@ -113,7 +113,7 @@ def test_a_call_whose_begin_was_not_told_is_told_at_its_end() -> None:
     assert (tool.data["name"], tool.data["summary"]) == ("web_search", "anyio subreaper")
 
 
-def test_the_to_do_list_is_told_when_it_changes() -> None:
+def test_the_to_do_list_is_reported_when_it_changes() -> None:
     reading = CodexReading(codex_turn())
     first = item("todo_list", items=[{"text": "Write the fix", "completed": False}])
     then = item("todo_list", items=[{"text": "Write the fix", "completed": True}])
@@ -261,7 +261,7 @@ def test_a_completed_turn_counts_with_the_way_its_process_ended(
     assert (outcome.reason, outcome.message) == (reason, message)
 
 
-def test_exit_code_0_without_a_completed_turn_is_no_success() -> None:
+def test_exit_code_0_without_a_completed_turn_is_a_failure() -> None:
     reading = CodexReading(codex_turn())
     feed(reading, STARTED, {"type": "turn.started"}, said("Half a"))
 
@@ -327,7 +327,7 @@ def test_the_line_that_tells_most_is_found_on_stderr(stderr: str, words: str) ->
 # Sessions.
 
 
-def test_a_session_that_is_not_there_is_told_and_not_kept() -> None:
+def test_a_session_that_is_not_there_is_reported_and_not_kept() -> None:
     reading = CodexReading(codex_turn(session=SESSION))
 
     reading.feed(Stream.STDERR, b"Error: thread/resume: thread/resume failed: no rollout found for thread id x\n")

@@ -126,15 +126,15 @@ async def test_codex_edits_runs_commits_in_a_worktree_and_writes_nowhere_else(be
     outside = tmp_path / "outside.txt"
     bench.plays(
         {"patch": patch},
-        {"shell": f"git commit -q -a -m 'Mend add' ; touch {outside} ; touch {roots.tree}/left.txt"},
-        {"text": "Mended add."},
+        {"shell": f"git commit -q -a -m 'Fix add' ; touch {outside} ; touch {roots.tree}/left.txt"},
+        {"text": "Fixed add."},
     )
 
-    ran = await bench.run(codex_turn("Mend add.", workspace=roots, model="gpt-5.5", effort="high"), roots.tree)
+    ran = await bench.run(codex_turn("Fix add.", workspace=roots, model="gpt-5.5", effort="high"), roots.tree)
 
-    assert (ran.outcome.state, ran.outcome.message) == (AttemptState.COMPLETED, "codex finished: Mended add.")
-    assert ran.reading.summary == "Mended add."
-    assert bench.git("log", "--format=%s", "main..delegate/fix", cwd=roots.tree) == "Mend add"
+    assert (ran.outcome.state, ran.outcome.message) == (AttemptState.COMPLETED, "codex finished: Fixed add.")
+    assert ran.reading.summary == "Fixed add."
+    assert bench.git("log", "--format=%s", "main..delegate/fix", cwd=roots.tree) == "Fix add"
     assert (roots.tree / "calc.py").read_text().endswith("return a + b\n")
     assert (roots.tree / "left.txt").exists()
     assert not outside.exists()

@@ -54,7 +54,7 @@ async def test_an_agent_that_asks_for_permission_gets_it(stage: Stage, tmp_path:
     assert await said(stage, assignment) == ["once"]
 
 
-async def test_an_agent_that_asks_much_and_reads_late_is_heard_all_the_while(stage: Stage, tmp_path: Path) -> None:
+async def test_an_agent_that_asks_much_and_reads_late_is_read_meanwhile(stage: Stage, tmp_path: Path) -> None:
     equipment, assignment = await taken(stage, tmp_path, {"flood": MANY}, {"read": MANY})
 
     with anyio.fail_after(30):

@@ -157,7 +157,7 @@ async def test_a_directory_that_is_gone_is_named(stage: Stage) -> None:
     assert str(gone) in (task.message or "")
 
 
-async def test_a_file_is_no_directory_to_work_in(stage: Stage) -> None:
+async def test_a_file_is_refused_as_a_working_directory(stage: Stage) -> None:
     file = stage.work / "file"
     file.touch()
     equipment, assignment = await stage.take("exit 0", workingDirectory=str(file))
@@ -390,7 +390,7 @@ async def test_a_command_that_had_not_begun_is_handed_back_uncounted(stage: Stag
     assert not (stage.work / "begun").exists()
 
 
-async def test_a_defect_of_an_agent_is_told_as_a_defect(stage: Stage) -> None:
+async def test_a_defect_of_an_agent_is_reported_as_a_defect(stage: Stage) -> None:
     class Broken(Script):
         def reading(self, turn: AgentTurn) -> ScriptReading:
             raise ZeroDivisionError

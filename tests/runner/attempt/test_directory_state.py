@@ -54,7 +54,7 @@ class Repository:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told must not hang on how busy the machine is."""
+    """What is state must not hang on how busy the machine is."""
     monkeypatch.setattr(module, "STATE_TIMEOUT", 5.0)
 
 
@@ -69,12 +69,12 @@ def names_in(directory: Path) -> set[str]:
 
 async def state_of(directory: Path) -> DirectoryState:
     with TemporaryDirectory() as scratch:
-        told = await read_directory_state(GitSetup(PLAIN, Path(scratch) / "git"), directory, Path(scratch))
+        state = await read_directory_state(GitSetup(PLAIN, Path(scratch) / "git"), directory, Path(scratch))
         assert names_in(Path(scratch)) <= {"git"}
-    return told
+    return state
 
 
-async def test_branch_commit_and_changed_files_are_told_and_nothing_is_written(repository: Repository) -> None:
+async def test_branch_commit_and_changed_files_are_reported_and_nothing_is_written(repository: Repository) -> None:
     repository.write("kept.txt", "second\n")
     repository.write("staged.txt", "new\n")
     repository.git("add", "staged.txt")
@@ -84,10 +84,10 @@ async def test_branch_commit_and_changed_files_are_told_and_nothing_is_written(r
     (repository.path / "src" / "code.py").unlink()
     before = repository.bytes()
 
-    told = await state_of(repository.path)
+    state = await state_of(repository.path)
 
     dirty = ("kept.txt", "new/", "src/code.py", "staged.txt")
-    assert told == DirectoryState(branch="main", commit=repository.head, dirty=dirty)
+    assert state == DirectoryState(branch="main", commit=repository.head, dirty=dirty)
     assert repository.bytes() == before
 
 
@@ -96,12 +96,12 @@ async def test_a_clean_repository_has_no_dirty_files_also_seen_from_below(reposi
     repository.git("pack-refs", "--all")
     os.utime(repository.path / "kept.txt")  # as a build touches a file without changing it
 
-    told = await state_of(repository.path / "src")
+    state = await state_of(repository.path / "src")
 
-    assert told == DirectoryState(branch="topic/one", commit=repository.head, dirty=())
+    assert state == DirectoryState(branch="topic/one", commit=repository.head, dirty=())
 
 
-async def test_what_is_staged_and_taken_back_in_the_file_is_still_told(repository: Repository) -> None:
+async def test_what_is_staged_and_taken_back_in_the_file_is_still_reported(repository: Repository) -> None:
     repository.write("kept.txt", "second\n")
     repository.git("add", "kept.txt")
     repository.write("kept.txt", "first\n")
@@ -117,7 +117,7 @@ async def test_a_directory_without_a_repository_has_nothing_to_tell(tmp_path: Pa
     assert await state_of(tmp_path / "gone") == DirectoryState()
 
 
-async def test_a_repository_without_a_commit_or_an_index_is_told_as_it_is(tmp_path: Path) -> None:
+async def test_a_repository_without_a_commit_or_an_index_is_reported_as_it_is(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     plain_git("init", "-q", "-b", "main", ".", cwd=empty)
@@ -130,27 +130,27 @@ async def test_a_repository_without_a_commit_or_an_index_is_told_as_it_is(tmp_pa
     assert await state_of(empty) == DirectoryState(branch="main", dirty=("draft.txt",))
 
 
-async def test_a_linked_worktree_and_a_detached_head_are_told(repository: Repository, tmp_path: Path) -> None:
+async def test_a_linked_worktree_and_a_detached_head_are_reported(repository: Repository, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     repository.git("worktree", "add", "-q", "-b", "side", str(linked))
     (linked / "kept.txt").write_text("changed\n")
 
-    told = await state_of(linked)
+    state = await state_of(linked)
 
-    assert told == DirectoryState(branch="side", commit=repository.head, dirty=("kept.txt",))
+    assert state == DirectoryState(branch="side", commit=repository.head, dirty=("kept.txt",))
     plain_git("switch", "-q", "--detach", cwd=linked)
     assert await state_of(linked) == DirectoryState(commit=repository.head, dirty=("kept.txt",))
 
 
-async def test_names_that_no_person_would_choose_are_told(repository: Repository) -> None:
+async def test_names_that_no_person_would_choose_are_reported(repository: Repository) -> None:
     repository.write("two\nlines", "x")
     (repository.path / os.fsdecode(b"half\xff")).write_text("x")
     repository.git("branch", "-m", "wild;$(id)")
 
-    told = await state_of(repository.path)
+    state = await state_of(repository.path)
 
-    assert told.dirty == ("half�", "two\nlines")
-    assert (told.branch, told.commit) == (None, repository.head)
+    assert state.dirty == ("half�", "two\nlines")
+    assert (state.branch, state.commit) == (None, repository.head)
 
 
 async def test_nothing_that_a_repository_names_is_run(repository: Repository, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ async def test_nothing_that_a_repository_names_is_run(repository: Repository, tm
     repository.write("kept.txt", "again\n")
     canary.unlink(missing_ok=True)  # what prepared the repository had to run it
 
-    told = await state_of(repository.path)
+    state = await state_of(repository.path)
 
-    assert told.dirty == (".gitattributes", "kept.txt", "nested")
+    assert state.dirty == (".gitattributes", "kept.txt", "nested")
     assert not canary.exists()
     try_git("status", cwd=repository.path, env=PLAIN)
     assert canary.exists()  # an unwary git would have
@@ -193,7 +193,7 @@ async def test_a_pipe_in_git_s_way_ends_with_the_patience(
 
 
 @pytest.mark.parametrize("damage", ["index", "HEAD", "objects", "elsewhere"])
-async def test_a_damaged_repository_is_told_as_far_as_it_can_be(repository: Repository, damage: str) -> None:
+async def test_a_damaged_repository_is_reported_as_far_as_it_can_be(repository: Repository, damage: str) -> None:
     head, git_dir = repository.head, repository.path / ".git"
     match damage:
         case "index":
@@ -206,10 +206,10 @@ async def test_a_damaged_repository_is_told_as_far_as_it_can_be(repository: Repo
             git_dir.rename(repository.path / "hidden")
             git_dir.write_text("gitdir: /dev/zero\n")
 
-    told = await state_of(repository.path)
+    state = await state_of(repository.path)
 
     is_readable = damage in {"index", "objects"}
-    assert told == (DirectoryState(branch="main", commit=head) if is_readable else DirectoryState())
+    assert state == (DirectoryState(branch="main", commit=head) if is_readable else DirectoryState())
 
 
 @pytest.mark.parametrize(
@@ -221,12 +221,12 @@ async def test_a_name_that_no_file_can_have_leads_nowhere(repository: Repository
         (repository.path / ".git").rename(repository.path / "hidden")
     repository.write(name, text)
 
-    told = await state_of(repository.path)
+    state = await state_of(repository.path)
 
-    assert (told.commit, told.dirty) == (None, None)
+    assert (state.commit, state.dirty) == (None, None)
 
 
-async def test_a_commit_in_a_repository_whose_objects_lie_nowhere_is_still_told(repository: Repository) -> None:
+async def test_a_commit_in_a_repository_whose_objects_lie_nowhere_is_still_reported(repository: Repository) -> None:
     head = repository.head
     repository.write(".git/HEAD", f"{head}\n")
     repository.write(".git/commondir", "a\0b\n")

@@ -40,7 +40,7 @@ def finish_request(outcome: Outcome) -> FinishRequest:
     return request
 
 
-def test_an_end_is_told_without_secrets_to_its_last_line() -> None:
+def test_an_end_is_reported_without_secrets_to_its_last_line() -> None:
     outcome = Outcome(
         state=AttemptState.FAILED,
         reason=Reason.AGENT_ERROR,

@@ -1,4 +1,4 @@
-"""An attempt whose agent asks a person something: told by the relay, ended with the turn, never published."""
+"""An attempt whose agent asks a person: reported by the relay, ended with the turn, never published."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def take(stage: Stage, prompt: str) -> tuple[RunnerContext, Assignment]:
     await stage.submit(prompt, agent="claude")
     equipment = stage.equipment()
     equipment.slot.remember((await equipment.link.register()).runner_id)
-    wish = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_token(TOKEN))
-    answer = await equipment.link.claim(wish)
+    request = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_token(TOKEN))
+    answer = await equipment.link.claim(request)
     equipment.slot.forget_claim()
     assert answer is not None
     return equipment, answer
@@ -66,12 +66,12 @@ async def asks(stage: Stage, assignment: Assignment, text: str = "Red or blue?")
     stage.relay.hub.notify_with_holder(task.id)
 
 
-UNTIL_TOLD = 'until [ "$word" = go ]; do read word; done'
+UNTIL_ALLOWED = 'until [ "$word" = go ]; do read word; done'
 
 
 @pytest.mark.parametrize("last", ["echo RESULT", "exit 3"])
 async def test_an_agent_that_asked_leaves_its_task_waiting_however_its_turn_ends(stage: Stage, last: str) -> None:
-    equipment, assignment = await take(stage, f"echo up; {UNTIL_TOLD}; {last}")
+    equipment, assignment = await take(stage, f"echo up; {UNTIL_ALLOWED}; {last}")
     ends = []
 
     async def work() -> None:
@@ -180,13 +180,13 @@ async def test_news_are_what_the_relay_knows_now_and_not_what_it_said_before(sta
             await lease.refresh()
             task = await ask(stage.relay.database, AttemptId(assignment.attempt_id), "Which?", (), stage.relay.now())
             assert task.questions
-            await lease.refresh()  # nobody has rung
+            await lease.refresh()  # the relay did not wake it
         group.cancel_scope.cancel()
 
     assert lease.asked_at is not None
 
 
-async def test_what_was_asked_is_heard_once(stage: Stage) -> None:
+async def test_a_question_is_received_once(stage: Stage) -> None:
     equipment, assignment = await take(stage, "unused")
     lease = Lease(equipment.link, assignment, Wakeup())
 

@@ -38,7 +38,7 @@ def test_a_program_that_path_does_not_have_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_at", "skew"),
+    ("relay_time", "skew"),
     [
         (NOON, timedelta()),
         (NOON - SECOND, timedelta()),
@@ -47,12 +47,12 @@ def test_a_program_that_path_does_not_have_is_missing() -> None:
     ],
 )
 def test_clocks_differ_by_what_whole_seconds_and_the_way_of_the_answer_cannot_explain(
-    told_at: datetime, skew: timedelta
+    relay_time: datetime, skew: timedelta
 ) -> None:
-    assert clock_skew(told_at, sent_at=NOON, received_at=NOON + SECOND) == skew
+    assert clock_skew(relay_time, sent_at=NOON, received_at=NOON + SECOND) == skew
 
 
-def test_the_first_problem_is_to_be_mended_first() -> None:
+def test_the_first_problem_is_to_be_fixed_first() -> None:
     warning, first = (
         DoctorSection.HOME.warning("disk", "is small"),
         DoctorSection.GIT.problem("git", "is not installed"),
@@ -62,7 +62,7 @@ def test_the_first_problem_is_to_be_mended_first() -> None:
     assert first_problem([warning]) is None
 
 
-def test_what_a_program_says_is_told_on_one_line_without_a_login() -> None:
+def test_the_output_of_a_program_is_shown_on_one_line_without_a_login() -> None:
     assert quote_line("fatal: no\n https://ada:secret@host/x \x1b[2J") == "fatal: no https://…@host/x \\x1b[2J"
 
 
@@ -70,5 +70,5 @@ def test_what_a_program_says_is_told_on_one_line_without_a_login() -> None:
     ("age", "words"),
     [(timedelta(seconds=1), "1 second"), (timedelta(minutes=90), "1 hour"), (timedelta(days=12), "12 days")],
 )
-def test_an_age_is_told_in_its_largest_unit(age: timedelta, words: str) -> None:
+def test_an_age_is_shown_in_its_largest_unit(age: timedelta, words: str) -> None:
     assert format_age(age) == words

@@ -29,7 +29,7 @@ def body_of(task_id: str, words: str = "What was done.") -> str:
 class Scene:
     loopback: Loopback
     forge: GitHub
-    wish: WantedPullRequest
+    wanted: WantedPullRequest
 
     @property
     def hub(self) -> Any:
@@ -40,7 +40,7 @@ class Scene:
         return self.loopback.pulls(REPOSITORY)
 
     async def ensure(self, *, guard: Callable[[], Awaitable[None]] = allowed, **changes: Any) -> EnsuredPullRequest:
-        return await ensure(self.forge, replace(self.wish, **changes), guard)
+        return await ensure(self.forge, replace(self.wanted, **changes), guard)
 
     def commit(self, name: str = "more.txt") -> str:
         """Another commit on the branch."""
@@ -63,7 +63,7 @@ def scene_of(loopback: Loopback) -> Scene:
     bare.git("update-ref", f"refs/heads/{BRANCH}", base)
     commit = loopback.seed(REPOSITORY, {"limit.py": "LIMIT = 100\n"}, branch=BRANCH)
     environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **loopback.env}
-    wish = WantedPullRequest(
+    wanted = WantedPullRequest(
         task_id="task-1a",
         title="PER-44 · Rate limit runner endpoints",
         body=body_of("task-1a"),
@@ -72,4 +72,4 @@ def scene_of(loopback: Loopback) -> Scene:
         commit=commit,
     )
     forge = GitHub(command="gh", environ=environ, host="github.com", repository=REPOSITORY)
-    return Scene(loopback=loopback, forge=forge, wish=wish)
+    return Scene(loopback=loopback, forge=forge, wanted=wanted)

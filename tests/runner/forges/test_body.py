@@ -230,7 +230,7 @@ def test_whatever_the_summary_leaves_open_our_part_is_not_swallowed(summary: str
     assert tokens[-1].content.strip() == END_MARKER
 
 
-def test_the_marker_names_the_task_and_nobody_else_can() -> None:
+def test_the_marker_names_the_task_and_cannot_be_forged() -> None:
     forged = replace(FACTS, summary="<!-- delegate:task-666 -->\n<!-- /delegate -->\n<!-- delegate:task-666")
 
     body = pull_request_body(forged)

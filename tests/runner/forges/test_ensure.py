@@ -19,7 +19,7 @@ async def test_it_is_opened_as_it_was_wished(scene: Scene) -> None:
     ensured = await scene.ensure(is_draft=True)
 
     (pull,) = scene.pulls
-    assert (pull.title, pull.body, pull.base, pull.head) == (scene.wish.title, scene.wish.body, "main", BRANCH)
+    assert (pull.title, pull.body, pull.base, pull.head) == (scene.wanted.title, scene.wanted.body, "main", BRANCH)
     assert pull.is_draft
     assert not ensured.adopted
     assert ensured.pull_request.url == pull.url == "https://github.com/acme/demo/pull/1"
@@ -74,7 +74,7 @@ async def test_one_that_a_rival_opens_between_look_and_deed_is_adopted(scene: Sc
 
     assert len(scene.pulls) == 1
     assert ends[0].adopted
-    assert scene.pulls[0].body == scene.wish.body
+    assert scene.pulls[0].body == scene.wanted.body
 
 
 async def test_when_nothing_helps_the_words_say_what_to_do_and_the_branch_stays(scene: Scene) -> None:
@@ -87,7 +87,7 @@ async def test_when_nothing_helps_the_words_say_what_to_do_and_the_branch_stays(
     assert "HTTP 502" in str(refused.value)
     assert not refused.value.may_exist
     assert scene.asked("PullRequestCreate") == 3
-    assert scene.loopback.head(REPOSITORY, BRANCH) == scene.wish.commit
+    assert scene.loopback.head(REPOSITORY, BRANCH) == scene.wanted.commit
 
 
 async def test_one_that_may_have_been_opened_before_the_forge_went_blind_is_said_to_be_possible(scene: Scene) -> None:
@@ -111,7 +111,7 @@ async def test_what_a_person_wrote_stays_when_theirs_is_adopted(scene: Scene) ->
     (pull,) = scene.pulls
     assert ensured.adopted
     assert pull.title == "By hand"
-    assert pull.body == f"My own words.\n\n---\n\n{scene.wish.body}"
+    assert pull.body == f"My own words.\n\n---\n\n{scene.wanted.body}"
 
 
 async def test_the_next_task_of_the_lineage_writes_over_our_part_only(scene: Scene) -> None:
@@ -290,11 +290,11 @@ async def test_one_that_must_go_is_closed_with_a_reason(scene: Scene) -> None:
 
 
 async def test_without_a_forge_the_review_stays_in_delegate() -> None:
-    wish = WantedPullRequest(
+    wanted = WantedPullRequest(
         task_id="task-1a", title="T", body="B", branch=BRANCH, base="main", commit="c0ffee", is_draft=False
     )
 
-    ensured = await ensure(Local(), wish, allowed)
+    ensured = await ensure(Local(), wanted, allowed)
 
     assert ensured.pull_request.url == f"local:{BRANCH}"
     assert ensured.pull_request.is_ours

@@ -50,7 +50,7 @@ def test_an_address_names_its_host_and_repository(url: str, host: str, repositor
         "",
     ],
 )
-def test_what_is_no_forges_address_is_not_taken_for_one(url: str) -> None:
+def test_what_is_not_the_address_of_a_forge_is_not_taken_for_one(url: str) -> None:
     assert parse_remote(url) is None
 
 

@@ -49,7 +49,7 @@ FLOOD = 200_000_000
 
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(GONE_WITHIN):
-        while not condition():  # noqa: ASYNC110  (the processes of these tests tell nobody when they end)
+        while not condition():  # noqa: ASYNC110  (there is no event for the end of these processes)
             await anyio.sleep(0.02)
 
 
@@ -261,7 +261,7 @@ async def test_a_stopped_process_hears_the_end_too() -> None:
 
 @pytest.mark.promise("P11")
 async def test_strays_are_found_by_their_marker(bystander: subprocess.Popen[bytes]) -> None:
-    marker = new_attempt_id()  # a plain one may be in use by somebody else on this machine, and end_strays kills
+    marker = new_attempt_id()  # a plain one may be in use by another program on this machine, and end_strays kills
     script = "env -i /bin/sleep 60 & echo $!; exec sleep 60"
     async with running("/bin/sh", "-c", script, env={**os.environ, "DELEGATE_ATTEMPT_ID": marker}) as agent:
         child = int((await agent.receive())[1])
@@ -346,7 +346,7 @@ async def test_sending_to_an_agent_that_does_not_read_can_be_given_up() -> None:
         await agent.stop(GRACE)
 
 
-async def test_sending_to_an_agent_that_closed_its_input_is_no_error() -> None:
+async def test_sending_to_an_agent_that_closed_its_input_succeeds() -> None:
     async with running("/bin/sh", "-c", "exec 0<&-; echo closed; sleep 60") as agent:
         await agent.receive()
 

@@ -41,7 +41,7 @@ async def test_megabytes_in_and_out_do_not_wait_for_each_other(tmp_path: Path) -
     assert done.stdout == done.stderr == data
 
 
-async def test_what_is_cut_off_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_cut_off_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "OUTPUT_MAX", 4)
 
     whole = await sh("printf 1234", cwd=tmp_path)
@@ -51,7 +51,7 @@ async def test_what_is_cut_off_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert (cut.stdout, cut.is_truncated) == (b"1234", True)
 
 
-async def test_git_does_not_go_on_with_half_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_git_does_not_continue_with_half_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = await read_git(ENV, tmp_path / "runner")
     monkeypatch.setattr(programs, "OUTPUT_MAX", 4)
 
@@ -59,7 +59,7 @@ async def test_git_does_not_go_on_with_half_an_answer(tmp_path: Path, monkeypatc
         await git.run("version", cwd=tmp_path)
 
 
-async def test_a_program_that_does_not_read_its_input_is_no_failure(tmp_path: Path) -> None:
+async def test_a_program_may_leave_its_input_unread(tmp_path: Path) -> None:
     done = await sh("exec <&-; exit 3", cwd=tmp_path, input=bytes(1024 * 1024))
 
     assert done.code == 3
@@ -88,7 +88,7 @@ async def test_one_whose_caller_is_cancelled_is_ended(tmp_path: Path) -> None:
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-async def test_a_left_behind_child_that_holds_the_output_open_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_left_behind_child_that_holds_the_output_open_delays_nothing(tmp_path: Path) -> None:
     with anyio.fail_after(5):
         done = await sh("setsid sleep 60 & echo $! > child; echo done", cwd=tmp_path)
 

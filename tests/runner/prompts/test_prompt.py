@@ -135,7 +135,7 @@ def test_the_words_fit_what_becomes_of_the_work() -> None:
     assert "the description of" not in pushed
 
 
-def test_an_agent_that_begins_anew_is_told_what_was_done_before() -> None:
+def test_an_agent_in_a_new_session_reads_what_was_done_before() -> None:
     checkpoint = {
         "error": "the runner was lost",
         "dirty_files": [f"f{n}" for n in range(60)],
@@ -149,7 +149,7 @@ def test_an_agent_that_begins_anew_is_told_what_was_done_before() -> None:
     assert between_fences("files", words).splitlines()[-2:] == ["f49", "and 10 more"]
 
 
-def test_a_session_that_goes_on_hears_what_a_person_adds() -> None:
+def test_a_resumed_session_reads_what_a_person_adds() -> None:
     words = resumed_prompt(assignment(context="Use the new API.", checkpoint={"error": "checks failed"}))
 
     assert between_fences("addition", words) == "Use the new API."
@@ -176,24 +176,24 @@ CONTINUED_TASK = {
 }
 
 
-def test_an_agent_that_continues_another_task_is_told_what_that_one_left() -> None:
-    anew, goes_on = in_place_prompts(assignment("Test it.", mode="in_place", continued_task=CONTINUED_TASK))
+def test_an_agent_that_continues_another_task_reads_what_that_one_left() -> None:
+    fresh, resumed = in_place_prompts(assignment("Test it.", mode="in_place", continued_task=CONTINUED_TASK))
 
-    assert "continues another task, task-0, which has completed" in anew
-    assert f"The state of its repository: branch main, commit {'1' * 40}." in anew
-    told = {name: between_fences(name, anew) for name in ("asked", "files", "output", "request")}
-    assert told == {
+    assert "continues another task, task-0, which has completed" in fresh
+    assert f"The state of its repository: branch main, commit {'1' * 40}." in fresh
+    quoted = {name: between_fences(name, fresh) for name in ("asked", "files", "output", "request")}
+    assert quoted == {
         "asked": "Build it.",
         "files": "out/a.js\nodd\\nname",
         "output": "built in 2 s",
         "request": "Test it.",
     }
-    assert between_fences("request", goes_on) == "Test it."
-    assert "in this session, task-0, has completed" in goes_on
-    assert "Build it." not in goes_on
+    assert between_fences("request", resumed) == "Test it."
+    assert "in this session, task-0, has completed" in resumed
+    assert "Build it." not in resumed
 
 
-def test_an_agent_that_continues_another_task_is_told_of_an_error_only_if_there_was_one() -> None:
+def test_an_agent_that_continues_another_task_reads_of_an_error_only_if_there_was_one() -> None:
     failed = {**CONTINUED_TASK, "status": "failed", "message": "the command ended with exit code 3"}
     words = [
         in_place_prompts(assignment("Test it.", mode="in_place", continued_task=one))[0]
@@ -223,7 +223,7 @@ def test_what_stays_the_same_is_said_once_however_often_a_task_is_resumed() -> N
         assert between_fences("addition", words) == "second"
 
 
-def test_a_command_finds_in_its_environment_what_others_are_told() -> None:
+def test_a_command_finds_in_its_environment_what_agents_read_in_the_prompt() -> None:
     task = assignment(
         "make", agent="shell", mode="in_place", context="only\x00 the \ud800 rest", continued_task=CONTINUED_TASK
     )

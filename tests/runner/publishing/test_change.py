@@ -51,7 +51,7 @@ async def test_binary_files_are_counted_by_their_size(site: Site) -> None:
     assert "Binary files" in change.patch
 
 
-async def test_links_are_told_with_their_target_even_when_only_moved(site: Site) -> None:
+async def test_links_are_shown_with_their_target_even_when_only_moved(site: Site) -> None:
     (site.tree / "deep").mkdir()
     (site.tree / "link").rename(site.tree / "deep" / "link")
     (site.tree / "src" / "app.py").unlink()
@@ -111,5 +111,5 @@ def test_a_patch_of_wide_characters_is_measured_in_characters() -> None:
     assert len(text) == PATCH_MAX // 3 * 3
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_not_text_are_replaced() -> None:
     assert cut_patch(b"+\xff\0\n") == ("+\ufffd\ufffd\n", False)

@@ -14,7 +14,7 @@ from delegate.runner.workspaces import history
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_changed_is_no_commit(site: Site) -> None:
+async def test_without_a_change_there_is_no_commit(site: Site) -> None:
     assert await site.commit() is None
 
 
@@ -47,7 +47,7 @@ async def test_the_agents_own_commits_are_kept(site: Site) -> None:
     ]
 
 
-async def test_what_the_agent_left_uncommitted_goes_on_top_of_its_commits(site: Site) -> None:
+async def test_what_the_agent_left_uncommitted_comes_on_top_of_its_commits(site: Site) -> None:
     head = site.agent_commits("one.txt", "1\n")
     site.write("two.txt", "2\n")
 
@@ -63,7 +63,7 @@ async def test_what_the_agent_committed_in_spite_of_an_ignore_rule_stays(site: S
     assert await site.commit() == head
 
 
-async def test_commits_that_cancel_each_other_out_are_no_change(site: Site) -> None:
+async def test_commits_that_cancel_each_other_out_change_nothing(site: Site) -> None:
     site.agent_commits("one.txt", "1\n")
     site.agent("revert", "--no-edit", "HEAD")
 
@@ -128,10 +128,10 @@ async def test_a_deleted_object_costs_the_history_but_not_the_work(site: Site) -
 async def test_an_object_under_a_wrong_name_costs_the_history(site: Site) -> None:
     site.agent_commits("one.txt", "1\n")
     (site.tree.parent / "harmful").write_text("harmful\n")
-    told, real = site.agent("rev-parse", "HEAD:one.txt"), site.agent("hash-object", "-w", "../harmful")
+    named, real = site.agent("rev-parse", "HEAD:one.txt"), site.agent("hash-object", "-w", "../harmful")
     objects = site.workspace.git_dir / "objects"
-    (objects / told[:2] / told[2:]).unlink()
-    shutil.copy(objects / real[:2] / real[2:], objects / told[:2] / told[2:])
+    (objects / named[:2] / named[2:]).unlink()
+    shutil.copy(objects / real[:2] / real[2:], objects / named[:2] / named[2:])
 
     assert "commits are damaged" in await why_history_is_lost(site)
 
@@ -165,7 +165,7 @@ async def test_a_head_that_is_a_pipe_is_not_waited_for(site: Site) -> None:
     assert "branch of the agent's worktree cannot be read" in await why_history_is_lost(site)
 
 
-async def test_a_head_that_is_no_commit_is_not_believed(site: Site) -> None:
+async def test_a_head_that_is_not_a_commit_is_not_believed(site: Site) -> None:
     site.agent_commits("one.txt", "1\n")
     tree = site.agent("rev-parse", "HEAD^{tree}")
     (site.workspace.git_dir / "worktrees" / "tree" / "HEAD").write_text(f"{tree}\n")

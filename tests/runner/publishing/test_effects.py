@@ -138,10 +138,10 @@ def test_an_effect_is_settled_when_the_task_ended_with_it(
 
 
 def test_the_newest_effect_that_was_done_is_what_the_task_ended_with() -> None:
-    told = answer((PULL, EffectState.DONE, PULL_1), (PULL, EffectState.DONE, PULL_2), (PULL, EffectState.INTENT, None))
+    known = answer((PULL, EffectState.DONE, PULL_1), (PULL, EffectState.DONE, PULL_2), (PULL, EffectState.INTENT, None))
 
-    assert recorded_of(told, PULL) == PULL_2
-    assert recorded_of(told, PUSH) is None
+    assert recorded_of(known, PULL) == PULL_2
+    assert recorded_of(known, PUSH) is None
 
 
 async def test_an_effect_is_announced_and_noted_before_it_is_done(stage: Stage) -> None:
@@ -216,7 +216,7 @@ async def test_what_was_done_too_late_stays_in_the_journal_with_its_address(stag
     assert [(noted.kind, noted.pull_request) for noted in equipment.journal.entries()] == [(PULL, PULL_2)]
 
 
-async def test_what_a_task_that_goes_on_has_outside_is_left_to_its_next_holder(stage: Stage) -> None:
+async def test_what_a_task_that_continues_has_outside_is_left_to_its_next_holder(stage: Stage) -> None:
     equipment, assignment = await stage.take("true", worktree=True)
     equipment.journal.note(entry(task_id=assignment.task_id))
 

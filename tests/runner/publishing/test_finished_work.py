@@ -41,8 +41,8 @@ def made(root: Path) -> Workspace:
 
 
 def effect(commit: str, task_id: str = LINEAGE) -> dict[str, object]:
-    told = {"kind": EffectKind.PUSH, "state": EffectState.INTENT, "target": "fix-it-3f2a", "fence": 1}
-    return {**told, "task_id": task_id, "expected": commit}
+    fields = {"kind": EffectKind.PUSH, "state": EffectState.INTENT, "target": "fix-it-3f2a", "fence": 1}
+    return {**fields, "task_id": task_id, "expected": commit}
 
 
 def test_what_was_finished_work_is_found_by_the_next_attempt(workspace: Workspace) -> None:

@@ -162,7 +162,7 @@ def test_of_what_a_snapshot_found_odd_only_what_is_dangerous_is_denied() -> None
     )
 
 
-def test_only_the_first_sentences_are_told() -> None:
+def test_only_the_first_sentences_are_reported() -> None:
     files = [changed(f"link{number}", mode="120000", target="/") for number in range(DENIALS_MAX + 5)]
 
     denied = verdict(*files).denied
@@ -250,7 +250,7 @@ def test_a_row_of_stars_is_read_in_one_go(stars: str, path: str) -> None:
     assert verdict(changed(path), protected=(stars,)).protected == ()
 
 
-def test_removing_a_protected_file_is_told_too() -> None:
+def test_removing_a_protected_file_is_reported_too() -> None:
     assert verdict(changed(PROTECTED[1], mode="000000")).protected == (PROTECTED[1],)
 
 

@@ -179,7 +179,7 @@ async def test_a_push_that_always_breaks_off_ends(site: Site, tmp_path: Path) ->
 
 
 @pytest.mark.promise("P2")
-async def test_a_push_that_nobody_could_look_for_may_have_happened(site: Site, tmp_path: Path) -> None:
+async def test_a_push_that_could_not_be_looked_for_may_have_happened(site: Site, tmp_path: Path) -> None:
     push = f'if [ "$1" = push ]; then {site.git.program} "$@" >/dev/null 2>&1; exit 128; fi'
     lost = replace(site, git=wrapped(site.git, tmp_path, f"{push}\n[ $1 = ls-remote ] && exit 128"))
     commit = await work(site)
@@ -209,7 +209,7 @@ def add_hook(site: Site, text: str) -> None:
     plain_git("config", "core.hooksPath", str(hooks), cwd=site.remote)
 
 
-async def test_what_the_remote_says_against_it_is_told_and_not_tried_again(site: Site) -> None:
+async def test_a_refusal_of_the_remote_is_reported_and_not_tried_again(site: Site) -> None:
     add_hook(site, "echo x >>pushes; echo 'GH006: \033[31mProtected branch' >&2; exit 1")
     commit = await work(site)
 
@@ -223,7 +223,7 @@ async def test_what_the_remote_says_against_it_is_told_and_not_tried_again(site:
     assert site.published() is None
 
 
-async def test_a_remote_that_is_gone_is_told(site: Site) -> None:
+async def test_a_remote_that_is_gone_is_reported(site: Site) -> None:
     commit = await work(site)
     site.remote.rename(site.remote.with_name("away.git"))
 
@@ -266,7 +266,7 @@ def serving() -> Iterator[str]:
             thread.join()
 
 
-async def test_a_remote_that_asks_for_a_password_is_told(site: Site) -> None:
+async def test_a_remote_that_asks_for_a_password_is_reported(site: Site) -> None:
     commit = await work(site)
     with serving() as url:
         repository = replace(site.workspace.repository, url=url)
@@ -288,7 +288,7 @@ async def test_a_pushed_branch_is_taken_back_only_as_it_was(site: Site) -> None:
     assert await delete_branch_if_unchanged(site.git, url, branch, commit) is True
 
 
-async def test_a_deletion_that_the_remote_refuses_is_told(site: Site) -> None:
+async def test_a_deletion_that_the_remote_refuses_is_reported(site: Site) -> None:
     commit = await work(site)
     await site.push(commit)
     plain_git("config", "receive.denyDeletes", "true", cwd=site.remote)

@@ -114,7 +114,7 @@ async def test_odd_names_are_only_names(site: Site, name: bytes) -> None:
 @pytest.mark.parametrize(
     "name", [".GIT/config", "git~1", "sub/.Git/hooks/pre-commit", ".git /config", ".g\u200cit/config"]
 )
-async def test_names_that_pass_for_gits_own_are_left_out_and_told(site: Site, name: str) -> None:
+async def test_names_that_pass_for_gits_own_are_left_out_and_reported(site: Site, name: str) -> None:
     site.write(name, "x")
 
     snapshot = await site.take()
@@ -129,7 +129,7 @@ async def test_names_that_differ_only_in_case_are_two_files(site: Site) -> None:
     assert {"README.md", "readme.md"} <= site.files((await site.take()).tree).keys()
 
 
-async def test_a_nested_repository_is_skipped_and_told(site: Site) -> None:
+async def test_a_nested_repository_is_skipped_and_reported(site: Site) -> None:
     site.write("vendor/lib/code.py", "x")
     site.agent("init", "-q", "vendor/lib")
     site.agent("-C", "vendor/lib", "add", ".")
@@ -204,7 +204,7 @@ async def test_a_huge_sparse_file_is_not_read(site: Site) -> None:
     assert (await site.take()).skipped == (SkippedPath(path="huge", kind=SkipReason.OVERSIZED),)
 
 
-async def test_a_hard_link_to_a_file_elsewhere_is_told(site: Site, tmp_path: Path) -> None:
+async def test_a_hard_link_to_a_file_elsewhere_is_reported(site: Site, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     os.link(tmp_path / "secret", site.tree / "stolen")
     site.write("twin", "x")
@@ -293,7 +293,9 @@ async def test_a_pipe_that_git_would_wait_for_is_named(site: Site, name: str, mo
         await site.take()
 
 
-async def test_a_slow_look_at_a_tree_without_such_a_pipe_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_snapshot_of_a_tree_without_such_a_pipe_continues(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fifo_guard, "FIFO_CHECK_DELAY", 0.0)
     site.write("docs/guide.md", "changed\n")
 

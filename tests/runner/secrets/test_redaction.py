@@ -180,7 +180,7 @@ def test_other_spellings_are_found_and_named(spelt: bytes, form: str) -> None:
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_a_token_that_nobody_told_us_of_is_known_by_its_shape(token: bytes) -> None:
+def test_an_unknown_token_is_recognised_by_its_shape(token: bytes) -> None:
     line = json.dumps({"text": f"KEY:\n{token.decode()}\nend"}).encode()
 
     clean = json.loads(once(line))
@@ -226,7 +226,7 @@ def test_text_without_a_secret_is_the_same_text(text: str) -> None:
     assert Redactor({"A": b"never-in-it-0123456789"}).text(text) == text
 
 
-def test_a_value_that_is_too_short_to_be_told_from_words_is_left() -> None:
+def test_a_value_too_short_to_distinguish_from_words_is_left() -> None:
     assert Redactor({"PIN": b"1234567"}).text("line 1234567") == "line 1234567"
 
 

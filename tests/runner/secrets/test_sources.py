@@ -53,7 +53,7 @@ def test_variables_with_the_name_of_a_secret_are_secrets(tmp_path: Path, name: s
         ("XAUTHORITY", os.devnull),
     ],
 )
-def test_what_is_no_secret_is_left_in_the_output(tmp_path: Path, name: str, value: str) -> None:
+def test_what_is_not_a_secret_is_left_in_the_output(tmp_path: Path, name: str, value: str) -> None:
     assert known(tmp_path, **{name: value}) == {}
 
 
@@ -123,7 +123,7 @@ def test_the_places_follow_the_variables_of_the_programs(tmp_path: Path) -> None
     assert list(found) == ["gh login", "Claude login", "Codex login"]
 
 
-def test_the_store_that_git_is_told_to_use_is_read(tmp_path: Path) -> None:
+def test_the_credential_store_that_git_uses_is_read(tmp_path: Path) -> None:
     (tmp_path / ".gitconfig").write_text("[credential]\n\thelper = store --file ~/elsewhere\n")
     (tmp_path / "elsewhere").write_text(f"https://me:{VALUE}@github.com\n")
 
@@ -160,5 +160,5 @@ def test_the_token_of_the_settings_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "is_secret"), [(b"abcdefgh", False), (b"abcdefg1", True), (b"a" * 16, True)])
-def test_short_words_are_no_secrets(value: bytes, is_secret: bool) -> None:
+def test_short_words_are_not_secrets(value: bytes, is_secret: bool) -> None:
     assert looks_secret(value) is is_secret

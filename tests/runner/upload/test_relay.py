@@ -38,7 +38,7 @@ FINISH = FinishRequest(fence=3, next_seq=0, outcome="completed", reason=Reason.D
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Received:
     path: str
     token: str
     body: Any
@@ -50,19 +50,19 @@ class Standin:
 
     port: int
     answers: list[tuple[int, Any]] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
     registered: int = 0
 
-    def respond(self, heard: Heard) -> tuple[int, Any]:
-        self.heard.append(heard)
-        if heard.path == "/api/runners/register":
+    def respond(self, received: Received) -> tuple[int, Any]:
+        self.received.append(received)
+        if received.path == "/api/runners/register":
             self.registered += 1
             timings = {"heartbeat": 0.01, "lease": 0.05, "reclaimAfter": 0.1}
             return 200, {"runnerId": "runner-1", "token": f"token-{self.registered}", "timings": timings}
         return self.answers.pop(0)
 
     def paths(self) -> list[str]:
-        return [heard.path.rsplit("/", 1)[1] for heard in self.heard]
+        return [received.path.rsplit("/", 1)[1] for received in self.received]
 
 
 def problem(status: int, code: str) -> tuple[int, dict[str, Any]]:
@@ -79,12 +79,12 @@ async def serving(standin: Standin) -> AsyncIterator[None]:
                 if head is None:
                     return
                 headers = dict(head.headers)
-                heard = Heard(
+                received = Received(
                     path=head.target.decode(),
                     token=headers[b"authorization"].decode().removeprefix("Bearer "),
                     body=json.loads(body or b"null"),
                 )
-                status, answer = standin.respond(heard)
+                status, answer = standin.respond(received)
                 if status == 0:
                     return  # the answer is lost on the way
                 await send(connection, stream, status, answer)
@@ -152,9 +152,9 @@ async def test_a_call_carries_the_token_of_the_runner(standin: Standin, link: Re
     control = await link.renew(ASSIGNMENT, RENEW)
 
     assert control.next_seq == 1
-    assert standin.heard[0].token == "admin"
-    assert standin.heard[-1].token == "token-1"
-    assert standin.heard[-1].body["fence"] == 3
+    assert standin.received[0].token == "admin"
+    assert standin.received[-1].token == "token-1"
+    assert standin.received[-1].body["fence"] == 3
 
 
 @pytest.mark.promise("P8")
@@ -171,7 +171,7 @@ async def test_one_refusal_at_the_end_does_not_lose_the_result(
     with anyio.fail_after(5):
         await link.end(ASSIGNMENT, FINISH)
 
-    sent = [heard.body for heard in standin.heard if heard.path.endswith("/finish")]
+    sent = [received.body for received in standin.received if received.path.endswith("/finish")]
     assert len(sent) == 3
     assert sent[0] == sent[2]
 
@@ -182,7 +182,7 @@ async def test_a_claim_whose_answer_was_lost_is_the_same_claim_again(standin: St
 
     await link.claim(ClaimRequest(claim_id="claim-0123456789", agents=["shell"], wait=0))
 
-    assert [heard.body["claimId"] for heard in standin.heard[1:]] == ["claim-0123456789"] * 2
+    assert [received.body["claimId"] for received in standin.received[1:]] == ["claim-0123456789"] * 2
 
 
 async def test_what_is_not_a_relay_is_asked_again(standin: Standin, link: RelayLink) -> None:
@@ -199,18 +199,18 @@ async def test_a_relay_that_is_away_is_waited_for() -> None:
     async with serving(standin):
         link = link_to(standin.port)
         await link.register()
-    heard = anyio.Event()
+    received = anyio.Event()
 
     async def finish() -> None:
         await link.end(ASSIGNMENT, FINISH)
-        heard.set()
+        received.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(finish)
         await anyio.wait_all_tasks_blocked()
         async with serving(standin):
             with anyio.fail_after(5):
-                await heard.wait()
+                await received.wait()
     await link.aclose()
 
     assert standin.paths() == ["register", "finish"]
@@ -222,7 +222,7 @@ async def test_a_runner_the_relay_does_not_know_registers_again(standin: Standin
     await link.renew(ASSIGNMENT, RENEW)
 
     assert standin.paths() == ["register", "renew", "register", "renew", "register", "renew"]
-    assert standin.heard[-1].token == "token-3"
+    assert standin.received[-1].token == "token-3"
 
 
 async def test_two_calls_refused_at_once_register_once(standin: Standin, link: RelayLink) -> None:
@@ -273,7 +273,7 @@ async def test_items_are_sent_as_they_were_spooled(standin: Standin, link: Relay
 
     await link.record(ASSIGNMENT, Batch(lines=[b'{"seq":0}', b'{"seq":1}'], next=2))
 
-    assert standin.heard[-1].body == {"fence": 3, "items": [{"seq": 0}, {"seq": 1}]}
+    assert standin.received[-1].body == {"fence": 3, "items": [{"seq": 0}, {"seq": 1}]}
 
 
 def test_pauses_grow_to_their_limit_and_no_further() -> None:

@@ -175,7 +175,7 @@ def test_a_flood_stays_within_its_limit_and_is_cut_visibly_and_exactly(tmp_path:
     assert [item["data"]["text"] for item in items if item["kind"] == "message"] == [str(n) for n in range(0, 256, 10)]
 
 
-def test_nobody_else_can_read_a_spool_even_after_it_was_thinned(tmp_path: Path, new_spool: NewSpool) -> None:
+def test_other_users_cannot_read_a_spool_even_after_it_was_thinned(tmp_path: Path, new_spool: NewSpool) -> None:
     flood(new_spool(max_output=TIGHT), 24)
 
     modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.jsonl")}

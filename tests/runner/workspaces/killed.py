@@ -17,8 +17,8 @@ from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.worktrees import release_workspace
 
-ROOM = Path(workspaces.__file__).parent
-SOURCES = "".join(path.read_text() for path in sorted(ROOM.glob("*.py")))
+PACKAGE = Path(workspaces.__file__).parent
+SOURCES = "".join(path.read_text() for path in sorted(PACKAGE.glob("*.py")))
 POINTS = sorted(set(re.findall(r'failpoint\("([^"]+)"\)', SOURCES)))
 
 

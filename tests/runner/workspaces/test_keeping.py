@@ -139,7 +139,7 @@ async def test_huge_files_are_kept_without_being_read(scene: Scene) -> None:
     assert (await scene.workspace()).tree.joinpath("huge").stat().st_size == 1 << 40
 
 
-async def test_pipes_and_sockets_alone_are_no_work(scene: Scene) -> None:
+async def test_pipes_and_sockets_alone_do_not_count_as_work(scene: Scene) -> None:
     workspace = await scene.workspace()
     os.mkfifo(workspace.tree / "pipe")
     os.mknod(workspace.tree / "socket", stat.S_IFSOCK | 0o600)
@@ -256,7 +256,7 @@ async def test_our_repository_has_nothing_that_leads_git_elsewhere(scene: Scene)
     assert {path.name for path in kept.iterdir()} <= {"HEAD", "config", "objects", "refs", "packed-refs", "shallow"}
 
 
-async def test_ignored_files_alone_are_no_work(scene: Scene) -> None:
+async def test_ignored_files_alone_do_not_count_as_work(scene: Scene) -> None:
     workspace = await scene.workspace()
     (workspace.tree / "build").mkdir()
     (workspace.tree / "build" / "out").write_text("built")

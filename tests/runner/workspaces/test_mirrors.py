@@ -59,7 +59,7 @@ async def test_a_history_that_was_rewritten_is_fetched(scene: Scene) -> None:
     assert (await mirrored(scene)).heads["main"] == scene.run("rev-parse", "HEAD")
 
 
-async def test_a_branch_that_was_deleted_is_no_base(scene: Scene) -> None:
+async def test_a_deleted_branch_cannot_be_the_base(scene: Scene) -> None:
     scene.run("push", "-q", "origin", "main:old", "main:older")
     await mirrored(scene)
     scene.run("push", "-q", "origin", ":old", "main:old/new")
@@ -90,21 +90,21 @@ async def test_an_unknown_base_names_those_that_are_near(scene: Scene) -> None:
     assert await problem_with(scene, "origin/main") == "remote has no branch origin/main; did you mean main?"
 
 
-async def test_a_tag_is_no_base(scene: Scene) -> None:
+async def test_a_tag_cannot_be_the_base(scene: Scene) -> None:
     scene.run("tag", "v1")
     scene.run("push", "-q", "origin", "v1")
 
     assert (await problem_with(scene, "v1")).startswith("v1 is a tag")
 
 
-async def test_a_commit_is_no_base(scene: Scene) -> None:
+async def test_a_commit_cannot_be_the_base(scene: Scene) -> None:
     commit = scene.run("rev-parse", "HEAD")
 
     assert (await problem_with(scene, commit)).startswith(f"{commit} is a commit")
 
 
 @pytest.mark.parametrize("name", ["dev+1", "-x", "a;id", "a\u202eb"])
-async def test_a_default_branch_with_a_name_outside_our_grammar_is_told(scene: Scene, name: str) -> None:
+async def test_a_default_branch_with_a_name_outside_our_grammar_is_reported(scene: Scene, name: str) -> None:
     scene.run("update-ref", f"refs/heads/{name}", "main", cwd=scene.remote)
     scene.run("symbolic-ref", "HEAD", f"refs/heads/{name}", cwd=scene.remote)
     scene.run("update-ref", "-d", "refs/heads/main", cwd=scene.remote)
@@ -119,7 +119,7 @@ async def test_a_base_outside_our_grammar_is_not_asked_for(scene: Scene, name: s
     assert (await problem_with(scene, name)).startswith(f"the base {name} must be a branch")
 
 
-async def test_an_empty_repository_is_told_what_it_lacks(scene: Scene) -> None:
+async def test_the_error_for_an_empty_repository_says_what_it_lacks(scene: Scene) -> None:
     scene.run("init", "-q", "--bare", str(scene.place / "empty.git"))
     mirror = await fetch_mirror(scene.git, scene.home, repository(str(scene.place / "empty.git")))
 
@@ -160,7 +160,7 @@ def damage_layout(mirror: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_objects, damage_refs, damage_layout])
-async def test_a_damaged_mirror_is_made_anew(scene: Scene, damage: Callable[[Path], None]) -> None:
+async def test_a_damaged_mirror_is_created_again(scene: Scene, damage: Callable[[Path], None]) -> None:
     mirror = await mirrored(scene)
     damage(mirror.path)
     newest = scene.push("new.txt", "new\n")

@@ -71,7 +71,7 @@ def test_work_survives_a_kill_at_every_point(before: Before, tmp_path: Path) -> 
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
-    """Something of the user's that nobody may touch."""
+    """Something of the user's that a runner must not touch."""
     directory = tmp_path / "canary"
     directory.mkdir()
     (directory / "song").write_text("sing")

@@ -111,7 +111,7 @@ async def test_the_agents_stash_and_other_branches_come_back(scene: Scene) -> No
     assert scene.run("log", "-1", "--format=%s", "wip", cwd=again.tree) == "on the side"
 
 
-async def test_work_that_was_pushed_goes_on_from_there(scene: Scene) -> None:
+async def test_work_that_was_pushed_continues_from_there(scene: Scene) -> None:
     first = await scene.workspace()
     scene.run("commit", "-q", "--allow-empty", "-m", "pushed", cwd=first.tree)
     pushed = scene.run("rev-parse", "HEAD", cwd=first.tree)
@@ -136,7 +136,7 @@ async def test_a_foreign_branch_of_the_same_name_is_not_taken_for_ours(scene: Sc
     assert scene.run("rev-parse", "HEAD", cwd=workspace.tree) == scene.run("rev-parse", "HEAD~1")
 
 
-async def test_work_whose_base_is_gone_is_kept_and_the_task_starts_anew(scene: Scene) -> None:
+async def test_work_whose_base_is_gone_is_kept_and_the_task_starts_again(scene: Scene) -> None:
     await attempt(scene, 1)
     shutil.rmtree(scene.home.mirrors)
     scene.run("commit", "-q", "--amend", "-m", "rewritten")
@@ -170,6 +170,6 @@ async def test_a_second_attempt_beside_a_living_one_knows_the_first_path(scene: 
     assert agent_at_work(scene, second.tree, 1) is None
 
 
-async def test_a_lineage_that_is_no_name_is_refused(scene: Scene) -> None:
+async def test_a_lineage_that_is_not_a_name_is_refused(scene: Scene) -> None:
     with pytest.raises(SetupProblem, match="lineage"):
         await scene.workspace(lineage="../escape")

@@ -88,7 +88,7 @@ async def test_there_is_no_repository_in(scene: Scene, place: str) -> None:
     assert place in str(caught.value)
 
 
-async def test_the_home_directory_is_no_project(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_home_directory_is_not_a_project(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(scene.checkout))
 
     with pytest.raises(SetupProblem, match="itself cannot be the repository of a task"):

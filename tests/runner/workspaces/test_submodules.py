@@ -1,4 +1,4 @@
-"""A set-up command that brings submodules works in the first attempt, and in one that goes on from kept work."""
+"""A set-up command that brings submodules works in the first attempt, and in one that continues from kept work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def set_up(scene: Scene, workspace: Workspace) -> Path:
 
 
 @pytest.mark.usefixtures("library")
-async def test_a_submodule_alone_is_no_work(scene: Scene) -> None:
+async def test_a_submodule_alone_does_not_count_as_work(scene: Scene) -> None:
     workspace = await scene.workspace()
     (set_up(scene, workspace) / "built.o").write_text("ignored")
 
