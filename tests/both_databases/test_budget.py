@@ -9,6 +9,7 @@ from tests.both_databases.scene import DONE, GONE, NOON, Scene, fact, parked_unt
 from delegate.errors import StaleFence
 from delegate.model import EventKind, Outcome, Usage
 from delegate.queue.claim import budget_left
+from delegate.queue.limits import start_of_day
 from delegate.queue.questions import ask
 from delegate.report.follow import relay_state
 from delegate.states import AttemptState, Reason, TaskState

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from delegate.config.settings import Settings
+from delegate.model import Outcome
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.findings import Level
@@ -143,14 +144,14 @@ async def test_an_agent_starts_inside_its_group_and_the_supervisor_goes_back(sta
     assert (limits.groups.unified[0] / "cgroup.procs").read_text() == "0"
 
 
-async def run_with_oom_kill(stage: Stage, place: Path, then: str) -> FinishRequest:
+async def run_with_oom_kill(stage: Stage, place: Path, then: str) -> Outcome:
     """A command that continues after the kernel has killed a process of its group for its memory."""
     limits = MemoryLimits(limit=64 * MIB, groups=delegated(place))
     events = f'"{place}/app.slice/delegate-$DELEGATE_ATTEMPT_ID/memory.events"'
     equipment, assignment = await stage.take(f"echo 'oom_kill 1' > {events}; {then}")
     kernel(limits, assignment.attempt_id)
     end = await run_attempt(replace(equipment, memory_limits=limits), assignment)
-    assert isinstance(end, FinishRequest)
+    assert end is not None
     return end
 
 
@@ -158,7 +159,7 @@ async def run_with_oom_kill(stage: Stage, place: Path, then: str) -> FinishReque
 async def test_an_agent_that_was_killed_at_its_limit_ran_out_of_memory(stage: Stage, tmp_path: Path) -> None:
     end = await run_with_oom_kill(stage, tmp_path / "cgroup", then="kill -9 $$")
 
-    assert (end.outcome, end.reason) == ("failed", Reason.OUT_OF_MEMORY)
+    assert (end.state, end.reason) == (AttemptState.FAILED, Reason.OUT_OF_MEMORY)
     assert end.message == "it exceeded the memory limit of 64.0 MiB per task"
 
 
@@ -166,7 +167,7 @@ async def test_an_agent_that_was_killed_at_its_limit_ran_out_of_memory(stage: St
 async def test_an_agent_that_ended_well_is_not_blamed_for_what_it_left_behind(stage: Stage, tmp_path: Path) -> None:
     end = await run_with_oom_kill(stage, tmp_path / "cgroup", then="exit 0")
 
-    assert end.outcome == "completed"
+    assert end.state is AttemptState.COMPLETED
 
 
 def test_the_doctor_says_whether_the_memory_limit_is_enforced(tmp_path: Path) -> None:
