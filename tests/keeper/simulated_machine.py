@@ -27,6 +27,7 @@ class Job:
     work: float = 0.0
     lasts: float = 0.0
     kind: str = "shell"
+    arrives: float = 0.0
 
     def memory(self, age: float) -> int:
         return int(self.peak * min(1.0, age / self.growing)) if self.growing else self.peak
@@ -80,9 +81,10 @@ class Machine:
             self._obey(pool, shape, processes)
             self._claim(pool, shape, queue, processes)
             self._work(pool, processes)
-            self.waiting_load += self.load[-1:] if queue else []
+            is_waiting = self._is_waiting(queue)
+            self.waiting_load += self.load[-1:] if is_waiting else []
             has_worked = self.starts[-1:] == [self.now] or any(one.running for one in processes)
-            is_idle = bool(queue) and not has_worked
+            is_idle = is_waiting and not has_worked
             idle_since = (self.now if idle_since is None else idle_since) if is_idle else None
             self.longest_idle = max(self.longest_idle, 0.0 if idle_since is None else self.now - idle_since)
             self.now += TICK
@@ -125,9 +127,12 @@ class Machine:
     def _is_ready(self, process: Process) -> bool:
         return self.now - process.since >= START
 
+    def _is_waiting(self, queue: Sequence[Job]) -> bool:
+        return bool(queue) and queue[0].arrives <= self.now
+
     def _claim(self, pool: Pool, shape: FleetShape, queue: list[Job], processes: list[Process]) -> None:
         for one in processes:
-            if queue and one.is_open and one.running is None and self._is_ready(one):
+            if self._is_waiting(queue) and one.is_open and one.running is None and self._is_ready(one):
                 one.running = Running(job=queue.pop(0), began=self.now)
                 pool.record_start(str(one.slot), one.running.job.kind, self.now)
                 self.starts.append(self.now)

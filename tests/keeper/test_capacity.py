@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.keeper.simulated_machine import GIB, MIB, START, Job, Machine
 
+from delegate.config.disk import format_bytes
 from delegate.keeper.capacity import (
     CPU_WINDOW,
-    OBSERVED_ENOUGH,
+    GROWTH_HORIZON,
+    GROWTH_PAUSE,
     STABLE_AFTER,
+    STARTUP_TIME,
     AgentSnapshot,
     Capacity,
     Load,
     Pool,
     PoolLimits,
     Resource,
+    RunningAgent,
     Sample,
-    UsageHistory,
     compute_capacity,
+    learn,
 )
 from delegate.keeper.scaling import RETIRE_AFTER, SURGE, FleetShape, IdleRunner, plan
 
 LIMITS = PoolLimits(cpu_threshold=0.8, memory_reserve=GIB, agent_memory=GIB)
-EIGHT_CORES = Sample(cores=8, cpu=0, available=6 * GIB)
 QUIET = Sample(cores=2, cpu=0.1, available=23 * GIB)
-NOTHING = UsageHistory()
+NOTHING: dict[str, float] = {}
 
 
 def settled(used: int = 300 * MIB) -> AgentSnapshot:
-    return AgentSnapshot(kind="claude", age=100, used=used)
+    return AgentSnapshot(kind="claude", age=100, used=used, predicted_memory=used, is_stable=True)
+
+
+def needs_after(*peaks: int, kind: str = "claude", needs: Mapping[str, float] = NOTHING) -> Mapping[str, float]:
+    """What is expected after agents with these peaks have ended."""
+    for peak in peaks:
+        needs = learn(needs, RunningAgent(kind=kind, started_at=0, peak=peak), LIMITS)
+    return needs
 
 
 # The rules.
 
 
-def test_an_idle_machine_has_capacity_for_a_burst() -> None:
+def test_a_quiet_machine_has_room_for_a_burst() -> None:
     assert compute_capacity(QUIET, [], LIMITS, NOTHING).count >= 5
 
 
-def test_above_the_threshold_there_is_no_capacity_and_it_says_why() -> None:
+def test_above_the_threshold_there_is_no_room_and_it_says_why() -> None:
     busy = Sample(cores=2, cpu=0.93, available=23 * GIB)
 
     found = compute_capacity(busy, [settled()], LIMITS, NOTHING)
@@ -52,7 +64,7 @@ def test_above_the_threshold_there_is_no_capacity_and_it_says_why() -> None:
     assert found.shortage.why.endswith("the threshold is 80%")
 
 
-def test_what_decides_is_named_also_while_the_machine_recovers_or_has_capacity_for_one() -> None:
+def test_what_decides_is_named_also_while_the_machine_recovers_or_has_room_for_one_alone() -> None:
     almost = Sample(cores=2, cpu=0.78, available=23 * GIB)
     full = compute_capacity(Sample(cores=2, cpu=0.93, available=23 * GIB), [settled()], LIMITS, NOTHING)
 
@@ -74,7 +86,7 @@ def test_a_threshold_of_everything_means_that_cpu_does_not_count() -> None:
 
 def test_one_more_needs_its_own_memory_beside_the_reserve_and_what_is_still_to_come() -> None:
     agents = [settled(used=500 * MIB)]
-    known = UsageHistory(peaks=(("claude", 1000 * MIB),) * OBSERVED_ENOUGH, recent_kinds=("claude",))
+    known = needs_after(1000 * MIB, 1000 * MIB, 1000 * MIB)
 
     enough = compute_capacity(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1200 * MIB), agents, LIMITS, known)
     too_little = compute_capacity(Sample(cores=8, cpu=0, available=GIB + 700 * MIB + 1199 * MIB), agents, LIMITS, known)
@@ -87,7 +99,7 @@ def test_one_more_needs_its_own_memory_beside_the_reserve_and_what_is_still_to_c
     )
 
 
-def test_with_nothing_running_there_is_capacity_for_one_whatever_is_lacking() -> None:
+def test_with_nothing_running_there_is_room_for_one_whatever_is_lacking() -> None:
     found = compute_capacity(Sample(cores=1, cpu=1.0, available=0), [], LIMITS, NOTHING)
 
     assert found.count == 1
@@ -105,13 +117,48 @@ def test_who_has_just_begun_counts_before_it_shows() -> None:
     }
 
 
-def test_what_grows_is_expected_to_keep_growing() -> None:
-    known = UsageHistory(peaks=(("claude", 50 * MIB),) * OBSERVED_ENOUGH, recent_kinds=("claude",))
-    growing = [AgentSnapshot(kind="claude", age=10, used=500 * MIB, growth=100 * MIB)] * 3
+def test_an_agent_that_grows_is_expected_to_continue_and_so_are_the_others_of_its_kind() -> None:
+    known = needs_after(*[50 * MIB] * 6)
     sample = Sample(cores=64, cpu=0.0, available=7 * GIB)
+    growing = RunningAgent(
+        kind="claude", started_at=90, used=600 * MIB, peak=600 * MIB, startup_peak=100 * MIB, grew_at=100
+    ).snapshot(100)
+    grown = (600 + 50 * int(GROWTH_HORIZON)) * MIB
+
+    alone, beside = (
+        compute_capacity(sample, agents, LIMITS, known).shortage for agents in ([growing], [growing, settled(0)])
+    )
 
     assert compute_capacity(sample, [settled()] * 3, LIMITS, known).count == 6
-    assert compute_capacity(sample, growing, LIMITS, known).count == 0
+    assert compute_capacity(sample, [growing] * 3, LIMITS, known).count == 0
+    assert alone is not None
+    assert f"expected to take {format_bytes(grown - 600 * MIB)} of it" in alone.why
+    assert alone.why.endswith(f"one more needs {format_bytes(grown)}")
+    assert beside is not None
+    assert f"expected to take {format_bytes(2 * grown - 600 * MIB)} of it" in beside.why
+
+
+def test_an_agent_that_has_paused_is_not_expected_to_continue_growing() -> None:
+    known = needs_after(*[50 * MIB] * 6)
+    sample = Sample(cores=64, cpu=0.0, available=7 * GIB)
+    growing, paused = (
+        RunningAgent(kind="claude", started_at=0, used=GIB, peak=GIB, startup_peak=100 * MIB, grew_at=100 - pause)
+        for pause in (GROWTH_PAUSE - 0.1, GROWTH_PAUSE)
+    )
+
+    assert compute_capacity(sample, [growing.snapshot(100)], LIMITS, known).count == 3
+    assert compute_capacity(sample, [paused.snapshot(100)], LIMITS, known).count == 6
+
+
+def test_how_fast_an_agent_grows_while_it_starts_says_nothing() -> None:
+    pool = Pool(LIMITS)
+    pool.record_start("1", "claude", 0)
+    for now, memory in ((1, 100), (STARTUP_TIME, 400), (STARTUP_TIME + 1, 400)):
+        pool.record_sample(QUIET, {"1": Load(memory=memory * MIB, cpu_seconds=0)}, now)
+    lack = pool.capacity(STARTUP_TIME + 1).shortage
+
+    assert lack is None or lack.resource is Resource.CPU
+    assert pool.capacity(STARTUP_TIME + 1).count >= 4
 
 
 def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
@@ -121,7 +168,7 @@ def test_a_ceiling_on_the_memory_of_a_task_is_all_that_it_can_take() -> None:
 
 
 @pytest.mark.parametrize("resource", [Resource.CPU, Resource.MEMORY])
-def test_what_was_short_must_recover_a_little_before_there_is_capacity_again(resource: Resource) -> None:
+def test_what_was_short_must_recover_a_little_before_there_is_room_again(resource: Resource) -> None:
     short = Capacity(count=0, short_resources=frozenset({resource}))
     just_enough = Sample(cores=2, cpu=0.78, available=GIB + 2 * 1536 * MIB + MIB)
     agents = [AgentSnapshot(kind="claude", age=100, used=0)]
@@ -135,7 +182,7 @@ def test_the_pool_learns_what_agents_need() -> None:
     small = Sample(cores=8, cpu=0, available=4 * GIB)
     pool.record_sample(small, {}, 0)
     before = pool.capacity(0).count
-    for number in range(OBSERVED_ENOUGH):
+    for number in range(3):
         pool.record_start(str(number), "shell", 0)
         pool.record_sample(small, {str(number): Load(memory=100 * MIB, cpu_seconds=1)}, 5)
         pool.record_end(str(number), 10)
@@ -143,42 +190,79 @@ def test_the_pool_learns_what_agents_need() -> None:
     assert (before, pool.capacity(20).count) == (2, 3)
 
 
-def test_an_agent_that_has_settled_teaches_before_it_ends() -> None:
+def test_an_agent_without_a_sample_teaches_nothing_and_counts_as_unknown() -> None:
     pool = Pool(LIMITS)
-    names = [str(number) for number in range(OBSERVED_ENOUGH)]
+    small = Sample(cores=8, cpu=0, available=4 * GIB)
+    for number in range(3):
+        pool.record_start(str(number), "shell", 0)
+        pool.record_sample(small, {}, 5)
+        pool.record_end(str(number), 10)
+    pool.record_start("4", "shell", 10)
+    lack = pool.capacity(10 + 10 * STABLE_AFTER).shortage
+
+    assert lack is not None
+    assert lack.why.startswith("4.0 GiB of memory are available, running agents are expected to take 1.5 GiB of it")
+    assert lack.why.endswith("one more needs 1.5 GiB")
+
+
+def test_agents_that_have_settled_teach_before_they_end() -> None:
+    pool = Pool(LIMITS)
+    small = Sample(cores=8, cpu=0, available=6 * GIB)
+    names = [str(number) for number in range(3)]
     for name in names:
         pool.record_start(name, "claude", 0)
-    for now in range(8):
-        pool.record_sample(EIGHT_CORES, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
-    before = pool.capacity(7).count
-    pool.record_sample(EIGHT_CORES, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), STABLE_AFTER)
+    for now in range(int(STABLE_AFTER)):
+        pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=now / 10)), now)
+    before = pool.capacity(STABLE_AFTER - 1).count
+    pool.record_sample(small, dict.fromkeys(names, Load(memory=400 * MIB, cpu_seconds=1)), STABLE_AFTER)
 
     assert (before, pool.capacity(STABLE_AFTER).count) == (1, 4)
 
 
-def settled_pool() -> Pool:
-    """A pool in which one agent has settled at a small size after 10 seconds."""
+def test_an_agent_that_grows_by_more_than_noise_has_not_settled() -> None:
+    steady, growing = RunningAgent(kind="claude", started_at=0), RunningAgent(kind="claude", started_at=0)
+    for now in range(int(2 * STABLE_AFTER)):
+        steady.add_sample(Load(memory=(1000 + now // 4) * MIB, cpu_seconds=0), now)
+        growing.add_sample(Load(memory=(1000 + 3 * now) * MIB, cpu_seconds=0), now)
+
+    assert steady.snapshot(2 * STABLE_AFTER).is_stable
+    assert not growing.snapshot(2 * STABLE_AFTER).is_stable
+
+
+def test_an_agent_that_has_settled_counts_with_its_peak() -> None:
     pool = Pool(LIMITS)
     pool.record_start("1", "claude", 0)
-    for now in range(10):
-        pool.record_sample(EIGHT_CORES, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
-    return pool
+    for now in range(61):
+        memory = 2000 * MIB if now == 10 else 100 * MIB
+        pool.record_sample(QUIET, {"1": Load(memory=memory, cpu_seconds=0)}, now)
+    pool.record_sample(Sample(cores=8, cpu=0, available=3 * GIB), {}, 61)
+    lack = pool.capacity(61).shortage
+
+    assert lack is not None
+    assert "are expected to take 2.2 GiB of it" in lack.why  # a fifth more than 2000 MiB, less what it uses
+    assert lack.why.endswith("one more needs 2.3 GiB")
 
 
 def test_an_agent_that_has_settled_teaches_once() -> None:
-    pool = settled_pool()
-    pool.record_end("1", 10)
-    pool.record_start("2", "claude", 10)
-    pool.record_sample(EIGHT_CORES, {"2": Load(memory=0, cpu_seconds=0)}, 17)
-    lack = pool.capacity(17).shortage
+    pool = Pool(LIMITS)
+    small = Sample(cores=8, cpu=0, available=3 * GIB)
+    pool.record_start("1", "claude", 0)
+    for now in range(60):
+        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    pool.record_end("1", 60)
+    lack = pool.capacity(60).shortage
 
     assert lack is not None
-    assert "are expected to take 1.0 GiB of it" in lack.why  # two thirds of a guess: one was seen
+    assert lack.why.endswith("one more needs 1.1 GiB")  # three quarters of the first guess
 
 
 def test_what_an_agent_needs_after_it_had_settled_corrects_what_it_taught() -> None:
-    pool = settled_pool()
-    pool.record_sample(EIGHT_CORES, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
+    pool = Pool(LIMITS)
+    small = Sample(cores=8, cpu=0, available=6 * GIB)
+    pool.record_start("1", "claude", 0)
+    for now in range(60):
+        pool.record_sample(small, {"1": Load(memory=100 * MIB, cpu_seconds=1)}, now)
+    pool.record_sample(small, {"1": Load(memory=1500 * MIB, cpu_seconds=1)}, 60)
     pool.record_end("1", 60)
     lack = pool.capacity(60).shortage
 
@@ -186,25 +270,51 @@ def test_what_an_agent_needs_after_it_had_settled_corrects_what_it_taught() -> N
     assert lack.why.endswith("one more needs 1.8 GiB")
 
 
-def test_one_that_was_larger_than_its_like_is_not_expected_again() -> None:
-    peaks = (("shell", 5 * GIB), *[("shell", 100 * MIB)] * 9)
+def test_an_agent_that_was_larger_than_the_others_is_forgotten_step_by_step() -> None:
+    sample = Sample(cores=64, cpu=0, available=13 * GIB)
+
+    counts = [
+        compute_capacity(sample, [], LIMITS, needs_after(5 * GIB, *[100 * MIB] * number)).count
+        for number in (0, 1, 2, 4, 8)
+    ]
+
+    assert counts == [2, 2, 3, 6, 12]
+
+
+def test_what_one_kind_needed_is_expected_of_the_next_agent_until_enough_of_another_kind_have_ended() -> None:
     sample = Sample(cores=64, cpu=0, available=8 * GIB)
+    shell = needs_after(5 * GIB, kind="shell")
 
-    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks[:9], recent_kinds=("shell",))).count == 1
-    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("shell",))).count == 7
+    counts = [
+        compute_capacity(sample, [], LIMITS, needs_after(*[100 * MIB] * number, needs=shell)).count
+        for number in (0, 3, 8)
+    ]
+
+    assert counts == [1, 2, 7]
 
 
-def test_the_next_one_is_expected_to_be_of_a_kind_that_began_of_late() -> None:
-    peaks = (*[("shell", 5 * GIB)] * 3, *[("claude", 100 * MIB)] * 3)
-    sample = Sample(cores=64, cpu=0, available=8 * GIB)
+def test_running_agents_count_as_much_as_their_own_kind_needed() -> None:
+    needs = needs_after(*[1000 * MIB] * 3, needs=needs_after(5 * GIB, kind="shell"))
+    sample = Sample(cores=64, cpu=0, available=4 * GIB)
 
-    assert (
-        compute_capacity(
-            sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("shell", "claude", "claude"))
-        ).count
-        == 1
-    )
-    assert compute_capacity(sample, [], LIMITS, UsageHistory(peaks=peaks, recent_kinds=("claude",) * 4)).count == 7
+    lack = compute_capacity(sample, [settled(500 * MIB)], LIMITS, needs).shortage
+
+    assert lack is not None
+    assert "are expected to take 700.0 MiB of it" in lack.why
+    assert lack.why.endswith("one more needs 2.5 GiB")
+
+
+def test_the_cpu_of_an_agent_that_has_just_ended_is_free_before_the_average_shows_it() -> None:
+    pool = Pool(LIMITS)
+    full = Sample(cores=2, cpu=1.0, available=23 * GIB)
+    for name in ("1", "2"):
+        pool.record_start(name, "shell", 0)
+    pool.record_sample(full, dict.fromkeys(("1", "2"), Load(memory=MIB, cpu_seconds=10)), 10)
+    before = pool.capacity(10).count
+    pool.record_end("1", 10)
+
+    assert (before, pool.capacity(10).count) == (0, 3)
+    assert pool.capacity(10 + CPU_WINDOW).count == 0  # unless the next sample shows it
 
 
 # Who is started, opened, held and sent home.
@@ -217,7 +327,7 @@ def waits(slot: int, *, is_open: bool = True) -> IdleRunner:
     return IdleRunner(slot=slot, is_ready=True, is_open=is_open, since=0)
 
 
-def test_a_base_is_kept_and_more_is_started_when_no_runner_waits() -> None:
+def test_a_base_is_kept_and_more_is_started_when_nobody_waits_any_more() -> None:
     waiting = [waits(2)]
 
     assert plan([], 0, Capacity(count=9), SHAPE, 0).start == 2
@@ -230,7 +340,7 @@ def test_a_base_is_kept_and_more_is_started_when_no_runner_waits() -> None:
     )
 
 
-def test_while_there_is_work_and_capacity_more_are_started_in_advance_one_by_one() -> None:
+def test_while_there_is_work_and_room_some_more_are_started_ahead_one_after_the_other() -> None:
     starting = IdleRunner(slot=2, is_ready=False, is_open=True, since=0)
 
     assert plan([waits(2)], 1, Capacity(count=9), SHAPE, 0).start == 1
@@ -240,7 +350,7 @@ def test_while_there_is_work_and_capacity_more_are_started_in_advance_one_by_one
     assert plan([waits(1), waits(2)], 0, Capacity(count=9), SHAPE, 0).start == 0
 
 
-def test_one_runner_waits_even_without_capacity_so_that_it_can_say_why() -> None:
+def test_one_waits_even_without_room_so_that_it_can_say_why() -> None:
     made = plan([waits(3)], 2, Capacity(count=0), SHAPE, 0)
 
     assert plan([], 2, Capacity(count=0), SHAPE, 0).start == 1
@@ -274,7 +384,7 @@ def test_one_in_trouble_keeps_no_place_for_which_others_wait_and_is_replaced() -
     assert plan([ill[0], waits(2), waits(3)], 0, Capacity(count=1), SHAPE, RETIRE_AFTER).retire == {1}
 
 
-def test_no_runner_is_stopped_before_it_has_started() -> None:
+def test_nobody_is_sent_home_before_it_has_started() -> None:
     settling = IdleRunner(slot=9, is_ready=False, is_open=False, since=float("-inf"))
 
     assert plan([waits(1), waits(2), settling], 0, Capacity(count=1), SHAPE, 0).retire == frozenset()
@@ -305,7 +415,18 @@ def test_twenty_tasks_that_grow_end_without_ever_exceeding_the_memory(growing: f
     assert machine.most_running >= 3
 
 
-def test_small_tasks_before_them_do_not_open_capacity_for_many_large_ones() -> None:
+@pytest.mark.parametrize(("peak", "growing", "every"), [(3, 120, 10), (3, 60, 5), (2, 60, 10), (4, 30, 5)])
+def test_tasks_that_arrive_one_by_one_and_outgrow_the_setting_fit_into_the_memory(
+    peak: int, growing: float, every: float
+) -> None:
+    jobs = [Job(peak=peak * GIB, growing=growing, lasts=growing + 120, arrives=every * number) for number in range(20)]
+
+    machine = Machine(cores=4, memory=16 * GIB, taken=600 * MIB, limits=LIMITS).run(jobs)
+
+    assert machine.most_memory <= 16 * GIB
+
+
+def test_small_tasks_before_them_do_not_make_room_for_a_crowd_of_large_ones() -> None:
     small = [Job(peak=20 * MIB, lasts=2) for _ in range(40)]
     large = [Job(peak=GIB, growing=60, lasts=120) for _ in range(20)]
 
