@@ -31,7 +31,7 @@ class KeyValueFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    # Our lines name neither thread nor caller, and looking them up takes as long as writing a line.
+    # Our lines name neither thread nor caller, so looking them up would be wasted work.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # documented in the logging HOWTO
     handler = logging.StreamHandler(sys.stderr)

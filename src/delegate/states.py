@@ -94,38 +94,40 @@ STATE_MEANINGS: dict[TaskState, str] = {
 # What the user should do, for every reason that ends or parks a task.
 ADVICE: dict[Reason, str] = {
     Reason.DONE: "",
-    Reason.COMMAND_FAILED: "read its output with `delegate logs`, then `delegate retry` the task",
-    Reason.AGENT_ERROR: "read what the agent said with `delegate logs`, then `delegate retry` the task",
+    Reason.COMMAND_FAILED: "read its output with `delegate logs`, then run the task again with `delegate retry`",
+    Reason.AGENT_ERROR: "read what the agent said with `delegate logs`, then run the task again with `delegate retry`",
     Reason.NOT_INSTALLED: "install the agent on the runner's machine, or submit with another `--agent`",
-    Reason.NOT_LOGGED_IN: "log in to the agent on the runner's machine, then `delegate retry` the task",
+    Reason.NOT_LOGGED_IN: "log in to the agent on the runner's machine, then run the task again with `delegate retry`",
     Reason.UNKNOWN_MODEL: "submit again with a `--model` that the agent supports",
     Reason.RATE_LIMITED: "nothing: the task restarts automatically when the limit resets",
     Reason.USAGE_LIMIT: "nothing: the task restarts automatically when the subscription's limit resets",
-    Reason.OVERLOADED: "the model's service is overloaded; `delegate retry` the task later",
+    Reason.OVERLOADED: "the model's service is overloaded; run the task again later with `delegate retry`",
     Reason.CONTEXT_TOO_LONG: "split the work into smaller tasks, or shorten the prompt",
     Reason.MAX_TURNS: "submit again with a higher `--max-turns`, or split the work",
     Reason.BUDGET: "submit again with a higher `--max-budget-usd`, or split the work",
     Reason.REFUSED: "the model declined the request; reword it and submit again",
-    Reason.STALLED: "the agent stopped responding; read `delegate logs`, then `delegate retry` the task",
-    Reason.NO_START: "the agent printed nothing after it started; run it once by hand, then `delegate retry` the task",
+    Reason.STALLED: "the agent stopped responding; read `delegate logs`, then run the task again with `delegate retry`",
+    Reason.NO_START: "the agent printed nothing after it started; start it once by hand, then run the task again with "
+    "`delegate retry`",
     Reason.TIMEOUT: "submit again with a longer `--timeout`, or split the work",
     Reason.CANCELLED: "`delegate retry` runs it again",
-    Reason.CRASHED: "`delegate logs --raw` shows its full output; then `delegate retry` the task",
-    Reason.LOST_RUNNER: "its runner was lost, and the command may not be safe to repeat; check, then `delegate retry` "
-    "the task (or submit with `--rerun`)",
-    Reason.POISON: "three runners were lost while working on it; read `delegate logs` before you `delegate retry` "
-    "the task",
-    Reason.SETUP_ERROR: "fix the problem in the message, then `delegate retry` the task",
-    Reason.DISK_FULL: "free disk space on the runner's machine, then `delegate retry` the task",
+    Reason.CRASHED: "`delegate logs --raw` shows its full output; `delegate retry` runs it again",
+    Reason.LOST_RUNNER: "its runner was lost, and the command may not be safe to repeat; check, then run the task "
+    "again with `delegate retry` (or submit with `--rerun`)",
+    Reason.POISON: "three runners were lost while working on it; read `delegate logs` before you run the task again "
+    "with `delegate retry`",
+    Reason.SETUP_ERROR: "fix the problem in the message, then run the task again with `delegate retry`",
+    Reason.DISK_FULL: "free disk space on the runner's machine, then run the task again with `delegate retry`",
     Reason.NO_CHANGES: "",
-    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the changes; `delegate retry` "
-    "continues the work",
-    Reason.POLICY_DENIED: "`delegate diff` shows the changes; then `delegate resume` the task with `--context`",
-    Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; fix the problem in the message, then "
-    "`delegate retry` the task",
+    Reason.CHECKS_FAILED: "`delegate logs` shows the checks, `delegate diff` the changes; `delegate retry` continues "
+    "the work",
+    Reason.POLICY_DENIED: "`delegate diff` shows the changes; `delegate resume` with `--context` continues the work",
+    Reason.PUSH_REJECTED: "the work is kept: `delegate workspaces` lists it; fix the problem in the message, then run "
+    "the task again with `delegate retry`",
     Reason.PR_REJECTED: "the branch is pushed: open the pull request by hand, or fix the problem in the message and "
-    "`delegate retry` the task",
-    Reason.DEPENDENCY_FAILED: "`delegate status --tree` shows what failed: `delegate retry` that task, then this one",
+    "run the task again with `delegate retry`",
+    Reason.DEPENDENCY_FAILED: "`delegate status --tree` shows what failed; run that task again with `delegate retry`, "
+    "then this one",
     Reason.OUT_OF_MEMORY: "raise DELEGATE_TASK_MEMORY_MAX on the runner's machine, or split the work",
     Reason.QUESTION: "answer it with `delegate answer`",
     Reason.HANDED_BACK: "nothing: another runner will take it",

@@ -137,7 +137,12 @@ def _set_flag(name: str) -> Callable[[click.Context, click.Parameter, bool], Non
 def shared_options(function: Function) -> Function:
     """--json and -v, which every command takes."""
     verbose = click.option(
-        "-v", "--verbose", is_flag=True, expose_value=False, callback=_set_flag("verbose"), help="Show tracebacks."
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_flag("verbose"),
+        help="Show a traceback if the command fails.",
     )
     as_json = click.option(
         "--json",
@@ -163,6 +168,22 @@ def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str],
 def examples(*lines: str) -> str:
     """The examples at the end of a command's help; click must not rewrap them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+class WholeNumber(click.ParamType[int]):
+    name = "integer"
+
+    def __init__(self, low: int, high: int, what: str = "a whole number") -> None:
+        self._low, self._high, self._what = low, high, what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # click's own
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not self._low <= number <= self._high:
+            self.fail(f"must be {self._what} from {self._low:,} to {self._high:,}, not {value}", param, ctx)
+        return number
 
 
 def fetch_newest(page: Callable[[int, str | None], tuple[list[Row], str | None]], limit: int) -> tuple[list[Row], bool]:

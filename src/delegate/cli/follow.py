@@ -34,7 +34,7 @@ NOTABLE = {
     "push",
     "pull_request",
 }
-FAILABLE = {"check", "setup"}  # commands whose end is shown when they did not pass
+FAILABLE = {"check", "setup"}  # commands whose end is shown when they failed
 WAITS_AGAIN = {"released", "parked", "lost"}
 
 

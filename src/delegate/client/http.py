@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange over a socket. Importing `http.client` would take half the time of `delegate status`."""
+"""One HTTP/1.1 exchange over a socket, without `http.client`, whose import slows down every command."""
 
 from __future__ import annotations
 

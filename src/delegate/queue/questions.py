@@ -45,7 +45,7 @@ async def ask(database: Database, attempt_id: AttemptId, text: str, options: Seq
 async def answer(database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime) -> Task:
     """Answer all open questions of a task. A waiting task is queued now, a running one when its attempt ends."""
     if not text.strip():
-        raise InvalidField(field="text", why="is empty; write the answer, or `delegate cancel` the task")
+        raise InvalidField(field="text", why="is empty; write the answer, or cancel the task with `delegate cancel`")
     task = await database.write("answer", lambda connection: _answer(connection, task_id, text, request_key, now))
     log.info("question answered", extra={"task_id": task_id, "state": task.state})
     return task

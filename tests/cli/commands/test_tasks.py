@@ -245,7 +245,7 @@ def test_the_table_and_the_page_show_what_happened(busy_world: World) -> None:
         f"  directory  {busy_world.work}",
         "  reason     command_failed, exit code 3",
         "  message    the command ended with exit code 3",
-        "  hint       read its output with `delegate logs`, then `delegate retry` the task",
+        "  hint       read its output with `delegate logs`, then run the task again with `delegate retry`",
         "  submitted  … …, P2",
         "  ran        … on …, attempt 1",
         "",

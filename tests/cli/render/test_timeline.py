@@ -55,7 +55,7 @@ def test_every_kind_of_event_has_its_words() -> None:
         ),
         ("setup", {"command": "npm ci", "exitCode": 0, "seconds": 3.1}, "setup  npm ci · 3.1 s"),
         ("setup", {"command": "npm ci", "exitCode": 7, "seconds": 3.1}, "setup  npm ci · failed, exit code 7"),
-        ("setup", {"carried": [".env", "a\nb"]}, "carried in: .env, a b"),
+        ("setup", {"carried": [".env", "a\nb"]}, "copied from your checkout: .env, a b"),
         ("prompt", {"characters": 12345}, "prompt of 12,345 characters"),
         ("prompt", {}, "prompt"),
         (

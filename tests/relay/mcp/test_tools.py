@@ -173,10 +173,10 @@ async def test_advice_names_tools(outer: Outer, runner: Runner) -> None:
 
     said = "no `gh`: `RetryTask` tries it again"
     assert (failed["task"]["message"], failed["attempts"][0]["message"]) == (said, said)
-    assert failed["task"]["advice"].endswith("fix the problem in the message and `RetryTask` the task")
+    assert failed["task"]["advice"].endswith("fix the problem in the message and run the task again with `RetryTask`")
     assert page["tasks"][1]["message"] == said
     assert text.endswith(
-        "`TaskStatus` of each task in `dependsOn` shows what failed: `RetryTask` that task, then this one"
+        "each task in `dependsOn` shows what failed; run that task again with `RetryTask`, then this one"
     )
     refusal = await outer.refusal("RetryTask", taskId=waiting)
     assert f"hint: `RetryTask {attempt.task_id}` first, then try this task again\n" in refusal

@@ -14,7 +14,7 @@ from delegate.model import Outcome
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.doctor.context import DoctorContext
 from delegate.runner.doctor.findings import Level
-from delegate.runner.doctor.memory_limit import examine_ceiling
+from delegate.runner.doctor.memory_limit import examine_memory_limit
 from delegate.runner.process.cgroups import Groups, MemoryLimits, cpu_quota, cpu_seconds, memory_left, own_groups
 from delegate.states import AttemptState, Reason
 
@@ -180,10 +180,10 @@ def test_the_doctor_says_whether_the_memory_limit_is_enforced(tmp_path: Path) ->
         is_root=False,
     )
 
-    (good,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path)))
-    (bad,) = examine_ceiling(case, MemoryLimits(limit=64 * MIB, groups=Groups()))
+    (good,) = examine_memory_limit(case, MemoryLimits(limit=64 * MIB, groups=delegated(tmp_path)))
+    (bad,) = examine_memory_limit(case, MemoryLimits(limit=64 * MIB, groups=Groups()))
 
     assert (good.level, good.message) == (Level.OK, "a task may use 64.0 MiB of memory")
     assert bad.level is Level.WARNING
     assert bad.message == "DELEGATE_TASK_MEMORY_MAX is not enforced: this system has no cgroup v2"
-    assert examine_ceiling(replace(case, settings=Settings()), MemoryLimits(limit=None)) == []
+    assert examine_memory_limit(replace(case, settings=Settings()), MemoryLimits(limit=None)) == []

@@ -22,7 +22,7 @@ PROGRAM = "delegate"
 @shared_options
 @click.pass_obj
 def completion(context: CommandContext, shell: str) -> None:
-    """Print the shell completion script."""
+    """Print the completion script for a shell."""
     found = get_completion_class(shell)
     assert found is not None  # click knows all three
     cli = click.get_current_context().find_root().command

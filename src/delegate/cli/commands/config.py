@@ -68,9 +68,9 @@ def _complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @shared_options
 @click.pass_obj
 def show(context: CommandContext, key: str | None) -> None:
-    """Show all settings, or one: the value, its origin and the allowed range.
+    """Show all settings, or one.
 
-    A value that the running relay has not read yet is marked.
+    Each is shown with its value, its origin and its range. A value that the running relay has not read yet is marked.
     """
     if key is not None:
         _check_known(key)
@@ -136,7 +136,7 @@ def path(context: CommandContext) -> None:
 @shared_options
 @click.pass_obj
 def set_value(context: CommandContext, key: str, value: str | None, unset: bool) -> None:
-    """Write a setting to this home's settings file; comments are kept.
+    """Write a setting to the settings file. Comments in the file are kept.
 
     A single - reads the value from standard input, which keeps a token out of the process list.
     """

@@ -40,18 +40,18 @@ def mcp() -> None:
 @shared_options
 @click.pass_obj
 def start(context: CommandContext) -> int:
-    """Serve MCP on standard input and output; MCP clients start this command."""
+    """Serve MCP on standard input and output. MCP clients start this command."""
     from delegate.mcp_bridge.run import run  # noqa: PLC0415  the fast entry point does not load this module
 
     return run(verbose=context.verbose)
 
 
 @mcp.command(epilog=examples("delegate mcp config", "delegate mcp config --write"))
-@click.option("--write", is_flag=True, help=f"Merge the entry into {FILE} in this directory; everything else is kept.")
+@click.option("--write", is_flag=True, help=f"Write the entry to {FILE} in this directory. Other entries are kept.")
 @shared_options
 @click.pass_obj
 def config(context: CommandContext, write: bool) -> None:
-    """Print the entry for .mcp.json, which Claude Code and other clients read."""
+    """Print the entry for .mcp.json. Claude Code and other clients read that file."""
     path = Path(existing_directory(None)) / FILE if write else None
     entry = build_entry(context.environ)
     if path is None:
@@ -66,11 +66,11 @@ def config(context: CommandContext, write: bool) -> None:
 
 
 @mcp.command(epilog=examples("delegate mcp install", "delegate mcp install --agent codex"))
-@click.option("--agent", type=click.Choice(["claude", "codex"]), help="Only for this agent.")
+@click.option("--agent", type=click.Choice(["claude", "codex"]), help="Register with this agent only.")
 @shared_options
 @click.pass_obj
 def install(context: CommandContext, agent: str | None) -> None:
-    """Register the server with Claude Code and Codex, for all directories."""
+    """Register the server with Claude Code and Codex. They use it in all directories."""
     commands = {"claude": context.settings.claude_command, "codex": context.settings.codex_command}
     wanted = {name: command for name, command in commands.items() if agent in {None, name}}
     found = {name: shutil.which(command) for name, command in wanted.items()}

@@ -87,7 +87,7 @@ def prompt(context: CommandContext, task_id: str) -> None:
 @click.command(
     epilog=examples(
         "delegate resume task-1f0c9a77e2",
-        'delegate resume task-1f0c9a77e2 --context "use the table of the tests, not a new one"',
+        'delegate resume task-1f0c9a77e2 --context "use the existing table, not a new one"',
     )
 )
 @click.argument("task_id", metavar="ID")
@@ -106,7 +106,7 @@ def resume(command_context: CommandContext, task_id: str, context: str | None) -
 @click.command(
     epilog=examples(
         "delegate answer task-1f0c9a77e2 PostgreSQL",
-        'delegate answer task-1f0c9a77e2 "use the table of the tests"',
+        'delegate answer task-1f0c9a77e2 "use the existing table"',
         "delegate answer task-1f0c9a77e2 - < decision.md",
     )
 )

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.commands.submit import (
-    Duration,
-    PromptCommand,
+from delegate.cli.commands.submit import PromptCommand, one_task_options, request_fields, work_options
+from delegate.cli.context import (
+    CommandContext,
+    HintedUsage,
     WholeNumber,
-    one_task_options,
-    request_fields,
-    work_options,
+    check_encoding,
+    examples,
+    fetch_newest,
+    shared_options,
 )
-from delegate.cli.context import CommandContext, HintedUsage, check_encoding, examples, fetch_newest, shared_options
 from delegate.cli.datetimes import is_skipped_time, parse_datetime
+from delegate.cli.option_types import Duration
 from delegate.cli.render.schedule_page import next_lines, pipeline_table, schedule_page, schedule_table
 from delegate.cli.text_input import read_prompt, read_text
 from delegate.schedule.zones import zone_named
@@ -56,15 +58,19 @@ def schedule() -> None:
 )
 @click.argument("words", nargs=-1, metavar="PROMPT…")
 @click.option("--cron", metavar="FIELDS", help='Run repeatedly: "minute hour day month weekday".')
-@click.option("--at", metavar="TIME", help="Run once: 2030-02-19T08:00, with or without a zone, or +2h.")
-@click.option("--after", metavar="ID", help="Run when a run of that schedule has completed.")
-@click.option("--timezone", metavar="ZONE", default="UTC", help="Such as America/New_York; default UTC.")
+@click.option(
+    "--at", metavar="TIME", help="Run once, at a time such as 2030-02-19T08:00, or after a delay such as +2h."
+)
+@click.option("--after", metavar="ID", help="Run when a run of this schedule has completed.")
+@click.option("--timezone", metavar="ZONE", default="UTC", help="Time zone, such as America/New_York. [default: UTC]")
 @click.option(
     "--missed-run-policy",
     type=click.Choice(["skip", "catchup", "fail"]),
-    help="What to do when a run could not start in time; default skip.",
+    help="What to do when a run could not start in time. [default: skip]",
 )
-@click.option("--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="Maximum number of runs.")
+@click.option(
+    "--max-runs", type=WholeNumber(1, 1_000_000_000), metavar="N", help="End the schedule after this many runs."
+)
 @click.option("--expires-at", metavar="TIME", help="Start no run at or after this time.")
 @work_options
 @one_task_options
@@ -73,7 +79,7 @@ def schedule() -> None:
 def create(context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, **options: Any) -> None:
     """Run a task later, and print the schedule's id.
 
-    Several words make one prompt; a single - reads it from standard input.
+    Several words are joined into one prompt; a single - reads it from standard input.
     """
     timing = timing_of(context, options, datetime.now(UTC))
     request = {"prompt": read_prompt(words, prompt_file), **timing, **request_fields(context, options)}
@@ -129,12 +135,17 @@ def _parse_datetime(context: CommandContext, field: str, typed: str | None, zone
 )
 @click.option("--status", type=click.Choice(STATUSES), help="List only schedules with this status.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="Maximum number of schedules; default 20."
+    "-n",
+    "--limit",
+    type=WholeNumber(1, 10_000),
+    default=20,
+    metavar="N",
+    help="Show at most N schedules, from 1 to 10,000. [default: 20]",
 )
 @shared_options
 @click.pass_obj
 def list_(context: CommandContext, status: str | None, limit: int) -> None:
-    """List the newest schedules, with their next run or the reason why there is none."""
+    """List the newest schedules. Each is shown with its next run, or the reason why there is none."""
     schedules, more = fetch_newest(partial(_page, context.client(), status), limit)
     if context.as_json:
         context.print_json_lines(schedules)
@@ -160,7 +171,12 @@ def _page(client: Client, status: str | None, limit: int, cursor: str | None) ->
 )
 @click.argument("schedule_id", metavar="ID")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, HISTORY_MAX), default=10, help="Maximum number of runs; default 10."
+    "-n",
+    "--limit",
+    type=WholeNumber(1, HISTORY_MAX),
+    default=10,
+    metavar="N",
+    help="Show at most N runs, from 1 to 100. [default: 10]",
 )
 @shared_options
 @click.pass_obj
@@ -174,14 +190,17 @@ def get(context: CommandContext, schedule_id: str, limit: int) -> None:
 
 
 @schedule.command(
-    epilog=examples("delegate schedule pause schedule-1f0c9a77e2", 'delegate schedule pause ID --reason "holidays"')
+    epilog=examples(
+        "delegate schedule pause schedule-1f0c9a77e2",
+        'delegate schedule pause schedule-1f0c9a77e2 --reason "holidays"',
+    )
 )
 @click.argument("schedule_id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
 @shared_options
 @click.pass_obj
 def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
-    """Start no more runs until the schedule is resumed; a running task continues."""
+    """Pause a schedule until it is resumed. A task that is running continues."""
     check_encoding("reason", reason)
     _print_schedule(context, context.client().pause_schedule(schedule_id, reason))
 
@@ -192,7 +211,7 @@ def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
 @shared_options
 @click.pass_obj
 def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
-    """Resume a paused schedule, starting with its next time."""
+    """Resume a paused schedule. It continues with its next scheduled time."""
     check_encoding("reason", reason)
     _print_schedule(context, context.client().resume_schedule(schedule_id, reason))
 
@@ -208,7 +227,7 @@ def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
 @shared_options
 @click.pass_obj
 def cancel(context: CommandContext, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
-    """End a schedule for good; its tasks continue unless --cancel-tasks is given."""
+    """End a schedule for good. Its tasks continue unless --cancel-tasks is given."""
     check_encoding("reason", reason)
     response = context.client().cancel_schedule(schedule_id, reason, cancel_tasks=cancel_tasks)
     if context.as_json:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, WholeNumber, examples, shared_options
 from delegate.cli.render.status import relay_page
 from delegate.cli.render.terminal import format_duration, one_line, parse_time
 from delegate.config import home_files, values
@@ -44,7 +44,11 @@ DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
     is_flag=True,
     help="Stay in the foreground. Ctrl-C lets running tasks finish; press it again to stop them now.",
 )
-@click.option("--runners", metavar="N|auto", help="Number of runners; auto: as many as the machine can handle.")
+@click.option(
+    "--runners",
+    metavar="N|auto",
+    help="Number of runners, from 0 to 256, or auto for as many as the machine can handle. [default: auto]",
+)
 @shared_options
 @click.pass_obj
 def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
@@ -193,8 +197,16 @@ def info(context: CommandContext) -> None:
 
 
 @click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
-@click.option("--host", default="127.0.0.1", help="Address to listen on; only 127.0.0.1 is supported.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; default any free port.")
+@click.option(
+    "--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on. Only 127.0.0.1 is supported."
+)
+@click.option(
+    "--port",
+    type=WholeNumber(0, 65_535),
+    default=0,
+    metavar="PORT",
+    help="Port to listen on, from 1 to 65,535; 0 chooses a free one. [default: 0]",
+)
 @shared_options
 @click.pass_obj
 def serve(context: CommandContext, host: str, port: int) -> int:

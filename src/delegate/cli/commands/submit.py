@@ -14,11 +14,13 @@ from delegate.cli.context import (
     CommandContext,
     Function,
     HintedUsage,
+    WholeNumber,
     check_encoding,
     complete_paths,
     examples,
     shared_options,
 )
+from delegate.cli.option_types import TIMEOUT, Dollars, TaskIds
 from delegate.cli.text_input import read_prompt
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, InvalidField, Reported
@@ -27,28 +29,6 @@ if TYPE_CHECKING:
     from delegate.client.client import Client
     from delegate.client.responses import TaskData
     from delegate.config.settings import ResolvedSetting
-
-
-class Duration(click.ParamType[int]):
-    """Milliseconds, or a number with its unit."""
-
-    name = "duration"
-
-    def __init__(self, low: int, high: int, range_text: str) -> None:
-        self._low, self._high, self._range_text = low, high, range_text
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # click's own
-        try:
-            milliseconds = values.parse_duration_ms(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not self._low <= milliseconds <= self._high:
-            self.fail(f"must be from {self._range_text}, not {milliseconds:,}", param, ctx)
-        return milliseconds
-
-
-TIMEOUT = Duration(*values.TIMEOUT_RANGE_MS, "1,000 ms (1s) to 86,400,000 ms (24h)")
-
 
 # The settings that are defaults of a task, and the request fields that they set.
 TASK_DEFAULTS = {
@@ -120,40 +100,6 @@ class PromptCommand(click.Command):
         return None
 
 
-class WholeNumber(click.IntRange):
-    def __init__(self, low: int, high: int, what: str = "a whole number") -> None:
-        super().__init__(low, high)
-        self._range_text = f"must be {what} from {low:,} to {high:,}"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{self._range_text}, not {value}", param, ctx)
-
-
-class Dollars(click.FloatRange):
-    def __init__(self) -> None:
-        super().__init__(0, 1e6, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"must be US dollars, more than 0 and up to 1,000,000, not {value}", param, ctx)
-
-
-class TaskIds(click.ParamType[str]):
-    """One or more ids, separated by commas."""
-
-    name = "ids"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # click's own
-        if not any(part.strip() for part in str(value).split(",")):
-            self.fail("is empty; `delegate status` lists the tasks", param, ctx)
-        return str(value)
-
-
 def parse_single_task(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
     """Refuse several ids: click would silently use the last one."""
     ids = {part.strip() for part in ",".join(given).split(",") if part.strip()}
@@ -174,51 +120,70 @@ def combine_options(options: list[Callable[[Function], Function]]) -> Callable[[
 # Options of every task, including those of schedules and pipelines.
 work_options = combine_options(
     [
-        click.option("-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 runs first; default P2."),
+        click.option("-p", "--priority", type=click.Choice(["P0", "P1", "P2"]), help="P0 runs first. [default: P2]"),
         click.option(
             "-w",
             "--working-directory",
             metavar="DIR",
             shell_complete=complete_paths("dir"),
-            help="Where the agent works; default the current directory.",
+            help="Where the agent works. [default: the current directory]",
         ),
         click.option("--worktree", is_flag=True, help="Work in a fresh worktree, and push the result to a branch."),
         click.option("--pr", is_flag=True, help="Like --worktree, and open a pull request."),
         click.option("--repository", metavar="REPO", help="Repository to work in: owner/name, a URL or a path."),
-        click.option("--base", metavar="BRANCH", help="Branch to start from; default the repository's default branch."),
+        click.option(
+            "--base", metavar="BRANCH", help="Branch to start from. [default: the repository's default branch]"
+        ),
         click.option(
             "--label",
             "labels",
             multiple=True,
-            help="Set a preference as an issue label does, such as delegate:codex; may be repeated.",
+            help="Set a preference as an issue label does, such as delegate:codex. May be repeated.",
         ),
         click.option(
-            "-a", "--agent", help="claude, codex, shell or acp:<command>; claude unless configured otherwise."
+            "-a",
+            "--agent",
+            help="claude, codex, shell or acp:<command>. [default: claude, unless configured otherwise]",
         ),
         click.option("-m", "--model", help="The agent's model."),
-        click.option("-e", "--effort", type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"])),
+        click.option(
+            "-e",
+            "--effort",
+            type=click.Choice(["minimal", "low", "medium", "high", "xhigh", "max"]),
+            help="How much the agent thinks. Not every model has every level.",
+        ),
         click.option(
             "-t",
             "--timeout",
             type=TIMEOUT,
             metavar="TIME",
-            help="Time limit of an attempt, such as 30m or 90s, or in milliseconds.",
+            help="Time limit of an attempt, such as 90s, 30m or 2h, or in milliseconds. "
+            "[default: 30m, unless configured otherwise]",
         ),
         click.option(
             "-b",
             "--max-output-buffer",
             type=WholeNumber(*values.OUTPUT_RANGE, "a number of bytes"),
             metavar="BYTES",
-            help="Bytes of output to keep for each attempt.",
+            help="Bytes of output to keep for each attempt, from 1,024 to 1,073,741,824. "
+            "[default: 10 MiB, unless configured otherwise]",
         ),
         click.option(
-            "--max-budget-usd", type=Dollars(), metavar="USD", help="Stop the agent when it has spent this much."
+            "--max-budget-usd",
+            type=Dollars(),
+            metavar="USD",
+            help="Stop the agent when it has spent this much: more than 0, at most 1,000,000.",
         ),
         click.option(
-            "--max-turns", type=WholeNumber(1, 10_000), metavar="N", help="Stop the agent after this many turns."
+            "--max-turns",
+            type=WholeNumber(1, 10_000),
+            metavar="N",
+            help="Stop the agent after this many turns, from 1 to 10,000.",
         ),
         click.option(
-            "--permission-mode", type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"])
+            "--permission-mode",
+            type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"]),
+            help="What the agent may do without asking. [default: everything; codex only in its sandbox]",
         ),
         click.option("--rerun", is_flag=True, help="Let a shell task run again when its runner is lost."),
     ]
@@ -226,7 +191,7 @@ work_options = combine_options(
 # Options that make no sense for the steps of a pipeline, which have a fixed order.
 one_task_options = combine_options(
     [
-        click.option("--title", help="Title of the task; default the prompt's first line."),
+        click.option("--title", help="Title of the task. [default: the first line of the prompt]"),
         click.option(
             "--prompt-file", metavar="FILE", shell_complete=complete_paths("file"), help="Read the prompt from a file."
         ),
@@ -235,7 +200,7 @@ one_task_options = combine_options(
             type=TaskIds(),
             multiple=True,
             metavar="ID,…",
-            help="Wait until these tasks have completed; may be repeated.",
+            help="Wait until these tasks have completed. May be repeated.",
         ),
         click.option(
             "--continue-from",
@@ -248,7 +213,7 @@ one_task_options = combine_options(
         click.option(
             "--on-dependency-failure",
             type=click.Choice(["cancel", "run"]),
-            help="What to do if a dependency does not complete; default cancel.",
+            help="What to do if a dependency does not complete. [default: cancel]",
         ),
     ]
 )

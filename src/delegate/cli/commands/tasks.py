@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, HintedUsage, check_encoding, examples, fetch_newest, shared_options
+from delegate.cli.context import (
+    CommandContext,
+    HintedUsage,
+    WholeNumber,
+    check_encoding,
+    examples,
+    fetch_newest,
+    shared_options,
+)
 from delegate.cli.render import terminal
 from delegate.cli.render.status import task_table
 from delegate.errors import DelegateError, IllegalMove
@@ -37,8 +45,15 @@ REASON_HINT = "write the reason as --reason TEXT"
     )
 )
 @click.argument("task_id", metavar="[ID]", required=False)
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, help="Maximum number of tasks; default 20.")
-@click.option("--tree", is_flag=True, help="Show which task waits for which; with ID, all tasks connected to it.")
+@click.option(
+    "-n",
+    "--limit",
+    type=WholeNumber(1, 10_000),
+    default=20,
+    metavar="N",
+    help="Show at most N tasks, from 1 to 10,000. [default: 20]",
+)
+@click.option("--tree", is_flag=True, help="Draw which task waits for which. With ID, draw all tasks connected to it.")
 @shared_options
 @click.pass_obj
 def status(context: CommandContext, task_id: str | None, limit: int, tree: bool) -> None:
@@ -105,9 +120,11 @@ def _show_task(context: CommandContext, task_id: str) -> None:
     )
 )
 @click.argument("task_id", metavar="ID")
-@click.option("--tail", type=click.IntRange(1, TAIL_MAX), metavar="N", help="Show only the last N lines.")
+@click.option(
+    "--tail", type=WholeNumber(1, TAIL_MAX), metavar="N", help="Show only the last N lines, from 1 to 10,000."
+)
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the task ends.")
-@click.option("--raw", is_flag=True, help="Print the exact bytes of the last attempt.")
+@click.option("--raw", is_flag=True, help="Print the output of the last attempt byte for byte.")
 @shared_options
 @click.pass_obj
 def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:

@@ -95,7 +95,7 @@ def format_size(size: int) -> str:
 @shared_options
 @click.pass_obj
 def restore(context: CommandContext, name: str, directory: str | None) -> None:
-    """Create a repository with the work as it was, and print its path; without DIR, it is named after its branch."""
+    """Create a repository from kept work, and print its path. Without DIR, it is named after its branch."""
     import anyio  # noqa: PLC0415  slow to load
 
     from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load

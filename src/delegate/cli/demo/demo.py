@@ -49,10 +49,10 @@ class DemoFailed(Unavailable):
     "--agent",
     type=click.Choice(["shell", "claude", "codex"]),
     default="shell",
-    help="Agent that does the work; default shell.",
+    help="Agent that does the work. [default: shell]",
 )
 @click.option(
-    "--repository", metavar="OWNER/NAME", help="Open a real pull request in this repository, with your own gh."
+    "--repository", metavar="OWNER/NAME", help="Open a real pull request in this repository, with your own gh login."
 )
 @click.option("--keep", is_flag=True, help="Keep the demo's repository and home directory.")
 @shared_options

@@ -94,7 +94,7 @@ def _format_workspace(data: Data) -> str:
 def _format_setup(data: Data) -> str:
     carried = data.get("carried")
     if isinstance(carried, list):
-        return f"carried in: {', '.join(one_line(str(name)) for name in carried)}"
+        return f"copied from your checkout: {', '.join(one_line(str(name)) for name in carried)}"
     code = data.get("exitCode")
     failure = "stopped: timed out" if code is None else f"failed, exit code {code}"
     ending = f"{_text(data, 'seconds')} s" if code == 0 else failure

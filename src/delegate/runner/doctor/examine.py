@@ -24,7 +24,7 @@ from delegate.runner.doctor.gh import examine_gh
 from delegate.runner.doctor.git_program import examine_git, find_git
 from delegate.runner.doctor.home import examine_disk, examine_home, examine_size
 from delegate.runner.doctor.leftovers import examine_kept, examine_orphans, examine_workspaces
-from delegate.runner.doctor.memory_limit import examine_ceiling
+from delegate.runner.doctor.memory_limit import examine_memory_limit
 from delegate.runner.doctor.relay import RelayFindings, ask_relay, report_missing_agent
 from delegate.runner.doctor.remote import examine_login, examine_remote
 from delegate.runner.git.program import Git
@@ -90,9 +90,9 @@ def _examinations(context: DoctorContext, facts: GatheredFacts) -> list[Examinat
     git, checkout = facts.git, facts.checkout
     data = facts.relay.data
     running = {runner["taskId"] for runner in data["runners"] if runner["taskId"]} if data else set()
-    ceilings = MemoryLimits(limit=context.settings.task_memory_max)
+    limits = MemoryLimits(limit=context.settings.task_memory_max)
     return [
-        _thread_examination(DoctorSection.SETTINGS, "memory ceiling", partial(examine_ceiling, context, ceilings)),
+        _thread_examination(DoctorSection.SETTINGS, "memory limit", partial(examine_memory_limit, context, limits)),
         _thread_examination(DoctorSection.HOME, "home", partial(examine_home, context)),
         _thread_examination(DoctorSection.HOME, "disk", partial(examine_disk, context)),
         _thread_examination(DoctorSection.HOME, "size", partial(examine_size, context)),
