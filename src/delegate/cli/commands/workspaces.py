@@ -126,7 +126,9 @@ async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
         raise InvalidField(field="directory", why=why) from error
 
 
-@workspaces.command(epilog=examples("delegate workspaces drop task-1f0c9a77e2", "delegate workspaces drop --yes ID"))
+@workspaces.command(
+    epilog=examples("delegate workspaces drop task-1f0c9a77e2", "delegate workspaces drop --yes task-1f0c9a77e2")
+)
 @click.argument("name", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @shared_options
