@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ WATCH = Path(__file__).parent / "fakes" / "postgres_watch.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.umask(0o022)  # with 002, other users could write to the homes that tests make
     config.addinivalue_line("markers", "soak: the long form of a test, for `make soak`")
 
 

@@ -49,6 +49,7 @@ DelegateError
     ├── DamagedDatabase
     ├── NewerDatabase
     ├── HomeNotWritable
+    ├── UnsafeHome          other users could have written to it
     └── LoosePermissions
 
 The first line of a class docstring is the message template, the second the hint; data are attributes.
@@ -435,6 +436,13 @@ class HomeNotWritable(BadData):
     set DELEGATE_HOME to a directory you own"""
 
     code = "home_not_writable"
+
+
+class UnsafeHome(BadData):
+    """DELEGATE_HOME {home} is not safe: {path} {why}
+    {advice}"""
+
+    code = "unsafe_home"
 
 
 class LoosePermissions(BadData):

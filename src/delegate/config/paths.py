@@ -1,11 +1,17 @@
-"""Names the files and directories under DELEGATE_HOME."""
+"""Names the files and directories under DELEGATE_HOME, and checks that they are the user's own."""
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from delegate.errors import UnsafeHome
+
 DEFAULT_HOME = "~/.delegate"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +92,24 @@ class Home:
     def salvage(self) -> Path:
         """Unpushed work, one directory per lineage."""
         return self.root / "salvage"
+
+
+def check_home(root: Path) -> None:
+    """Refuse a home that another user can change or could have filled, before anything in it is read.
+
+    The bridge has its own version of this check (`mcp_bridge/endpoint.py`).
+    """
+    trusted = {0, os.geteuid(), os.stat("/").st_uid}  # noqa: PTH116  in a user namespace, root may have another id
+    home, homes = Home(root), {root, Path(os.path.realpath(root))}
+    parents = {parent for path in homes for parent in path.parents}
+    for path in (*homes, *parents, home.config, home.token, home.address, home.keeper_lock):
+        with suppress(OSError):  # it does not exist yet, or whoever opens it reports the problem
+            found = path.lstat()
+            if found.st_uid not in trusted:
+                advice = "set DELEGATE_HOME to a directory of your own"
+                raise UnsafeHome(home=root, path=path, why=f"belongs to user {found.st_uid}", advice=advice)
+            is_shared = stat.S_ISDIR(found.st_mode) and found.st_mode & OTHERS_WRITE
+            # In a sticky directory such as /tmp, only its owner can replace an entry.
+            if is_shared and (path in homes or not found.st_mode & stat.S_ISVTX):
+                advice = f"run: chmod go-w {path}"
+                raise UnsafeHome(home=root, path=path, why="can be written by other users", advice=advice)

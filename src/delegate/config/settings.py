@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from delegate.config.paths import DEFAULT_HOME, Home
+from delegate.config.paths import DEFAULT_HOME, Home, check_home
 from delegate.config.values import (
     MIB,
     MINUTE_MS,
@@ -243,6 +243,7 @@ def load_partially(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]
     """Load the valid settings, and return a problem for each invalid one, which counts as not set."""
     home, written, problems = home_of(environ), dict[str, Any](), list[BadData]()
     try:
+        check_home(home)
         written = _read_file(Home(home).config)
     except BadData as problem:
         problems.append(problem)
@@ -264,6 +265,7 @@ def load_partially(environ: Mapping[str, str]) -> tuple[Settings, list[BadData]]
 def resolve_settings(environ: Mapping[str, str]) -> list[ResolvedSetting]:
     """Resolve all settings. The whole file is checked, even where a variable overrides it."""
     home = home_of(environ)
+    check_home(home)
     written = _read_file(Home(home).config)
     found = [_resolve_setting(entry, environ, written) for entry in fields(Settings)]
     values = {one.name: one.value for one in found} | {"home": home}

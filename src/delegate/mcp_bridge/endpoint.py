@@ -22,6 +22,7 @@ REACH_MODULE = "delegate.cli.reach"
 REACH_TIMEOUT = 90.0  # seconds for the child to start a relay; its own limit is shorter
 READ_MAX = 64 * 1024
 OTHERS_MASK = 0o077  # other users must not be able to read the token
+OTHERS_WRITE = 0o022
 ADVICE = "run `delegate status` to see what is wrong"
 
 
@@ -61,6 +62,27 @@ def home_of(environ: Mapping[str, str]) -> str:
     return os.path.abspath(os.path.expanduser(environ.get("DELEGATE_HOME") or "~/.delegate"))
 
 
+def is_safe(home: str) -> bool:
+    """Whether no other user can change the home or could have filled it, as `delegate.config.paths.check_home`."""
+    trusted = (0, os.geteuid(), os.stat("/").st_uid)
+    homes = {home, os.path.realpath(home)}
+    paths = [os.path.join(home, name) for name in ("config.toml", "token", "relay.json", "keeper.lock")]
+    for directory in homes:
+        above = directory
+        while above not in paths:
+            paths.append(above)
+            above = os.path.dirname(above)
+    for path in paths:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        is_shared = stat.S_ISDIR(found.st_mode) and found.st_mode & OTHERS_WRITE
+        if found.st_uid not in trusted or (is_shared and (path in homes or not found.st_mode & stat.S_ISVTX)):
+            return False
+    return True
+
+
 def may_be_remote(environ: Mapping[str, str]) -> bool:
     """Whether the settings may name a remote relay; only the child process knows for certain."""
     if environ.get("DELEGATE_RELAY_URL"):
@@ -75,7 +97,7 @@ def find_local_endpoint(environ: Mapping[str, str]) -> Endpoint | None:
     """Return the relay of this home if it is running and its files are valid and private."""
     home = home_of(environ)
     try:
-        if not _is_held(os.path.join(home, "keeper.lock")):
+        if not is_safe(home) or not _is_held(os.path.join(home, "keeper.lock")):
             return None
         found = json.loads(_read_file(home, "relay.json"))
         with open(os.path.join(home, "token"), "rb") as file:

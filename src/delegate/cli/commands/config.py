@@ -18,7 +18,7 @@ from delegate.cli.render.terminal import TableRow, format_table, one_line
 from delegate.cli.text_input import read_value
 from delegate.config import home_files as homes
 from delegate.config.file import HOME_NOT_ALLOWED, read_text, setting_hint
-from delegate.config.paths import Home
+from delegate.config.paths import Home, check_home
 from delegate.config.settings import (
     CLIENT_SETTINGS,
     ResolvedSetting,
@@ -147,6 +147,7 @@ def set_value(context: CommandContext, key: str, value: str | None, unset: bool)
     if value == "-":
         value = read_value(key)
     home = Home(home_of(context.environ))
+    check_home(home.root)
     with _lock_file(home):
         _change(context, Path(os.path.realpath(home.config)), key, value)  # a symbolic link stays a link
     _report_setting(context, key)

@@ -16,7 +16,7 @@ import click
 from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render.terminal import OutputStyle, one_line, pad
 from delegate.config.settings import load_partially
-from delegate.errors import BadData
+from delegate.errors import BadData, UnsafeHome
 
 if TYPE_CHECKING:
     from delegate.runner.doctor.findings import Finding
@@ -57,6 +57,8 @@ def _findings(context: CommandContext) -> list[Finding]:
 
     settings, problems = load_partially(context.environ)
     unread = list(map(_settings_finding, problems))
+    if any(isinstance(problem, UnsafeHome) for problem in problems):
+        return unread  # nothing in the home can be believed
     try:
         with tempfile.TemporaryDirectory(prefix="delegate-doctor-") as scratch:
             case = DoctorContext(
@@ -76,6 +78,8 @@ def _findings(context: CommandContext) -> list[Finding]:
 def _settings_finding(problem: BadData) -> Finding:
     from delegate.runner.doctor.findings import DoctorSection  # noqa: PLC0415
 
+    if isinstance(problem, UnsafeHome):
+        return DoctorSection.HOME.problem("home", problem.message, problem.hint)
     name = str(problem.data.get("name", FILE))  # the name of the variable
     return DoctorSection.SETTINGS.problem(name, problem.message.removeprefix(f"{name}="), problem.hint)
 
