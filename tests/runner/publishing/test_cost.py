@@ -58,6 +58,7 @@ async def test_the_agents_commits_cost_a_few_more_and_need_no_new_one(site: Site
         "read-tree",
         "ls-files",
         "write-tree",
+        "fetch",
         "rev-parse",
         "diff-tree",
         "rev-list",

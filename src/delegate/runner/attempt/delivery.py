@@ -179,7 +179,7 @@ class Delivery:
     async def _find_finished_work(self) -> bool:
         """Whether the agent had already finished this task when an earlier attempt was lost."""
         candidates = finished_work.find_candidates(self._prepared.workspace, self._assignment, self._publication.at)
-        async with self._tree_lock:
+        async with self._tree_lock, cancel_when_stopped(self._context):
             found = await self._publication.draft_finished_work(candidates)
         if found is None:
             return False
@@ -233,7 +233,7 @@ class Delivery:
     async def _draft(self) -> PublicationDraft | None:
         if self._prepared.repofile.checks:
             await self._runner_context.spares.refill()  # it starts while git runs
-        async with self._tree_lock:
+        async with self._tree_lock, cancel_when_stopped(self._context):
             self._progress.draft = await self._publication.draft()
         return self._progress.draft
 
@@ -326,7 +326,8 @@ class Delivery:
         """Whether the workspace is kept. A failed attempt's work is drafted too, so that the user can inspect it."""
         if self._progress.draft is None:
             with suppress(GitFailed, OSError, DelegateError):
-                self._progress.draft = await self._publication.draft()
+                can_fetch = not must_stop(self._context)
+                self._progress.draft = await self._publication.draft(can_fetch=can_fetch)
         self.is_closed = True
         draft, home = self._progress.draft, Home(self._runner_context.settings.home)
         if draft is None or not self._progress.is_pushed:
@@ -374,6 +375,7 @@ def result_of(progress: Progress, workspace: Workspace, summary: str, *, is_kept
         return result
     return replace(
         result,
+        base_commit=draft.change.base_commit,
         branch=workspace.branch,
         commit=draft.commit,
         files=draft.stats.files,

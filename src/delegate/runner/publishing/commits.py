@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -28,20 +29,25 @@ async def commit_to_push(git: Git, workspace: Workspace, snapshot: Snapshot, mes
             return None
         if snapshot.tree == trees[1]:
             return parent
-        return await _create_commit(scratch, snapshot.tree, parent, message, at)
+        return await _create_commit(scratch, snapshot.tree, [parent], message, at)
 
 
 async def squash(git: Git, workspace: Workspace, commit: str, message: str, at: datetime) -> str:
     """The same files as one commit on top of the published commits."""
     async with scratch_repository(git, workspace) as scratch:
-        out = await anyio.to_thread.run_sync(published_commits, workspace)
-        parent = out[-1] if await scratch.is_ancestor(out[-1], commit) else workspace.base.commit
-        return await _create_commit(scratch, f"{commit}^{{tree}}", parent, message, at)
+        base, *out = await anyio.to_thread.run_sync(published_commits, workspace)
+        parents = [one for one in out if await scratch.is_ancestor(one, commit)]
+        if not parents or not await scratch.is_ancestor(base, parents[0]):
+            parents.append(base)  # the agent merged the base into the published branch
+        return await _create_commit(scratch, f"{commit}^{{tree}}", parents, message, at)
 
 
-async def _create_commit(scratch: ScratchRepository, tree: str, parent: str, message: str, at: datetime) -> str:
+async def _create_commit(
+    scratch: ScratchRepository, tree: str, parents: Sequence[str], message: str, at: datetime
+) -> str:
     text = normalize_message(message).encode(errors="replace")
-    made = await scratch.git("commit-tree", tree, "-p", parent, input=text, extra=_signature(scratch.program, at))
+    arguments = [part for parent in parents for part in ("-p", parent)]
+    made = await scratch.git("commit-tree", tree, *arguments, input=text, extra=_signature(scratch.program, at))
     return made.decode().strip()
 
 

@@ -21,13 +21,14 @@ from delegate.runner.publishing.effects import EffectAction, Effects
 from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.history_policy import HistoryRules, carried_names, find_history_problem
 from delegate.runner.publishing.messages import Writer
+from delegate.runner.publishing.newer_base import compare_with_newest_base
 from delegate.runner.publishing.policy import PolicyVerdict, PublishRules, judge
 from delegate.runner.publishing.push import PushRejected, PushResult, push
 from delegate.runner.upload.record import Record
 from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 from delegate.runner.workspaces.scratch import scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
-from delegate.runner.workspaces.worktrees import PreparedWorkspace
+from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace
 
 SUBJECT_MAX = 72
 REPORTED_SKIPPED_MAX = 10
@@ -64,9 +65,9 @@ class Publication:
     effects: Effects
     at: datetime  # of the commit made for this attempt
 
-    async def draft(self) -> PublicationDraft | None:
+    async def draft(self, *, can_fetch: bool = True) -> PublicationDraft | None:
         """The commit that would be pushed now; None when nothing has changed."""
-        snapshot = await take_snapshot(self.git, self.prepared.workspace)
+        snapshot = await self._snapshot(can_fetch=can_fetch)
         commit = await self._commit(snapshot, self.at)
         return None if commit is None else await self._build_draft(commit, snapshot, self.at)
 
@@ -76,7 +77,7 @@ class Publication:
         """Finished work of an earlier attempt that this tree still contains."""
         if not candidates:
             return None
-        snapshot = await take_snapshot(self.git, self.prepared.workspace)
+        snapshot = await self._snapshot()
         for one in candidates:
             if await self._is_still_present(one, snapshot):
                 return one, await self._build_draft(one.commit, snapshot, one.at)
@@ -89,23 +90,33 @@ class Publication:
         if finished_work.head is None or finished_work.head != snapshot.head:
             if commit is None or not self._has_commits(snapshot):
                 return False
-            return await self._squash(commit, finished_work.at) == finished_work.commit
+            return await self._squash(commit, snapshot, finished_work.at) == finished_work.commit
         # The agent has not continued, but checks may have left files: its commit is still in the kept repository.
         async with scratch_repository(self.git, self.prepared.workspace) as clean:
-            return await clean.is_ancestor(self.prepared.workspace.base.commit, finished_work.commit) is True
+            return await clean.is_ancestor(snapshot.base, finished_work.commit) is True
+
+    async def _snapshot(self, *, can_fetch: bool = True) -> Snapshot:
+        workspace = self.prepared.workspace
+        snapshot = await take_snapshot(self.git, workspace)
+        return await compare_with_newest_base(self.git, workspace, snapshot) if can_fetch else snapshot
+
+    def _workspace_on(self, base: str) -> Workspace:
+        """The workspace with the base that the work is compared with."""
+        workspace = self.prepared.workspace
+        return replace(workspace, base=replace(workspace.base, commit=base))
 
     async def _commit(self, snapshot: Snapshot, at: datetime) -> str | None:
-        return await commit_to_push(self.git, self.prepared.workspace, snapshot, self._message, at)
+        return await commit_to_push(self.git, self._workspace_on(snapshot.base), snapshot, self._message, at)
 
-    async def _squash(self, commit: str, at: datetime) -> str:
-        return await squash(self.git, self.prepared.workspace, commit, self._message, at)
+    async def _squash(self, commit: str, snapshot: Snapshot, at: datetime) -> str:
+        return await squash(self.git, self._workspace_on(snapshot.base), commit, self._message, at)
 
     @property
     def _message(self) -> str:
         return self.record.without_secrets(commit_message(self.prepared.assignment))
 
     async def _build_draft(self, commit: str, snapshot: Snapshot, at: datetime) -> PublicationDraft:
-        change, stats = await change_of(self.git, self.prepared.workspace, commit)
+        change, stats = await change_of(self.git, self._workspace_on(snapshot.base), commit)
         rules = PublishRules(
             protected=self.prepared.repofile.protected,
             skipped=snapshot.skipped,
@@ -125,7 +136,7 @@ class Publication:
 
     def _has_commits(self, snapshot: Snapshot) -> bool:
         """Whether commits of the agent would be published."""
-        return snapshot.descends and snapshot.head != self.prepared.workspace.base.commit
+        return snapshot.descends and snapshot.head != snapshot.base
 
     async def _with_clean_history(self, draft: PublicationDraft, at: datetime) -> PublicationDraft:
         """Squashes the agent's commits into one of ours if they may not be published as they are."""
@@ -135,10 +146,10 @@ class Publication:
             carried=carried_names(self.prepared.workspace),
             writer=Writer(issue=issue.key if issue else None, email=self.git.user_email),
         )
-        against = await find_history_problem(self.git, self.prepared.workspace, draft.commit, look)
+        against = await find_history_problem(self.git, self._workspace_on(draft.snapshot.base), draft.commit, look)
         if against is None:
             return draft
-        commit = await self._squash(draft.commit, at)
+        commit = await self._squash(draft.commit, draft.snapshot, at)
         warning = f"the agent's commits were squashed into one: {against}"
         change = replace(draft.change, commit=commit)
         return replace(draft, commit=commit, change=change, warnings=(*draft.warnings, warning))

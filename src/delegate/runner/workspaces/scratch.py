@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 PREFIX = "publish-"
 NOT_AN_ANCESTOR = 1  # git's exit code for "no"; others are failures
-# The last three: git trusts its object caches without checking them, and an agent can write them.
+# No git runs in the repositories that objects are borrowed from, to list their refs. The last three: git trusts its
+# object caches without checking them, and an agent can write them.
 SAFE_CONFIG = f"""\
 [core]
 \thooksPath = {os.devnull}
+\talternateRefsCommand = :
 \tcommitGraph = false
 \tmultiPackIndex = false
 [pack]

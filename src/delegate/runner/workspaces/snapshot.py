@@ -36,6 +36,7 @@ GITLINK = b"160000"
 class Snapshot:
     tree: str
     head: str | None  # the agent's last commit; None when it cannot be trusted
+    base: str  # the commit of the base branch that the work is compared with
     descends: bool  # the base is an ancestor of the head
     problem: str | None  # why the agent's own commits cannot be kept
     dirty: tuple[str, ...]  # uncommitted paths, for display
@@ -54,6 +55,7 @@ async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
     return Snapshot(
         tree=tree,
         head=history.head,
+        base=workspace.base.commit,
         descends=history.descends,
         problem=history.problem,
         dirty=tuple(path.decode(errors="replace") for path in staged.paths),

@@ -1,0 +1,82 @@
+"""What is published is the task's own work, and all of it is accounted for: the base moves, work is left elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.journeys.shop import FIXED, Market, Shop, audited_market, open_shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P21")]
+FIX = f"cat > shop.py <<'EOF'\n{FIXED}EOF\n"
+NAMED = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.com GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.com"
+COMMITTED = f"{FIX}git add shop.py; git commit -qm 'Read the discount as a percentage'"
+# A message that closes an issue, a fixture that looks like a key, a protected workflow.
+COLLEAGUES = {
+    "fixture.py": "aws = 'AKIAIOSFODNN7EXAMPLE'\n",
+    ".github/workflows/ci.yml": "on: push\n",
+    "notes.txt": "one\n",
+}
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "gh") as made:
+        yield made
+
+
+@pytest.fixture
+def shop(tmp_path: Path, market: Market) -> Iterator[Shop]:
+    yield open_shop(market, tmp_path)
+    market.github.hub.restore()
+
+
+def deliver_while_the_base_moves(shop: Shop, before: str, after: str) -> dict[str, Any]:
+    """The task; colleagues push to the base between the two parts of the agent's work."""
+    go = shop.clone.parent / "go"
+    task_id = shop.submit(f"set -e; {NAMED}; {before}\ntouch ready; until [ -e {go} ]; do sleep 0.05; done; {after}")
+    shop.wait_for_file(task_id, "ready").unlink()
+    shop.seed(COLLEAGUES, message="Add a workflow\n\nFixes #7\nReviewed-by: B <b@example.com>")
+    go.touch()
+    return shop.world.wait_for(task_id)
+
+
+def warnings_of(task: dict[str, Any]) -> list[str]:
+    return [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
+
+
+UPDATES = {
+    "pull and rebase": (COMMITTED, "git pull -q --rebase origin main"),
+    "merge": (COMMITTED, "git fetch -q; git merge -q --no-edit origin/main"),
+    "pull a clean branch, then work": ("true", f"git pull -q origin main; {COMMITTED}"),
+    "merge, then work on": (COMMITTED, "git fetch -q; git merge -q --no-edit origin/main; echo more > more.txt"),
+    "merge into one commit": (COMMITTED, "git fetch -q; git merge -q --squash origin/main; git commit -qm Update"),
+    "merge without a commit": (FIX, "git fetch -q; git stash -q; git merge -q --ff-only origin/main; git stash pop -q"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), UPDATES.values(), ids=UPDATES)
+def test_what_the_agent_took_from_the_base_is_not_its_work(shop: Shop, before: str, after: str) -> None:
+    task = deliver_while_the_base_moves(shop, before, after)
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert not [text for text in warnings_of(task) if "squashed" in text or "policy" in text]
+    (pull,) = shop.pulls
+    branch, bare = task["result"]["branch"], shop.github.bare(shop.repository)
+    changed = shop.git("diff", "--name-only", f"main...{branch}", cwd=bare).split()
+    assert set(changed) - {"more.txt"} == {"shop.py"}
+    assert not pull.is_draft
+    assert task["result"]["files"] == len(changed)
+    assert task["result"]["baseCommit"] == shop.github.head(shop.repository, "main")
+    assert "Fixes #7" not in shop.git("log", "--format=%B", f"main..{branch}", cwd=bare)
+    assert "AKIA" not in shop.world.ok("diff", task["taskId"])
+
+
+def test_a_branch_that_was_only_updated_is_no_change(shop: Shop) -> None:
+    task = deliver_while_the_base_moves(shop, "true", "git pull -q origin main")
+
+    assert (task["status"], task["reason"]) == ("completed", "no_changes"), task["message"]
+    assert shop.branches == ["main"]
+    assert shop.pulls == []
