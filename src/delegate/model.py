@@ -71,6 +71,9 @@ class OnDependencyFailure(StrEnum):
     RUN = "run"
 
 
+IS_WAITING = "isWaiting"  # in the data of a warning: its text says why the task still runs
+
+
 class EventKind(StrEnum):
     SUBMITTED = "submitted"
     READY = "ready"  # all dependencies have ended

@@ -11,6 +11,7 @@ A step is one of
     {"init": {}}                   the session event; fields override the default ones ("session_id", "model", …)
     {"say": "text"}                an assistant's message
     {"tool": "Bash", "input": {}}  an assistant's tool call
+    {"command": "x", "background": "id"}  a Bash call that continues in the background under this id
     {"result": "text"}             the result event; "fields": {…} override, as in {"is_error": true}
     {"event": {…}}                 any object as a line
     {"print": "text"}              a line of text;           "to": "stderr" for the other stream
@@ -77,6 +78,12 @@ class ScriptedAgent:
     def do_tool(self, step: Json) -> None:
         call = f"toolu_{uuid.uuid4().hex}"
         self.assistant({"type": "tool_use", "id": call, "name": step["tool"], "input": step.get("input", {})})
+
+    def do_command(self, step: Json) -> None:
+        call, given = f"toolu_{uuid.uuid4().hex}", {"command": step["command"], "run_in_background": True}
+        self.assistant({"type": "tool_use", "id": call, "name": "Bash", "input": given})
+        started = {"task_id": step["background"], "tool_use_id": call, "task_type": "local_bash", "description": "x"}
+        self.event({"type": "system", "subtype": "task_started", **started})
 
     def do_result(self, step: Json) -> None:
         fields = {"is_error": False, "result": step["result"], "num_turns": 1, "total_cost_usd": 0.01}

@@ -149,6 +149,22 @@ def test_a_claude_task_lost_with_its_runner_continues_in_the_same_session(
     assert (ended["status"], ended["attempt"], ended["sessionId"]) == ("completed", 2, before)
 
 
+def test_a_command_that_claude_leaves_in_the_background_is_ended(tmp_path: Path, model: AnthropicStandin) -> None:
+    command = {"command": "echo $$ > pid; sleep 600", "description": "serve", "run_in_background": True}
+    waits = {"command": "until [ -s pid ]; do sleep 0.05; done", "description": "wait"}
+    plays(model, {"tool": "Bash", "input": command}, {"tool": "Bash", "input": waits}, {"text": "It is served."})
+    if CLAUDE is None:
+        pytest.skip("claude is not installed")
+    environment = {**model.environment(tmp_path), "DELEGATE_CLAUDE_COMMAND": CLAUDE, "DELEGATE_LINGER_AFTER": "1"}
+    with living(tmp_path / "home", **environment) as world:
+        task = world.wait_for(world.submit("Serve it.", agent="claude"))
+
+        assert (task["status"], task["reason"]) == ("completed", "done")
+        assert not Path(f"/proc/{(world.work / 'pid').read_text().strip()}").exists()
+        warnings = [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"]
+        assert warnings[0] == f"waiting for a command that the agent left running: {command['command']}"
+
+
 def test_a_message_reaches_the_running_session(claude: World, model: AnthropicStandin) -> None:
     gate = "while [ ! -e go ]; do sleep 0.05; done"
     plays(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.origin import branches_of, make_origin
 from tests.fakes.scripted_agent import install
 from tests.fakes.world import World, living, wait_until
 
@@ -52,6 +53,55 @@ def test_a_result_counts_although_the_agent_never_leaves(impatient: World) -> No
 
     assert (task["status"], task["reason"]) == ("completed", "done")
     assert _alive(impatient) == []
+
+
+LEAVES_A_SERVER: tuple[dict[str, Any], ...] = (
+    {"init": {}},
+    {"command": "npm run dev", "background": "b1"},
+    {"result": "the page is ready"},
+    {"spawn": 1, "pids": "pids"},
+    {"hang": True},
+)
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize("limits", [{"DELEGATE_LINGER_AFTER": "1"}, {"DELEGATE_TASK_TIMEOUT": "4000"}])
+def test_a_command_left_in_the_background_is_ended_and_the_result_counts(
+    limits: dict[str, str], tmp_path: Path
+) -> None:
+    program = install(tmp_path / "bin")
+    with living(tmp_path / "home", DELEGATE_CLAUDE_COMMAND=str(program), **limits) as world:
+        task = ended(world, *LEAVES_A_SERVER)
+
+        assert (task["status"], task["reason"]) == ("completed", "done")
+        assert _alive(world) == []
+        assert [event["data"]["text"] for event in task["timeline"] if event["kind"] == "warning"] == [
+            "waiting for a command that the agent left running: npm run dev",
+            "stopping a command that the agent left running: npm run dev",
+        ]
+
+
+def test_a_task_that_waits_for_a_command_in_the_background_says_so(tmp_path: Path) -> None:
+    program = install(tmp_path / "bin")
+    with living(tmp_path / "home", DELEGATE_CLAUDE_COMMAND=str(program), DELEGATE_LINGER_AFTER="600") as world:
+        task_id = world.submit(json.dumps({"steps": list(LEAVES_A_SERVER)}), agent="claude")
+
+        why = wait_until(lambda: (task := world.task(task_id))["status"] == "running" and task["why"])
+
+        assert why == "waiting for a command that the agent left running: npm run dev"
+        assert f"why: {why}" in world.ok("status")
+
+
+def test_work_whose_result_came_before_the_time_was_over_is_published(tmp_path: Path) -> None:
+    program = install(tmp_path / "bin")
+    with living(tmp_path / "home", DELEGATE_CLAUDE_COMMAND=str(program), DELEGATE_TASK_TIMEOUT="8000") as world:
+        origin = make_origin(world.work)
+        script = json.dumps({"steps": [{"touch": "page.html"}, *LEAVES_A_SERVER]})
+
+        task = world.wait_for(world.submit(script, "--worktree", agent="claude"))
+
+        assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+        assert task["result"]["branch"] in branches_of(origin)
 
 
 @pytest.mark.promise("P5")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.both_databases.scene import runner
 
-from delegate.model import ANY_MACHINE, AgentName, Limits, Runner, Task, TaskId
+from delegate.model import ANY_MACHINE, IS_WAITING, AgentName, Event, EventKind, Limits, Runner, Task, TaskId
 from delegate.queue.waiting import QueueSnapshot, why
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.graph import Dependency
@@ -56,6 +56,14 @@ def waits_for(*states: TaskState) -> dict[str, object]:
     return {"dependencies": {TASK.id: dependencies}}
 
 
+LEFT_RUNNING = Event(
+    id=7,
+    task_id=TASK.id,
+    attempt_id=None,
+    kind=EventKind.WARNING,
+    at=NOW,
+    data={"text": "waiting for a command that the agent left running: npm run dev", IS_WAITING: True},
+)
 BLOCKED: dict[str, object] = {"state": TaskState.BLOCKED}
 WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("next in line for a free runner", {}, {}),
@@ -100,6 +108,11 @@ WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
         "its runner is silent; the task continues when the runner is back or another one takes over",
         {"state": TaskState.RUNNING},
         {"silent": frozenset({TASK.id})},
+    ),
+    (
+        "waiting for a command that the agent left running: npm run dev",
+        {"state": TaskState.RUNNING},
+        {"last_events": {TASK.id: LEFT_RUNNING}},
     ),
     ("waits for an answer; use `delegate answer task-1`", {"state": TaskState.WAITING}, {}),
     ("waits for task-2 (running)", BLOCKED, waits_for(TaskState.COMPLETED, TaskState.RUNNING)),

@@ -144,10 +144,10 @@ class Settings:
         help="silence after which an agent is stopped",
     )
     linger_after: timedelta = setting(
-        timedelta(seconds=30),
+        timedelta(seconds=60),
         "DELEGATE_LINGER_AFTER",
         parse=parse_seconds,
-        help="time that an agent has to exit after its result",
+        help="time that an agent and its background commands have to end after the result",
     )
     claude_command: str = setting(
         "claude", "DELEGATE_CLAUDE_COMMAND", parse=str, help="the Claude Code program: a name on PATH, or a path"

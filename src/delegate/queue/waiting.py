@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from delegate.model import ANY_MACHINE, PAID_AGENTS, Runner, Task, TaskId
+from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, Event, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
 from delegate.queue.limits import QueueRules
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import running_attempts
 from delegate.store.database import Connection
+from delegate.store.events import last_events_of_task
 from delegate.store.graph import Dependency, dependencies_of
 from delegate.store.runners import all_runners
 
@@ -30,6 +31,7 @@ class QueueSnapshot:
     max_runners: int | None = None  # the limit of the pool on the relay's machine
     now: datetime
     dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by blocked task
+    last_events: Mapping[TaskId, Event] = field(default_factory=dict)  # by running task
 
     def is_alive(self, runner: Runner) -> bool:
         return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
@@ -54,7 +56,8 @@ def _why_still_running(task: Task, snapshot: QueueSnapshot) -> str | None:
         return "is being cancelled"
     if task.id in snapshot.silent:
         return "its runner is silent; the task continues when the runner is back or another one takes over"
-    return None
+    last = snapshot.last_events.get(task.id)
+    return str(last.data.get("text")) if last is not None and last.data.get(IS_WAITING) is True else None
 
 
 def _why_queued(task: Task, snapshot: QueueSnapshot) -> str:
@@ -112,7 +115,8 @@ def _why_no_budget(task: Task, snapshot: QueueSnapshot) -> str | None:
 
 
 def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRules, now: datetime) -> QueueSnapshot:
-    """Read the state of the queue, and the dependencies of those of `tasks` that are blocked."""
+    """Read the state of the queue, and what `tasks` that are blocked or running wait for."""
+    running = [task.id for task in tasks if task.state is TaskState.RUNNING]
     blocked = [task.id for task in tasks if task.state is TaskState.BLOCKED]
     attempts = running_attempts(connection)
     silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
@@ -125,4 +129,5 @@ def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRul
         max_runners=rules.max_runners,
         now=now,
         dependencies=dependencies_of(connection, blocked) if blocked else {},
+        last_events={task_id: event for task_id in running for event in last_events_of_task(connection, task_id, 1)},
     )

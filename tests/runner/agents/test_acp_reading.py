@@ -440,6 +440,8 @@ def test_a_message_does_not_go_to_a_run_that_has_failed(talk: NewReading) -> Non
     [
         ("end_turn", EXIT_0, Ending.EXITED, Reason.DONE),
         ("end_turn", KILLED, Ending.LINGERED, Reason.DONE),
+        ("end_turn", KILLED, Ending.TIMEOUT, Reason.DONE),
+        ("max_turn_requests", KILLED, Ending.TIMEOUT, Reason.TIMEOUT),
         ("end_turn", EXIT_0, Ending.CANCELLED, Reason.CANCELLED),
         ("refusal", EXIT_0, Ending.EXITED, Reason.REFUSED),
         ("max_turn_requests", EXIT_0, Ending.EXITED, Reason.MAX_TURNS),

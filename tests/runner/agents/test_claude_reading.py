@@ -394,6 +394,27 @@ def test_a_sub_agent_that_is_stopped_in_the_background_leaves_the_result_as_it_w
     assert reading.result_seen
 
 
+def test_commands_left_in_the_background_are_named_unless_an_agent_works_there_too(new_reading: NewReading) -> None:
+    reading = new_reading()
+    call: dict[str, object] = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "npm run dev"}}
+    server = {"type": "system", "subtype": "task_started", "task_id": "b1", "tool_use_id": "t1"}
+    watch = {"type": "system", "subtype": "task_started", "task_id": "b2", "description": "watch the files"}
+    agent = {"type": "system", "subtype": "task_started", "task_id": "a1", "task_type": "local_agent"}
+
+    feed(reading, says(call), server)
+    assert reading.left_running == ""
+    feed(reading, GOOD_RESULT)
+    assert reading.left_running == "npm run dev"
+    feed(reading, watch)
+    assert reading.left_running == "npm run dev and 1 more"
+    feed(reading, agent)
+    assert reading.left_running == ""
+    feed(reading, {"type": "system", "subtype": "task_updated", "task_id": "a1", "patch": {"status": "killed"}})
+    assert reading.left_running == "npm run dev and 1 more"
+    feed(reading, {"type": "system", "subtype": "task_updated", "task_id": "b1", "patch": {"status": "failed"}})
+    assert reading.left_running == ""  # its end begins another turn
+
+
 def test_a_command_in_the_background_does_not_hold_up_an_error(new_reading: NewReading) -> None:
     reading = new_reading()
     started = {"type": "system", "subtype": "task_started", "task_id": "b1"}
@@ -416,7 +437,9 @@ def test_a_command_in_the_background_does_not_hold_up_an_error(new_reading: NewR
         ([GOOD_RESULT], KILLED, Ending.LINGERED, AttemptState.COMPLETED, Reason.DONE),
         ([GOOD_RESULT], KILLED, Ending.STALLED, AttemptState.COMPLETED, Reason.DONE),
         ([GOOD_RESULT, says()], KILLED, Ending.STALLED, AttemptState.FAILED, Reason.STALLED),
-        ([GOOD_RESULT], KILLED, Ending.TIMEOUT, AttemptState.FAILED, Reason.TIMEOUT),
+        ([GOOD_RESULT], KILLED, Ending.TIMEOUT, AttemptState.COMPLETED, Reason.DONE),
+        ([GOOD_RESULT, says()], KILLED, Ending.TIMEOUT, AttemptState.FAILED, Reason.TIMEOUT),
+        ([{**GOOD_RESULT, "is_error": True}], KILLED, Ending.TIMEOUT, AttemptState.FAILED, Reason.TIMEOUT),
         ([GOOD_RESULT], KILLED, Ending.CANCELLED, AttemptState.CANCELLED, Reason.CANCELLED),
         ([{**GOOD_RESULT, "is_error": True}], EXIT_0, Ending.EXITED, AttemptState.FAILED, Reason.AGENT_ERROR),
         ([{"type": "result", "subtype": "success"}], EXIT_0, Ending.EXITED, AttemptState.FAILED, Reason.AGENT_ERROR),

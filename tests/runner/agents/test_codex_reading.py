@@ -246,7 +246,12 @@ def test_the_result_is_seen_when_the_turn_has_ended() -> None:
             Reason.DONE,
             "codex finished, and was stopped because it did not exit: Done.",
         ),
-        (KILLED, Ending.TIMEOUT, Reason.TIMEOUT, "it was stopped because it reached its time limit of 30 minutes"),
+        (
+            KILLED,
+            Ending.TIMEOUT,
+            Reason.DONE,
+            "codex finished, and was stopped because it did not exit: Done.",
+        ),
         (KILLED, Ending.CANCELLED, Reason.CANCELLED, "it was cancelled"),
     ],
 )

@@ -67,6 +67,7 @@ class ScriptReading:
     agent: Script
     is_resumed: bool
     result_seen: bool = False
+    left_running: str = ""
     session_missing: bool = False
     session_id: str | None = "session-1"
     usage: Usage = Usage()

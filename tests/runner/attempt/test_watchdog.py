@@ -20,6 +20,7 @@ STRICT = TimeLimits(total=1000, no_start=10, silence=60, linger=5)
         (AgentActivity(started_at=0, launched_at=0, output_at=7), (67, Ending.STALLED)),
         (AgentActivity(started_at=0, launched_at=0, output_at=90, result_at=90), (95, Ending.LINGERED)),
         (AgentActivity(started_at=0, launched_at=0, output_at=99, result_at=90), (95, Ending.LINGERED)),
+        (AgentActivity(started_at=0, launched_at=0, output_at=99, waiting_since=90), (95, Ending.LINGERED)),
         (AgentActivity(started_at=0, launched_at=0, output_at=50, asked_at=20), (80, Ending.ASKED)),
         (AgentActivity(started_at=0, launched_at=0, output_at=25, result_at=25, asked_at=20), (30, Ending.LINGERED)),
         (AgentActivity(started_at=0, launched_at=0, output_at=990), (1000, Ending.TIMEOUT)),

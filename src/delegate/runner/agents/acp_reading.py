@@ -49,6 +49,8 @@ class AcpStep(Enum):
 
 
 class AcpReading:
+    left_running = ""  # the protocol does not report it
+
     def __init__(self, turn: AgentTurn, agent: str, cwd: str) -> None:
         assignment = turn.assignment
         self._turn = turn

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.runner.agents.base import (
+    AFTER_RESULT,
     Ending,
     RunVerdict,
     failure_verdict,
@@ -67,7 +68,8 @@ class AcpRun:
 
 
 def verdict(run: AcpRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
-    stopped = verdict_if_stopped(ending, run.timeout)
+    is_good = run.failure is None and run.stop == GOOD_STOP
+    stopped = verdict_if_stopped(ending, run.timeout, has_good_result=is_good)
     if stopped is not None:
         return stopped
     if run.failure is not None:
@@ -80,7 +82,7 @@ def verdict(run: AcpRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdic
         return failure_verdict(reason, with_detail(SENTENCES[reason].format(agent=run.agent), detail))
     # The exit adds nothing: the agent exits because its input is closed.
     sentence = f"{run.agent} finished"
-    if ending is Ending.LINGERED:
+    if ending in AFTER_RESULT:
         sentence += ", and was stopped because it did not exit"
     return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, run.last_message))
 

@@ -109,6 +109,7 @@ class RunVerdict:
 
 
 # TIMEOUT names the task's time limit; EXITED and LINGERED are judged by the agent's output.
+AFTER_RESULT = frozenset({Ending.LINGERED, Ending.STALLED, Ending.TIMEOUT})  # a good result counts all the same
 STOPS = {
     Ending.CANCELLED: RunVerdict(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message="it was cancelled"),
     Ending.STALLED: RunVerdict(
@@ -140,6 +141,11 @@ class AgentReading(Protocol):
     @property
     def result_seen(self) -> bool:
         """The agent has sent its result, so its input may be closed. A message or a new turn resets this."""
+        ...
+
+    @property
+    def left_running(self) -> str:
+        """The commands that run in the background although the agent has sent a good result; empty for none."""
         ...
 
     @property
@@ -187,6 +193,7 @@ class NoProtocol:
     """Defaults for a program without a protocol."""
 
     result_seen: bool = False
+    left_running: str = ""
     session_missing: bool = False
     session_id: str | None = None
     usage: Usage = Usage()
@@ -261,8 +268,10 @@ def describe_exit(exit: Exit) -> str:
         return f"was killed by signal {exit.signal}"
 
 
-def verdict_if_stopped(ending: Ending, timeout: timedelta) -> RunVerdict | None:
-    """The verdict when the runner stopped the agent, whatever its result."""
+def verdict_if_stopped(ending: Ending, timeout: timedelta, *, has_good_result: bool = False) -> RunVerdict | None:
+    """The verdict when the runner stopped the agent; None when its output decides."""
+    if has_good_result and ending in AFTER_RESULT:
+        return None
     if ending is Ending.TIMEOUT:
         message = f"it was stopped because it reached its time limit of {_format_duration(timeout)}"
         return RunVerdict(state=AttemptState.FAILED, reason=Reason.TIMEOUT, message=message)

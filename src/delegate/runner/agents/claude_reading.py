@@ -35,6 +35,7 @@ from delegate.wire.basics import SEQ_MAX
 
 COST_MAX = 1e6
 BACKGROUND_MAX = 1_000
+COMMANDS_MAX = 100  # of the last ones, to name those that continue in the background
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # it becomes an argument of the next run
 NO_SUCH_SESSION = ("No conversation found with session ID", "--resume requires a valid session ID")
 # The most informative fields of a tool's input, best first.
@@ -73,7 +74,8 @@ class ClaudeReading:
         self._turn_open = True
         # Commands and agents in the background: when one ends, a new turn starts, even after a result. With its
         # input closed, Claude Code would wait 5 seconds for them, kill them, and report success.
-        self._background: set[str] = set()
+        self._background: dict[str, str | None] = {}  # by id: the command, or None for an agent
+        self._commands: dict[str, str] = {}  # by the id of the tool call
         self._turn_due = False
         self._limit: Limit | None = None
         self._last_message = ""
@@ -102,6 +104,15 @@ class ClaudeReading:
         return not self._result.is_good or not (self._background or self._turn_due)
 
     @property
+    def left_running(self) -> str:
+        """Empty while an agent works in the background: its output shows that it is alive, and it ends by itself."""
+        commands = [command for command in self._background.values() if command is not None]
+        is_waiting = self._result is not None and self._result.is_good and not (self._turn_open or self._turn_due)
+        if not is_waiting or not commands or len(commands) < len(self._background):
+            return ""
+        return commands[0] + (f" and {len(commands) - 1} more" if len(commands) > 1 else "")
+
+    @property
     def summary(self) -> str:
         return self._last_message
 
@@ -127,6 +138,7 @@ class ClaudeReading:
         run = ClaudeRun(
             result=self._result,
             is_idle=not self._turn_open,
+            left_running=self.left_running,
             limit=self._limit,
             stderr=self._streams.stderr,
             timeout=self._timeout,
@@ -180,10 +192,16 @@ class ClaudeReading:
         task = as_text(event.get("task_id"))[:ID_MAX]
         status = event.get("status") or as_object(event.get("patch")).get("status")
         if event.get("subtype") == "task_started" and len(self._background) < BACKGROUND_MAX:
-            self._background.add(task)
+            self._background[task] = self._command_of(event)
         elif isinstance(status, str) and status in TASK_OVER:
-            self._background.discard(task)
+            self._background.pop(task, None)
             self._turn_due = self._turn_due or status in TASK_REPORTED
+
+    def _command_of(self, event: dict[str, object]) -> str | None:
+        if event.get("task_type") == "local_agent":
+            return None
+        known = self._commands.get(as_text(event.get("tool_use_id"))[:ID_MAX])
+        return known or one_line(as_text(event.get("description")), SUMMARY_MAX) or "a command without a name"
 
     def _handle_rate_limit(self, info: dict[str, object]) -> list[Fact]:
         name = _printable(info.get("rateLimitType"))
@@ -215,11 +233,18 @@ class ClaudeReading:
             case "tool_use":
                 name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
                 given = as_object(block.get("input"))
+                self._note_command(call_id, as_text(given.get("command")))
                 facts = [tool(name, summarize_input(given, SUMMARY_FIELDS), call_id)]
                 if is_main and self._todo.apply_call(name, call_id, given):
                     facts.append(self._todo_fact())
                 return facts
         return []
+
+    def _note_command(self, call_id: str, command: str) -> None:
+        if command:
+            self._commands[call_id] = one_line(command, SUMMARY_MAX)
+        if len(self._commands) > COMMANDS_MAX:
+            del self._commands[next(iter(self._commands))]
 
     def _handle_tool_result(self, event: dict[str, object]) -> list[Fact]:
         answer = as_object(event.get("tool_use_result"))

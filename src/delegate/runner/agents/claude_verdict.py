@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from delegate.runner.agents.base import (
+    AFTER_RESULT,
     Ending,
     RunVerdict,
     describe_exit,
@@ -85,6 +86,7 @@ class ClaudeRun:
 
     result: ClaudeResult | None
     is_idle: bool  # no message followed that result
+    left_running: str  # commands in the background
     limit: Limit | None
     stderr: str
     timeout: timedelta
@@ -95,25 +97,24 @@ class ClaudeRun:
 
 
 def verdict(run: ClaudeRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
-    stopped = verdict_if_stopped(ending, run.timeout)
-    if stopped is not None and not (ending is Ending.STALLED and run.is_finished):
+    stopped = verdict_if_stopped(ending, run.timeout, has_good_result=run.is_finished)
+    if stopped is not None:
         return stopped
     if run.result is None:
         return no_result_verdict("claude", exit, last_line(run.stderr))
     if not run.result.is_good:
         return _failure(run.result, run.limit, now)
-    return _success(run.result, exit, ending)
-
-
-def _success(result: ClaudeResult, exit: Exit, ending: Ending) -> RunVerdict:
-    sentence = "claude finished"
-    if ending is Ending.STALLED:
-        sentence = "claude finished, and was stopped because a background command did not end"
-    elif ending is Ending.LINGERED:
-        sentence = "claude finished, and was stopped because it did not exit"
-    elif exit_code(exit) != 0:
+    if ending not in AFTER_RESULT and exit_code(exit) != 0:
         return failure_verdict(Reason.CRASHED, f"claude reported success but then {describe_exit(exit)}")
-    return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=with_detail(sentence, result.text))
+    message = with_detail(_success_sentence(run, ending), run.result.text)
+    return RunVerdict(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
+
+
+def _success_sentence(run: ClaudeRun, ending: Ending) -> str:
+    if ending not in AFTER_RESULT:
+        return "claude finished"
+    waits_for = "a background command did not end" if run.left_running else "it did not exit"
+    return f"claude finished, and was stopped because {waits_for}"
 
 
 def _failure(result: ClaudeResult, limit: Limit | None, now: datetime) -> RunVerdict:

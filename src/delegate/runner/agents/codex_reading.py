@@ -24,6 +24,8 @@ OPEN_MAX = 1_000
 
 
 class CodexReading:
+    left_running = ""  # its commands end with it
+
     def __init__(self, turn: AgentTurn) -> None:
         self._streams = Streams()
         self._assignment = turn.assignment

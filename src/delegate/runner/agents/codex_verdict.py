@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from delegate.runner.agents.base import (
+    AFTER_RESULT,
     Ending,
     RunVerdict,
     describe_exit,
@@ -93,8 +94,8 @@ class CodexRun:
 
 def verdict(run: CodexRun, exit: Exit, ending: Ending, now: datetime) -> RunVerdict:
     result = run.result
-    stopped = verdict_if_stopped(ending, run.timeout)
-    if stopped is not None and not (ending is Ending.STALLED and result is not None and result.is_good):
+    stopped = verdict_if_stopped(ending, run.timeout, has_good_result=result is not None and result.is_good)
+    if stopped is not None:
         return stopped
     if result is None:
         return no_result_verdict("codex", exit, last_error_line(run.stderr))
@@ -105,7 +106,7 @@ def verdict(run: CodexRun, exit: Exit, ending: Ending, now: datetime) -> RunVerd
 
 def _success(text: str, exit: Exit, ending: Ending) -> RunVerdict:
     sentence = "codex finished"
-    if ending in (Ending.STALLED, Ending.LINGERED):
+    if ending in AFTER_RESULT:
         sentence = "codex finished, and was stopped because it did not exit"
     elif exit_code(exit) != 0:
         return failure_verdict(Reason.CRASHED, f"codex reported success but then {describe_exit(exit)}")

@@ -74,6 +74,7 @@ class Delivery:
         self._git = git
         self._prepared = prepared
         self._context = context
+        self._started_at = context.started_at
         self._assignment = prepared.assignment
         workspace = prepared.workspace
         roots = Roots(tree=workspace.tree, git_dir=workspace.git_dir)
@@ -201,6 +202,9 @@ class Delivery:
         self._progress.draft = None
         finished_work.forget(self._prepared.workspace)
         ended = await self._conversation.run_turns(self._prepared.agent, text, new_session_prompt=new_session_prompt)
+        if outcomes.is_completed(ended) and self._context.is_late:
+            # Its result counts, so the steps after it get the time limit once more.
+            self._context = replace(self._context, started_at=anyio.current_time())
         if outcomes.is_completed(ended) and self._context.asking is not None:
             async with cancel_when_stopped(self._context):
                 await self._context.lease.refresh()  # it may have asked at the last moment; then nothing is published
@@ -261,7 +265,7 @@ class Delivery:
             checks=checks,
             model=self._assignment.model or self._context.tail.model,
             usage=self._spent,
-            duration=timedelta(seconds=anyio.current_time() - self._context.started_at),
+            duration=timedelta(seconds=anyio.current_time() - self._started_at),
         )
 
     def _record_check(self, result: CheckResult) -> None:

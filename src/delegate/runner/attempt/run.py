@@ -8,7 +8,7 @@ from datetime import timedelta
 import anyio
 
 from delegate.failpoints import failpoint
-from delegate.model import EventKind, Stream, Usage
+from delegate.model import IS_WAITING, EventKind, Stream, Usage
 from delegate.output_tail import CheckpointTail
 from delegate.runner.agents.ask_tool import AskEndpoint
 from delegate.runner.agents.base import AgentReading, Ending, Fact, Invocation
@@ -40,6 +40,10 @@ class AttemptContext:
     memory_limit: MemoryLimit | None = None  # for all processes of the attempt
     asking: AskEndpoint | None = None  # where the agent can ask the user a question
     spent: Usage = Usage()  # by earlier turns of this attempt
+
+    @property
+    def is_late(self) -> bool:
+        return anyio.current_time() >= self.started_at + self.time_limits.total
 
     @property
     def cgroup(self) -> tuple[str, str] | None:
@@ -113,9 +117,19 @@ class AgentRun:
             self._wakeup.send()
 
     def _note_result(self) -> None:
-        if self._reading.result_seen == (self._activity.result_at is not None):
+        if self._reading.result_seen != (self._activity.result_at is not None):
+            self._activity.result_at = anyio.current_time() if self._reading.result_seen else None
+            self._wakeup.send()
+        self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        left = self._reading.left_running
+        if bool(left) == (self._activity.waiting_since is not None):
             return
-        self._activity.result_at = anyio.current_time() if self._reading.result_seen else None
+        self._activity.waiting_since = anyio.current_time() if left else None
+        if left:
+            text = f"waiting for a command that the agent left running: {left}"
+            self._context.record.fact(EventKind.WARNING, {"text": text, IS_WAITING: True})
         self._wakeup.send()
 
     async def _write_input(self, invocation: Invocation) -> None:
@@ -156,6 +170,9 @@ class AgentRun:
             with anyio.move_on_at(min(deadline, anyio.current_time() + DISK_CHECK_INTERVAL)):
                 await self._wakeup.wait()
         self._ending = ending
+        if left := self._reading.left_running:
+            text = f"stopping a command that the agent left running: {left}"
+            self._context.record.fact(EventKind.WARNING, {"text": text})
         await self._process.stop(self._grace())
 
     def _must_end(self) -> Ending | None:

@@ -20,8 +20,7 @@ class Stopped(Exception):
 
 
 def must_stop(context: AttemptContext) -> bool:
-    is_late = anyio.current_time() >= context.started_at + context.time_limits.total
-    return is_late or context.lease.cancel_reason is not None or context.shutdown.is_now
+    return context.is_late or context.lease.cancel_reason is not None or context.shutdown.is_now
 
 
 def stopped_outcome(context: AttemptContext, session: str | None) -> Outcome:

@@ -97,7 +97,7 @@ class Conversation:
 
     def _takes_more(self, outcome: Outcome, reading: AgentReading) -> bool:
         """Messages that follow a question wait for the attempt that gets the answer."""
-        is_good = outcomes.is_completed(outcome)
+        is_good = outcomes.is_completed(outcome) and not self._context.is_late
         return is_good and reading.takes_more_turns and self._context.lease.asked_at is None
 
     def _record_prompt(self, text: str, *, is_first: bool) -> str:

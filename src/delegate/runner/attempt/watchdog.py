@@ -34,6 +34,7 @@ class AgentActivity:
     launched_at: float
     output_at: float | None = None
     result_at: float | None = None  # reset to None when a message starts more work
+    waiting_since: float | None = None  # for commands in the background, after a result
     asked_at: float | None = None
 
 
@@ -54,8 +55,9 @@ def next_deadline(limits: TimeLimits, activity: AgentActivity) -> tuple[float, E
     end = (activity.started_at + limits.total, Ending.TIMEOUT)
     if activity.asked_at is not None:
         end = _earlier_end(end, activity.asked_at, limits.asked, Ending.ASKED)
-    if activity.result_at is not None:
-        return _earlier_end(end, activity.result_at, limits.linger, Ending.LINGERED)
+    result_at = activity.waiting_since if activity.result_at is None else activity.result_at
+    if result_at is not None:
+        return _earlier_end(end, result_at, limits.linger, Ending.LINGERED)
     if activity.output_at is None:
         return _earlier_end(end, activity.launched_at, limits.no_start, Ending.NO_START)
     return _earlier_end(end, activity.output_at, limits.silence, Ending.STALLED)
