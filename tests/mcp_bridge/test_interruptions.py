@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.scripted_relay import ScriptedRelay, answer
-from tests.mcp_bridge.conversation import META, bridge
+from tests.mcp_bridge.conversation import META, PATIENCE, bridge
 from tests.mcp_bridge.scripted_mcp import Json, ScriptedMcp, kept_home
 
 
@@ -179,9 +181,58 @@ def test_a_client_that_is_slow_to_read_gets_everything(tmp_path: Path) -> None:
     assert {answer["result"]["text"] for answer in answers} == {text}
 
 
-def test_a_dead_relay_does_not_hold_the_end_up(tmp_path: Path) -> None:
-    with kept_home(tmp_path / "home", 1) as home, bridge(home) as client:
+def test_calls_are_answered_after_the_end_of_input(tmp_path: Path) -> None:
+    input_ended = threading.Event()
+
+    def answer_late(params: Json) -> Json:
+        assert input_ended.wait(PATIENCE)
+        time.sleep(0.5)  # longer than the bridge waits when nothing is open
+        return {"called": params["name"]}
+
+    script = ScriptedMcp(tool=answer_late)
+    with script.serving(), kept_home(tmp_path / "home", script.port) as home, bridge(home) as client:
+        client.handshake()
+        asked = [client.ask("tools/call", {"name": "Delegate"}) for _ in range(64)]
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        input_ended.set()
+        answers = [client.read() for _ in asked]
+
+        assert client.read_line() == b""
+        assert client.process.wait(PATIENCE) == 0
+
+    assert {answer["id"] for answer in answers} == set(asked)
+    assert {answer["result"]["called"] for answer in answers} == {"Delegate"}
+    assert script.sessions == set()
+
+
+def test_a_signal_after_the_end_of_input_leaves_an_error_for_every_open_call(tmp_path: Path) -> None:
+    with kept_home(tmp_path / "home", 1) as home, bridge(home, "-v") as client:
         client.ask("initialize", {})
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        assert client.process.stderr is not None
+        while b"relay not reachable" not in client.process.stderr.readline():
+            pass
+        client.process.send_signal(signal.SIGTERM)
+
+        error = client.read()
+        assert client.process.wait(PATIENCE) == 1
+
+    assert (error["id"], error["error"]["data"]) == (1, {"code": "relay_unreachable"})
+    assert "the relay does not respond" in error["error"]["message"]
+
+
+def test_calls_that_no_relay_can_take_are_refused_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    with bridge(tmp_path / "home", DELEGATE_RELAY_URL="ftp://nowhere") as client:
+        asked = client.ask("ping", {"_meta": META})
+
+        assert client.close() == 1
+        assert client.read()["id"] == asked
+
+
+def test_a_notification_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    with kept_home(tmp_path / "home", 1) as home, bridge(home) as client:
+        client.send({"method": "notifications/initialized"})
 
         assert client.close() == 0
-        assert client.read_line() == b""

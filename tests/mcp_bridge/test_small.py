@@ -91,7 +91,7 @@ def test_it_tells_of_its_troubles_only_when_asked(
     tmp_path: Path, words: tuple[str, ...], environment: dict[str, Any]
 ) -> None:
     with kept_home(tmp_path / "home", 1) as kept, bridge(kept, *words, **environment) as client:
-        client.ask("initialize", {})
+        client.send({"method": "notifications/initialized"})
         assert client.close() == 0
         assert client.process.stderr is not None
         said = client.process.stderr.read().decode()

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from tests.fakes.mcp_client import Outer, mcp_session
 from tests.fakes.world import World, living, wait_until
-from tests.mcp_bridge.conversation import Spoken, bridge
+from tests.mcp_bridge.conversation import META, Spoken, bridge
 
 DIES_ONCE = "submit.after=kill:{mark}"
 
@@ -111,6 +111,20 @@ def test_a_stopped_relay_stays_stopped_until_the_client_wants_something(world: W
 
         assert shell_task(client, "true")
         assert (world.home / "relay.json").exists()
+
+
+def test_calls_from_a_file_are_done_although_no_relay_is_running(world: World) -> None:
+    world.run("down", "--now")
+    call = {"name": "DelegateTask", "arguments": {"prompt": "true", "agent": "shell"}, "_meta": META}
+    with spoken_in(world) as client:
+        asked = [client.ask("tools/call", call) for _ in range(40)]
+        assert client.close() == 0
+        answers = [client.read() for _ in asked]
+
+    assert {answer["id"] for answer in answers} == set(asked)
+    created = {answer["result"]["structuredContent"]["taskId"] for answer in answers}
+    assert len(created) == 40
+    assert created <= {json.loads(line)["taskId"] for line in world.ok("status", "-n", "100", "--json").splitlines()}
 
 
 def test_a_killed_bridge_loses_nothing(world: World) -> None:

@@ -109,6 +109,15 @@ class Dispatcher:
     def is_idle(self) -> bool:
         return not self._queue.waiting and not self._queue.calls and self._barrier is None
 
+    @property
+    def open_calls(self) -> int:
+        """How many calls have no response yet."""
+        return len(self._queue.calls)
+
+    @property
+    def has_failed_calls(self) -> bool:
+        return self._queue.has_failed_calls
+
     # called by the event loop
 
     def poll_masks(self) -> dict[int, int]:
@@ -135,15 +144,15 @@ class Dispatcher:
         elif descriptor in self._exchanges:
             self._advance_exchange(self._exchanges[descriptor])
 
-    def advance(self, now: float, *, may_start: bool) -> None:
+    def advance(self, now: float, *, may_listen: bool) -> None:
         """Send what may be sent. Opens connections only here, so that no `poll` result refers to a reused number."""
         self._check_timeouts(now)
         while self._barrier is None and now >= self._retry_at and (request := self._next()) is not None:
-            if not self._send(request, now, may_start=may_start):
+            if not self._send(request, now):
                 break
         if self._queue.has_new_session:
             self._listen()
-        if may_start and now >= self._listener.due and self._barrier is None:
+        if may_listen and now >= self._listener.due and self._barrier is None:
             connection = self._listener.connect(now)
             if connection is not None:
                 self._start_exchange(self._listener.open_request(), connection, now, is_second=False)
@@ -182,9 +191,9 @@ class Dispatcher:
         sizes = [len(found.request.body) for found in self._exchanges.values() if isinstance(found.request, ClientCall)]
         return len(sizes) >= CONCURRENT_CALLS_MAX or sum(sizes) >= QUEUE_BYTES
 
-    def _send(self, request: PendingRequest, now: float, *, may_start: bool) -> bool:
+    def _send(self, request: PendingRequest, now: float) -> bool:
         """Return whether the request was sent; if not, the queue waits for the relay."""
-        start = may_start and any(isinstance(found, ClientCall) for found in self._queue.waiting)
+        start = any(isinstance(found, ClientCall) for found in self._queue.waiting)
         try:
             connection = self._idle.popitem()[1] if self._idle else None
             is_second = connection is not None
@@ -340,6 +349,13 @@ class Dispatcher:
         exchange.connection.close()
 
     # exit
+
+    def fail_open_calls(self) -> None:
+        """Respond to the calls that the relay has not answered."""
+        why = f"the relay does not respond: {self._outage[1]}" if self._outage else "the relay was still working on it"
+        problem = relay_unreachable(f"the bridge stopped before this call had a response; {why}")
+        for call in [found for found in self._queue.calls.values() if not found.is_cancelled]:
+            call.fail(self._queue, problem)
 
     def delete_session(self) -> None:
         """Delete the session, unless the relay is slow to respond."""

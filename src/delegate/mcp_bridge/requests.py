@@ -54,6 +54,7 @@ class RequestQueue:
         self.priority: deque[PendingRequest] = deque()  # a new handshake, before everything that needs its session
         self.calls: dict[str | int, ClientCall] = {}
         self.has_new_session = False  # since the dispatcher last checked
+        self.has_failed_calls = False  # calls that no relay has answered
 
     def enqueue_first(self, request: PendingRequest) -> None:
         request.is_first = True
@@ -202,6 +203,7 @@ class ClientCall(PendingRequest):
             self._deliver_error(queue, *explain_failure(response.status, body))
 
     def fail(self, queue: RequestQueue, problem: Unreachable) -> None:
+        queue.has_failed_calls = True
         self._deliver_error(
             queue, f"{problem.message}: {problem.hint}" if problem.hint else problem.message, problem.code
         )

@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-CLOSE_TIMEOUT = 0.4  # seconds for open calls after the client has closed standard input
+CLOSE_TIMEOUT = 0.4  # seconds to send the last notifications after the client has closed standard input
+ANSWER_TIMEOUT = 100.0  # seconds without a response after that; longer than a relay takes to start, and any call
+FLUSH_TIMEOUT = 0.4  # seconds to write the last errors to the client
 HANGUP_MASK = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def run(*, verbose: bool) -> int:
-    """Run the bridge until the client disconnects."""
+    """Run the bridge until the client disconnects; returns the exit code."""
     for descriptor in (STDIN, STDOUT, STDERR):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # no connection may get the number of a closed standard stream
     level = os.environ.get("DELEGATE_LOG_LEVEL") or os.environ.get("LOG_LEVEL") or ""
-    Bridge(os.environ, verbose=verbose or level.lower() == "debug").run()
+    exit_code = Bridge(os.environ, verbose=verbose or level.lower() == "debug").run()
     gc.freeze()  # a last garbage collection would only delay the exit
-    return 0
+    return exit_code
 
 
 class Bridge:
@@ -45,20 +47,42 @@ class Bridge:
         self._key, self._keys = os.urandom(8).hex(), 0
         self._is_open = True  # whether the client may still send something
         self._end_at = float("inf")
+        self._owed = (0, 0)  # calls without a response, and bytes that the client has not read
         self._is_over = False
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Return the exit code: 1 if a call got no response of the relay."""
         self._wake = _install_signals()
         while True:
             now = time.monotonic()
-            self._dispatcher.advance(now, may_start=self._is_open)
+            self._dispatcher.advance(now, may_listen=self._is_open)
             done = not self._is_open and self._dispatcher.is_idle and not self._output.waiting
+            self._update_end(now)
             if self._is_over or done or now >= self._end_at:
                 break
             self._watch()
             for descriptor, mask in self._poll.poll(self._timeout(now)):
                 self._react(descriptor, mask)
+        self._dispatcher.fail_open_calls()
+        self._flush()
         self._dispatcher.delete_session()
+        return 1 if self._dispatcher.has_failed_calls or self._output.waiting else 0
+
+    def _update_end(self, now: float) -> None:
+        """After the end of input, wait for what is owed as long as it becomes less."""
+        owed = (self._dispatcher.open_calls, self._output.waiting)
+        if not self._is_open and (owed != self._owed or self._end_at == float("inf")):
+            self._end_at = now + (ANSWER_TIMEOUT if any(owed) else CLOSE_TIMEOUT)
+        self._owed = owed
+
+    def _flush(self) -> None:
+        """Write what the client still accepts."""
+        waiting = select.poll()
+        waiting.register(STDOUT, select.POLLOUT)
+        until = time.monotonic() + FLUSH_TIMEOUT
+        while self._output.waiting and (ready := waiting.poll(max(0.0, until - time.monotonic()) * 1000)):
+            if not self._write(ready[0][1]):
+                break
 
     def _watch(self) -> None:
         """Register what to wait for. While the client does not read, the bridge does not read from the relay either."""
@@ -96,7 +120,6 @@ class Bridge:
             return
         if not data:
             self._is_open = False
-            self._end_at = time.monotonic() + CLOSE_TIMEOUT
         for line in self._input.feed(data) if data else self._input.flush():
             try:
                 self._handle_line(line)
@@ -114,13 +137,16 @@ class Bridge:
         self._keys += 1
         return f"mcp-{self._key}-{self._keys}"
 
-    def _write(self, mask: int) -> None:
+    def _write(self, mask: int) -> bool:
+        """Return whether the client still reads."""
         try:
             if mask & HANGUP_MASK:
                 raise BrokenPipeError("the client has closed standard output")
             self._output.write()
         except OSError:
             self._is_over = True
+            return False
+        return True
 
     def _log(self, event: str, **fields: object) -> None:
         if self._verbose:
