@@ -251,7 +251,7 @@ def test_down_now_puts_a_running_task_that_may_run_again_back_into_the_queue(wor
 
     assert said == f"stopped\n{task_id} is back in the queue\n"
     task = world.task(task_id)
-    assert (task["status"], task["attempt"]) == ("queued", 1)
+    assert (task["status"], task["attempt"]) == ("queued", 0)
 
 
 def test_down_now_tells_what_became_of_each_task_and_of_none_when_none_ran(world: World) -> None:
@@ -306,6 +306,74 @@ def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: Wor
     keeping.communicate(timeout=30)
     assert keeping.returncode == 0
     wait_until(lambda: not strays(world.home))
+
+
+MANAGERS = {
+    "systemd": ["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$0" "$@"'],
+    "process 1": ["unshare", "--pid", "--fork", "--mount-proc"],
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_one_term_from_systemd_or_to_process_1_hands_back_at_once(world: World, manager: str) -> None:
+    up = [sys.executable, "-m", "delegate", "up", "--foreground", "--runners", "1"]
+    keeping = subprocess.Popen(
+        [*MANAGERS[manager], *up], env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL
+    )
+    wait_until((world.home / "relay.json").exists)
+    keeper = keeping.pid if manager == "systemd" else children_of(keeping.pid)[0]
+    task_id = world.submit("touch up; sleep 600", "--rerun")
+    wait_until((world.work / "up").exists)
+
+    os.kill(keeper, signal.SIGTERM)
+
+    keeping.wait(timeout=30)
+    wait_until(lambda: not strays(world.home))
+    world.ok("up", "--runners", "0")
+    task = world.task(task_id)
+    assert (task["status"], task["attempt"]) == ("queued", 0)
+
+
+def killed_tree(keeper: int) -> None:
+    tree = tree_of(keeper)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in tree:
+            os.kill(pid, number)
+    wait_until(lambda: all(is_gone(pid) for pid in tree), 30)
+
+
+@pytest.mark.promise("P5")
+def test_a_keeper_that_is_killed_after_it_was_asked_to_stop_counts_no_attempt(world: World) -> None:
+    gate, started = world.work / "gate", world.work / "started"
+    task_id = world.submit(f"touch {started}; {HOLD.format(gate)}", "--rerun")
+    for _ in range(3):
+        wait_until(started.exists)
+        os.kill(world.keeper_pid(), signal.SIGTERM)
+        wait_until(lambda: "stop requested" in (world.home / "logs" / "keeper.log").read_text())
+        killed_tree(world.keeper_pid())
+        started.unlink()
+        (world.home / "logs" / "keeper.log").unlink()
+        world.ok("up")
+    gate.touch()
+
+    task = world.wait_for(task_id)
+    assert (task["status"], task["attempt"]) == ("completed", 1)
+
+
+def test_a_term_to_every_process_at_once_is_not_taken_for_a_crash_of_the_agent(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    task_id = world.submit("touch up; sleep 600", "--rerun")
+    wait_until((world.work / "up").exists)
+    tree = tree_of(world.keeper_pid())
+
+    for pid in tree:  # as a system does that shuts down
+        os.kill(pid, signal.SIGTERM)
+
+    wait_until(lambda: all(is_gone(pid) for pid in tree), 30)
+    world.ok("up", "--runners", "0")
+    task = world.task(task_id)
+    assert (task["status"], task["attempt"]) == ("queued", 0)
 
 
 def test_when_the_keeper_is_killed_everything_stops_and_the_next_command_starts_again(world: World) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from delegate.keeper.logs import rotate_logs
 from delegate.keeper.orphans import Orphans
 from delegate.keeper.runners import RunnerCount, RunnerScaler, parse_runner_count
 from delegate.log import configure
+from delegate.runner.keeper_protocol import STOP_MARK
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Keeper:
         self._relay_output = b""
         self._exit_code = 0
         self._stop_requests = 0  # one request drains, two stop now
+        self._is_stopping = False
         self._kill_at = float("inf")
         self._orphans = Orphans()
         self._next_check_at = 0.0
@@ -148,8 +150,10 @@ class Keeper:
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._request_stop(1))
+        weight = 2 if is_under_service_manager(os.getpid(), os.environ) else 1
+        signal.signal(signal.SIGTERM, lambda *_: self._request_stop(weight))
         signal.signal(signal.SIGQUIT, lambda *_: self._request_stop(2))
         return reading
 
@@ -261,12 +265,12 @@ class Keeper:
     def _advance_stop(self) -> None:
         if self._stop_requests == 0:
             return
+        if not self._is_stopping:
+            self._is_stopping = True
+            log.info("stop requested", extra={"now": self._stop_requests > 1})
         self._scaling.stop()
         runners = self._scaling.children
-        for runner in runners:
-            if runner.wanted:
-                runner.wanted = False
-                runner.send_signal(signal.SIGTERM)
+        self._drain(runner for runner in runners if runner.wanted)
         if self._stop_requests > 1 and self._kill_at == float("inf"):
             for runner in runners:
                 runner.close_input()
@@ -281,9 +285,21 @@ class Keeper:
                     child.send_signal(signal.SIGKILL)
             self._kill_at = time.monotonic() + 1.0
 
+    def _drain(self, runners: Iterable[RunnerChild]) -> None:
+        for runner in runners:
+            runner.wanted = False
+            with suppress(OSError):  # it has not started: it holds nothing
+                (self._home.runners / str(runner.slot) / STOP_MARK).touch()
+            runner.send_signal(signal.SIGTERM)
+
     def _end_orphans(self) -> bool:
         """End the processes left by a runner and a supervisor killed together; True while some may still end."""
         return self._orphans.end({child.process.pid for child in self._children() if child.process is not None})
+
+
+def is_under_service_manager(pid: int, environ: Mapping[str, str]) -> bool:
+    """Whether a TERM is followed by a KILL in seconds: as process 1 of a container, or as the process of a unit."""
+    return pid == 1 or environ.get("SYSTEMD_EXEC_PID") == str(pid)
 
 
 def parse_ready_line(output: bytes) -> dict[str, Any]:

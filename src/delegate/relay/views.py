@@ -232,6 +232,7 @@ def assignment(held: ClaimedTask) -> AssignmentView:
         repository=task.repository,
         base=task.base,
         title=task.title,
+        rerun=task.rerun,
         issue=issue_view(task.issue),
         context=task.context,
         choices=[choice_view(choice) for choice in task.choices],

@@ -52,6 +52,7 @@ class Assignment:
     repository: str | None = None
     base: str | None = None
     title: str | None = None
+    rerun: bool = False
     issue: Issue | None = None
     context: str | None = None
     choices: tuple[Choice, ...] = ()
@@ -84,6 +85,7 @@ def assignment_of(view: AssignmentView) -> Assignment:
         repository=view.repository,
         base=view.base,
         title=view.title,
+        rerun=view.rerun,
         issue=None if view.issue is None else Issue(**view.issue.model_dump()),
         context=view.context,
         choices=tuple(Choice(**choice.model_dump()) for choice in view.choices),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
+STOP_MARK = "stopping"  # a file in the slot: the keeper was asked to stop, so what is lost from then on does not count
+
 
 class RunnerCommand(StrEnum):
     """From the keeper; valid until the next command."""

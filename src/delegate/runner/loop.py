@@ -207,6 +207,7 @@ class RunnerLoop:
             await self._recover_attempt(assignment)
         for attempt_id in set(slot.spooled_attempts()) - set(held):
             slot.remove_spool(attempt_id)
+        slot.forget_stop()
         self._is_recovered = True
 
     async def _recover_attempt(self, assignment: Assignment) -> None:
@@ -215,8 +216,11 @@ class RunnerLoop:
             with self._runner_context.shutdown.cancel_on_drain():
                 await self._hand_back(assignment, "the runner was stopped before the attempt started")
             return
-        saved = outcomes.load_outcome(spool)
-        outcome = saved or outcomes.release_as_lost("the runner was restarted during the attempt")
+        if self._runner_context.slot.was_asked_to_stop():
+            interrupted = outcomes.release_interrupted(assignment)
+        else:
+            interrupted = outcomes.release_as_lost("the runner was restarted during the attempt")
+        outcome = outcomes.load_outcome(spool) or interrupted
         async with hold(self._runner_context, assignment) as held:
             await held.report(held.save(outcome))
 

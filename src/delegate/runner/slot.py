@@ -13,6 +13,7 @@ from pathlib import Path
 from delegate.config.home_files import acquire_lock, make_directory, write_private
 from delegate.errors import AlreadyRunning, InvalidField
 from delegate.model import RunnerId
+from delegate.runner.keeper_protocol import STOP_MARK
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,13 @@ class Slot:
 
     def forget_claim(self) -> None:
         self._claim.unlink(missing_ok=True)
+
+    def was_asked_to_stop(self) -> bool:
+        """Whether the runner that held the slot before was asked to stop."""
+        return (self._directory / STOP_MARK).exists()
+
+    def forget_stop(self) -> None:
+        (self._directory / STOP_MARK).unlink(missing_ok=True)
 
     @property
     def git(self) -> Path:

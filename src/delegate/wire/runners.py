@@ -112,6 +112,7 @@ class AssignmentView(Wire):
     repository: str | None = None
     base: str | None = None
     title: str | None = None
+    rerun: bool = False  # whether a command that had begun may run again
     issue: IssueView | None = None
     context: str | None = None
     choices: list[ChoiceView] = []

@@ -101,7 +101,8 @@ def down(context: CommandContext, now: bool) -> int:
         return 0
     began = datetime.now(UTC)
     if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
-        os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGTERM)
+        # As process 1 a keeper takes TERM for the beginning of a KILL.
+        os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGINT)
     interrupts = _wait_until_gone(context, holder)
     left = home_files.surviving_processes(context.home, holder)
     for one in left:

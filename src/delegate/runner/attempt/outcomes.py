@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from delegate.config.home_files import write_private
 from delegate.errors import DelegateError
-from delegate.model import Checkpoint, Outcome
+from delegate.model import AgentName, Checkpoint, Outcome
 from delegate.runner.agents.lines import make_storable
 from delegate.runner.assignment import Assignment
 from delegate.runner.lease import Lease
@@ -54,6 +54,13 @@ def hand_back(message: str, *, session_id: str | None = None, wants_agent: str |
 def release_as_lost(message: str, session_id: str | None = None) -> Outcome:
     """Return the task to the queue and count the attempt: the agent may have done part of its work."""
     return Outcome(state=AttemptState.LOST, reason=Reason.LOST_RUNNER, message=message, session_id=session_id)
+
+
+def release_interrupted(assignment: Assignment, session_id: str | None = None) -> Outcome:
+    """The runner was stopped: an agent resumes from what it finds, but a command would start over."""
+    if assignment.agent == AgentName.SHELL and not assignment.rerun:
+        return release_as_lost("the runner was stopped while the command was running")
+    return hand_back("the runner was stopped", session_id=session_id)
 
 
 def release_if_asked(outcome: Outcome, lease: Lease) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from delegate.config.home_files import PRIVATE_FILE
 from delegate.errors import excerpt
-from delegate.model import AgentName, Checkpoint, EventKind, Outcome, Usage
+from delegate.model import Checkpoint, EventKind, Outcome, Usage
 from delegate.runner.agents.base import Agent, AgentReading, AgentTurn, Ending, Roots, prompt_text
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
@@ -23,6 +24,7 @@ from delegate.states import AttemptState, Reason
 
 log = logging.getLogger(__name__)
 
+TERMINATED_CODE = 128 + signal.SIGTERM  # of a program that handles TERM, and of a shell whose command it ended
 SUMMARY_MAX = 20_000  # characters that the relay accepts
 BUDGET_MIN = 0.01  # dollars; an agent takes a budget of 0 for none
 
@@ -141,8 +143,8 @@ class Conversation:
         return reading, end
 
     def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome:
-        if not reading.result_seen and end.ending is Ending.INTERRUPTED:
-            return self._release_interrupted()
+        if not reading.result_seen and self._was_stopped(end):
+            return outcomes.release_interrupted(self._assignment, self.session)
         if not reading.result_seen and end.ending is Ending.SUPERVISOR_LOST:
             return outcomes.release_as_lost("the agent's supervisor was killed", self.session)
         ending = Ending.LINGERED if end.ending is Ending.INTERRUPTED else end.ending
@@ -172,11 +174,11 @@ class Conversation:
                 EventKind.WARNING, {"text": f"a message arrived too late: {excerpt(message.text)}"}
             )
 
-    def _release_interrupted(self) -> Outcome:
-        """An agent resumes from what it finds; a command would start over, so its attempt counts as lost."""
-        if self._assignment.agent == AgentName.SHELL:
-            return outcomes.release_as_lost("the runner was stopped while the command was running")
-        return outcomes.hand_back("the runner was stopped", session_id=self.session)
+    def _was_stopped(self, end: RunEnd) -> bool:
+        """A machine that shuts down sends TERM to the agent too, or kills the supervisor."""
+        is_terminated = end.exit.signal == signal.SIGTERM or end.exit.code == TERMINATED_CODE
+        is_cut_off = end.ending is Ending.SUPERVISOR_LOST or (end.ending is Ending.EXITED and is_terminated)
+        return end.ending is Ending.INTERRUPTED or (is_cut_off and self._context.shutdown.is_draining)
 
 
 def prior_session_usage(assignment: Assignment) -> Usage:
