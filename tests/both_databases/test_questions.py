@@ -59,7 +59,9 @@ async def test_a_task_that_waits_for_an_answer_is_not_done_again_and_says_what_i
         with pytest.raises(IllegalMove) as refused:
             await again(held.task)
 
-        assert refused.value.hint.startswith(f"`delegate answer {held.task.id}` it, or `delegate cancel` it first")
+        assert refused.value.hint.startswith(
+            f"answer it with `delegate answer {held.task.id}`, or cancel it with `delegate cancel`"
+        )
 
 
 async def test_an_attempt_that_asked_ends_in_waiting_and_is_not_counted(scene: Scene) -> None:

@@ -76,8 +76,12 @@ def _get_ended_task(connection: Connection, task_id: TaskId, *, verb: str) -> Ta
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state not in FINAL_TASK_STATES:
-        wait = f"`delegate answer {task_id}` it" if task.state is TaskState.WAITING else "wait for it to end"
-        raise IllegalMove(task_id=task_id, state=task.state, verb=verb, advice=f"{wait}, or `delegate cancel` it first")
+        wait = (
+            f"answer it with `delegate answer {task_id}`" if task.state is TaskState.WAITING else "wait for it to end"
+        )
+        raise IllegalMove(
+            task_id=task_id, state=task.state, verb=verb, advice=f"{wait}, or cancel it with `delegate cancel`"
+        )
     return task
 
 
@@ -86,7 +90,7 @@ def _check_no_open_retry(connection: Connection, old: Task, *, verb: str) -> Non
     lock_task(connection, old.lineage)  # so that of two concurrent requests, one sees the other's task
     live = [member for member, state in chain_of(connection, old.lineage) if state not in FINAL_TASK_STATES]
     if live:
-        advice = f"{live[-1]} already continues it; wait for it to end, or `delegate cancel` it first"
+        advice = f"{live[-1]} already continues it; wait for it to end, or cancel it with `delegate cancel`"
         raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
 
 
