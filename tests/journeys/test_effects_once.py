@@ -153,7 +153,7 @@ def squash(shop: Shop, task: dict[str, Any], *, is_branch_kept: bool) -> None:
 def journalled(world: World, task_id: str) -> list[Path]:
     """What runners have begun for the task, and do not know to be settled."""
     entries = (world.home / "runners").glob("*/effects/*.json")
-    return [path for path in entries if json.loads(path.read_text())["taskId"] == task_id]
+    return [path for path in entries if json.loads(path.read_text())["task_id"] == task_id]
 
 
 @pytest.mark.parametrize("point", POINTS)
