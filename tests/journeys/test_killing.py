@@ -152,7 +152,7 @@ def test_a_runner_that_slept_through_its_lease_writes_nothing_after_its_rival(tm
         world.wait_for(next_id)
         after = world.task(task_id)
 
-        assert (ended["status"], ended["attempt"]) == ("completed", 1)  # handed back, not lost
+        assert (ended["status"], ended["attempt"]) == ("completed", 2)
         assert {key: after[key] for key in ended if key != "why"} == {key: ended[key] for key in ended if key != "why"}
         assert [attempt["state"] for attempt in after["attempts"]] == ["lost", "completed"]
         assert world.ok("logs", task_id).split()[-1] == "done-2"
