@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
-from tests.fakes.world import World, living, wait_until
+from tests.databases import Postgres
+from tests.fakes.world import World, living, tree_of, wait_until
 
 pytestmark = pytest.mark.slow
 RUNNERS = 4
@@ -71,3 +75,61 @@ def test_a_task_that_ends_while_the_relay_is_away_is_reported_when_it_is_back(wo
     assert (ended["status"], ended["attempt"]) == ("completed", 1)
     assert world.ok("logs", task_id) == "last words\n"
     assert world.relay_pid() != relay
+
+
+def server_processes(url: str) -> list[int]:
+    """The server, and all its processes."""
+    with psycopg.connect(url) as connection:
+        stat = Path(f"/proc/{connection.info.backend_pid}/stat").read_text()
+    return tree_of(int(stat.rpartition(")")[2].split()[1]))
+
+
+def status_of(world: World, path: str) -> int:
+    try:
+        world.get(path)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+    return 200
+
+
+@pytest.mark.real
+@pytest.mark.promise("P8")
+def test_a_postgresql_that_stops_responding_is_a_503_for_everybody(tmp_path: Path, postgres_url: str) -> None:
+    with living(tmp_path / "home", DELEGATE_DATABASE_URL=postgres_url) as world:
+        world.ok("up", "--runners", "0")
+        assert status_of(world, "/api/tasks") == 200
+        stopped = server_processes(postgres_url)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with ThreadPoolExecutor(24) as clients:
+                answers = list(clients.map(lambda _: status_of(world, "/api/tasks"), range(24)))
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
+        assert set(answers) == {503}
+        wait_until(lambda: status_of(world, "/api/tasks") == 200)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("words", [("up",), ("up", "--foreground")], ids=" ".join)
+def test_a_relay_that_starts_before_its_postgresql_waits_for_it(
+    tmp_path: Path, postgres: Postgres, postgres_url: str, words: tuple[str, ...]
+) -> None:
+    sockets = str(postgres.uri.rpartition("host=")[2])
+    place = tmp_path / "sockets"
+    url = postgres_url.replace(f"host={sockets}", f"host={place}")
+    with living(tmp_path / "home", DELEGATE_DATABASE_URL=url) as world:
+        starting = world.popen(*words, "--runners", "1")
+        log = world.home / "logs" / "relay.log"
+        wait_until(lambda: log.exists() and "the database does not respond" in log.read_text())
+
+        place.symlink_to(sockets)
+
+        wait_until((world.home / "relay.json").exists)
+        world.ok("delegate", "-a", "shell", "-f", "true")
+        world.down()
+        assert starting.wait(30) == 0
+        starting.communicate()

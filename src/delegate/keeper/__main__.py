@@ -18,7 +18,7 @@ from typing import Any
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
-from delegate.errors import DelegateError, RelayUnreachable
+from delegate.errors import DelegateError, RelayUnreachable, StoreBusy
 from delegate.keeper.children import Child, RunnerChild, StartOptions, start_child
 from delegate.keeper.logs import rotate_logs
 from delegate.keeper.orphans import Orphans
@@ -92,6 +92,7 @@ class Keeper:
         self._ready_once = False
         self._early_deaths = 0
         self._relay_output = b""
+        self._relay_message: dict[str, Any] = {}  # the last one
         self._exit_code = 0
         self._stop_requests = 0  # one request drains, two stop now
         self._is_stopping = False
@@ -186,7 +187,7 @@ class Keeper:
         )
         start_child(child, self._home, options, now)
         if child.process is not None and child.process.stdout is not None:
-            self._relay_output = b""
+            self._relay_output, self._relay_message = b"", {}
             self._selector.register(child.process.stdout, selectors.EVENT_READ)
 
     def _read_relay(self, descriptor: int) -> None:
@@ -194,10 +195,16 @@ class Keeper:
         if not piece:
             self._selector.unregister(descriptor)
             return
-        was_silent = b"\n" not in self._relay_output
-        self._relay_output = (self._relay_output + piece)[:65_536]
-        if was_silent and parse_ready_line(self._relay_output).get("ready"):
-            self._handle_relay_ready()
+        self._parse_relay_output(piece)
+
+    def _parse_relay_output(self, piece: bytes) -> None:
+        *lines, self._relay_output = (self._relay_output + piece)[:65_536].split(b"\n")
+        for line in lines:
+            message = self._relay_message = parse_ready_line(line)
+            if message.get("ready"):
+                self._handle_relay_ready()
+            elif "waiting" in message and not self._ready_once:
+                self._report(message)
 
     def _handle_relay_ready(self) -> None:
         assert self._relay.process is not None
@@ -241,12 +248,14 @@ class Keeper:
         if descriptor in self._selector.get_map():
             os.set_blocking(descriptor, False)
             with suppress(BlockingIOError):
-                self._relay_output += os.read(descriptor, 65_536)
+                self._parse_relay_output(os.read(descriptor, 65_536))
             self._selector.unregister(descriptor)
         child.process.stdout.close()
 
     def _handle_relay_exit(self, code: int) -> None:
-        message = parse_ready_line(self._relay_output)
+        message = self._relay_message
+        if message.get("error", {}).get("code") == StoreBusy.code:
+            return  # the database may come back
         if "error" in message and (code == 3 or not self._ready_once):
             self._give_up(code, message)
         elif not self._ready_once:
@@ -303,7 +312,7 @@ def is_under_service_manager(pid: int, environ: Mapping[str, str]) -> bool:
 
 
 def parse_ready_line(output: bytes) -> dict[str, Any]:
-    """Parse the one line a relay writes: that it is ready, or why it cannot run."""
+    """Parse a line that a relay writes: that it is ready, what it waits for, or why it cannot run."""
     try:
         found = json.loads(output.partition(b"\n")[0])
     except ValueError:
@@ -316,14 +325,14 @@ def main() -> int:
     parser.add_argument("--runners")
     parser.add_argument("--report-fd", type=int, required=True)
     options = parser.parse_args()
-    reported = False
+    pipe = os.fdopen(options.report_fd, "wb", buffering=0)
 
     def report(message: dict[str, Any]) -> None:
-        nonlocal reported
-        if not reported:
-            reported = True
-            with suppress(BrokenPipeError), os.fdopen(options.report_fd, "w") as pipe:
-                pipe.write(json.dumps(message) + "\n")
+        if not pipe.closed:
+            with suppress(BrokenPipeError):
+                pipe.write(json.dumps(message).encode() + b"\n")
+            if "waiting" not in message:
+                pipe.close()
 
     try:
         settings = load(os.environ)

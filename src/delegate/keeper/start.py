@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -89,11 +90,15 @@ def _unblock_signals() -> None:
 
 
 def _read_report(descriptor: int, paths: Home) -> dict[str, Any]:
-    """Read the one line a keeper writes when its relay is ready or has failed."""
+    """Read what a keeper writes: perhaps what its relay waits for, then that it is ready or has failed."""
+    deadline = time.monotonic() + READY_TIMEOUT
+    why = f"it was not ready after {READY_TIMEOUT:.0f} s"
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        if not select.select([pipe], [], [], READY_TIMEOUT)[0]:
-            raise keeper.relay_not_ready(paths, f"it was not ready after {READY_TIMEOUT:.0f} s")
-        report = keeper.parse_ready_line(pipe.read())
-    if not report:
-        raise keeper.relay_not_ready(paths, "it ended before it was ready")
-    return report
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            report = keeper.parse_ready_line(pipe.readline())
+            if not report:
+                raise keeper.relay_not_ready(paths, "it ended before it was ready")
+            if "waiting" not in report:
+                return report
+            why = report["waiting"]
+    raise keeper.relay_not_ready(paths, why)

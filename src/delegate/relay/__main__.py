@@ -8,10 +8,12 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import stat
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -22,12 +24,12 @@ import uvicorn
 from delegate import log as logs
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
-from delegate.errors import DelegateError, Unauthenticated
+from delegate.errors import DelegateError, StoreBusy, Unauthenticated
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay
-from delegate.store.database import open_database
+from delegate.store.database import is_postgres, open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_token
 
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT = 5  # seconds for open requests when the relay stops
 SWITCH_SECONDS = 0.0005  # requests and the writer alternate; with Python's default of 5 ms each waits too long
 OPEN_FILES = 10_240  # as many as macOS allows
+DATABASE_RETRY_MIN, DATABASE_RETRY_MAX = 0.2, 5.0  # seconds between two tries to reach PostgreSQL
 KEEPER_GONE_GRACE = 3.0  # seconds for runners to hand back what they hold
 
 
@@ -56,7 +59,7 @@ def run(settings: Settings, listener: socket.socket, *, keeper: bool) -> int:
     """Serve until a stop signal arrives, or until the keeper closes stdin."""
     os.umask(0o077)
     home = Home(settings.home)
-    prepare(home, url=settings.database_url, now=datetime.now(UTC))
+    prepare_when_available(home, settings.database_url, keeper=keeper)
     token = settings.token or home.token.read_text().strip()
     if not token:
         raise Unauthenticated
@@ -69,6 +72,27 @@ def run(settings: Settings, listener: socket.socket, *, keeper: bool) -> int:
     if failure is not None:
         raise failure
     return 0
+
+
+def prepare_when_available(home: Home, url: str, *, keeper: bool) -> None:
+    """Prepare the database; wait for a PostgreSQL that does not respond yet, unless the keeper is gone."""
+    pause = DATABASE_RETRY_MIN
+    while True:
+        try:
+            prepare(home, url=url, now=datetime.now(UTC))
+        except StoreBusy as error:
+            if not is_postgres(url):
+                raise
+            log.warning("the database does not respond: trying again", extra={"why": error.message})
+            if keeper:
+                print_json({"waiting": error.message})
+                if select.select([sys.stdin], [], [], pause)[0]:
+                    raise
+            else:
+                time.sleep(pause)
+            pause = min(2 * pause, DATABASE_RETRY_MAX)
+        else:
+            return
 
 
 async def _serve(

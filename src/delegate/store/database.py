@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,9 @@ BATCH_MAX = 64  # jobs in one commit; more would let a burst delay the first of 
 GATHER_TURNS = 2
 READERS = 8
 POSTGRES_WRITERS = 8
+CONNECT_TIMEOUT = 5  # seconds for PostgreSQL to accept a connection
+RESPONSE_TIMEOUT = 5.0  # seconds for PostgreSQL to respond to one statement; each does a bounded piece of work
+QUEUE_TIMEOUT = 5.0  # seconds that a job waits for a connection: those before it may wait for a server that hangs
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
 # Serialization failure and deadlock: the job succeeds when repeated. Unique violation: another job wrote the same key
 # first, and the repeated job finds its row.
@@ -62,6 +66,8 @@ class Database:
         return self._writer is not None
 
     async def read(self, work: Callable[[Connection], T]) -> T:
+        if self._writer is None:
+            return await _run_bounded(self._readers, self._read, work)
         return await to_thread.run_sync(self._read, work, limiter=self._readers)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
@@ -74,7 +80,7 @@ class Database:
     async def write(self, name: str, work: Callable[[Connection], T]) -> T:
         """Commit `work`; when this returns, the change is on disk. `name` is the failpoint around the commit."""
         if self._writer is None:
-            return await to_thread.run_sync(self._write_alone, name, work, limiter=self._writers)
+            return await _run_bounded(self._writers, self._write_alone, name, work)
         job = Job(name=name, work=work)
         self._jobs.append(job)
         self._arrived.set()
@@ -115,6 +121,15 @@ class Database:
                 for job in batch:
                     job.done.set()
                 gathering = GATHER_TURNS if len(batch) > 1 else 0
+
+
+async def _run_bounded(limiter: CapacityLimiter, work: Callable[..., T], *arguments: object) -> T:
+    """Run it in a thread. Only the wait for the thread is cancelled; what has started ends by its own limits."""
+    try:
+        with anyio.fail_after(QUEUE_TIMEOUT):
+            return await to_thread.run_sync(work, *arguments, limiter=limiter)
+    except TimeoutError:
+        raise StoreBusy(why="all connections are in use", retry_after=1) from None
 
 
 def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
@@ -203,11 +218,41 @@ def sqlite_engine(path: Path, *, begin: str) -> Engine:
     return engine
 
 
-def postgres_engine(url: str) -> Engine:
+def postgres_engine(url: str, *, response_timeout: float = RESPONSE_TIMEOUT) -> Engine:
     name = url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+psycopg://", 1)
-    return create_engine(
-        name, pool_size=READERS + POSTGRES_WRITERS, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+    engine = create_engine(
+        name,
+        pool_size=READERS + POSTGRES_WRITERS,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": CONNECT_TIMEOUT},
     )
+    import psycopg  # noqa: PLC0415  slow to load, and only for PostgreSQL
+
+    class BoundedConnection(psycopg.Connection[Any]):
+        """Gives up a server that accepts statements and does not respond: no timeout of libpq or of TCP notices it."""
+
+        def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
+            return super().wait(bounded(gen, self.pgconn.finish), *arguments, **options)
+
+    def bounded(gen: Generator[Any, Any, T], close: Callable[[], None]) -> Generator[Any, Any, T]:
+        deadline = time.monotonic() + response_timeout
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    close()
+                    raise psycopg.OperationalError(f"no response within {response_timeout:.0f} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
+        return BoundedConnection.connect(*arguments, **options)
+
+    return engine
 
 
 def is_postgres(url: str) -> bool:

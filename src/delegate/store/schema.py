@@ -27,6 +27,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 # In older versions a checkpoint can, very rarely, lose a commit (https://sqlite.org/wal.html, "WAL-reset bug").
 FIRST_FIXED_SQLITE = (3, 51, 3)
 PATCHED_SQLITE = {(3, 44): 6, (3, 50): 7}
+UPGRADE_TIMEOUT = 300.0  # seconds for one statement; another relay may be upgrading
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afpfs"})
 
 
@@ -123,7 +124,7 @@ def _report_damage(home: Home) -> Iterator[None]:
 
 
 def _prepare_postgres(url: str) -> None:
-    engine = postgres_engine(url)
+    engine = postgres_engine(url, response_timeout=UPGRADE_TIMEOUT)
     try:
         with engine.begin() as connection:
             # Two relays may start at once; the second waits here and finds the database upgraded.

@@ -75,7 +75,9 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
     from delegate import log  # noqa: PLC0415  slow to load, and only a keeper logs
 
     def report(message: dict[str, Any]) -> None:
-        if "error" in message:
+        if "waiting" in message:
+            context.say_once(f"{message['waiting']}; trying again until it responds")
+        elif "error" in message:
             error = message["error"]
             context.say(error["message"], error["hint"] or "")
         else:
