@@ -15,7 +15,7 @@ from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.attempt.held_attempt import hold
 from delegate.runner.context import RunnerContext
-from delegate.runner.process.agent_process import end_strays
+from delegate.runner.process.agent_process import end_strays, reap_orphans
 from delegate.runner.tidying import tidy_up
 from delegate.states import Reason
 from delegate.tokens import hash_token
@@ -63,6 +63,7 @@ class RunnerLoop:
     async def _run_cycle(self) -> None:
         """Recover, claim and run one task. A failure here must not end the runner."""
         try:
+            reap_orphans()
             if not self._is_recovered:
                 await self._recover_attempts()
             assignment = None

@@ -207,6 +207,81 @@ async def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> 
         assert list(descendants(read_proc(), process.pid)) == [pids["bystander"]]
 
 
+BESIDE_A_LOST_SUPERVISOR = """
+import os, signal, sys
+from datetime import timedelta
+from pathlib import Path
+import anyio
+from delegate.runner.process.agent_process import Command, become_subreaper, launch, start_spare
+from delegate.runner.process.programs import run_program
+from delegate.runner.process.supervisor import read_process
+
+async def main():
+    become_subreaper()
+    gate, env = Path(sys.argv[1]), dict(os.environ)
+    agent = await launch(await start_spare(), Command(argv=("sleep", "600"), cwd=Path("/"), env=env))
+    async def run_own():
+        words = ["sh", "-c", f"touch {gate}.up; until [ -e {gate} ]; do sleep 0.05; done"]
+        done = await run_program(words, cwd=Path("/"), env=env, timeout=timedelta(seconds=30))
+        print(done.code)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_own)
+        while not Path(f"{gate}.up").exists():
+            await anyio.sleep(0.01)
+        os.kill(read_process(agent.pid).parent, signal.SIGKILL)
+        await agent.wait()
+        await agent.aclose()
+        print(read_process(agent.pid))
+        gate.touch()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.promise("P11")
+def test_a_lost_supervisor_takes_no_program_of_the_runner_with_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_A_LOST_SUPERVISOR, str(tmp_path / "gate")],
+        capture_output=True, text=True, timeout=60, start_new_session=True,
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["None", "0"], done.stderr
+
+
+ABOVE_A_DAEMON = """
+import os, sys
+from datetime import timedelta
+from pathlib import Path
+import anyio
+from delegate.runner.process.agent_process import become_subreaper, reap_orphans
+from delegate.runner.process.programs import run_program
+from delegate.runner.process.supervisor import descendants, read_proc
+
+async def main():
+    become_subreaper()
+    await run_program(["sh", "-c", sys.argv[1]], cwd=Path("/"), env=dict(os.environ), timeout=timedelta(seconds=30))
+    left = lambda: list(descendants(read_proc(), os.getpid()).values())
+    with anyio.fail_after(20):
+        while not all(process.is_zombie for process in left()):
+            await anyio.sleep(0.01)
+    before = len(left())
+    reap_orphans()
+    print(before, len(left()))
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("daemon", ["(setsid sleep 0.2 >/dev/null 2>&1 &)", "(sleep 0.2 >/dev/null 2>&1 &)"])
+def test_a_daemon_that_outlived_a_program_of_the_runner_is_reaped(daemon: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ABOVE_A_DAEMON, daemon],
+        capture_output=True, text=True, timeout=60, start_new_session=True,
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["1", "0"], done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.promise("P11")
 async def test_nothing_outlives_a_supervisor_that_hangs(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "become_subreaper",
     "end_strays",
     "launch",
+    "reap_orphans",
     "start_spare",
 ]
 
@@ -381,6 +382,18 @@ def _reap_zombies(processes: list[Process]) -> None:
     for process in processes:
         if process.is_zombie and process.parent == os.getpid():
             _has_ended(process.pid)
+
+
+def reap_orphans() -> None:
+    """Reap what ended after its parent, for example a daemon of git, and became a child of the runner (Linux)."""
+    with suppress(ChildProcessError):  # no children
+        if IS_LINUX and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            _reap_zombies([process for process in supervisor.read_table().values() if not _is_awaited(process)])
+
+
+def _is_awaited(process: Process) -> bool:
+    """Whether other code of the runner waits for it: a supervisor is in the runner's group, a program leads its own."""
+    return process.session == os.getsid(0) and process.group in (os.getpgid(0), process.pid)
 
 
 def end_strays(attempt_id: str) -> list[int]:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import IO, cast
+from typing import IO, TypedDict, cast
 
 import anyio
 from anyio.abc import Process
@@ -74,6 +74,11 @@ async def run_program(
         await run.end()
 
 
+class _Separation(TypedDict, total=False):
+    process_group: int
+    start_new_session: bool
+
+
 class _ProgramRun:
     """One program, started and read in a thread; if that thread ended first, the kernel would kill the program."""
 
@@ -96,7 +101,7 @@ class _ProgramRun:
                     stdin=PIPE,
                     stdout=PIPE,
                     stderr=PIPE,
-                    start_new_session=True,
+                    **_own_group(),
                 )
             out, err, is_truncated = _communicate(self._process, self._input)
             return ProgramResult(code=self._process.wait(), stdout=out, stderr=err, is_truncated=is_truncated)
@@ -113,6 +118,12 @@ class _ProgramRun:
                 os.killpg(self._process.pid, signal.SIGKILL)
         with anyio.move_on_after(REAP_TIMEOUT, shield=True):
             await anyio.to_thread.run_sync(self._ended.wait, REAP_TIMEOUT)
+
+
+def _own_group() -> _Separation:
+    """A group of its own, to kill it as a whole. A runner of a keeper has no terminal: what it starts stays in its
+    session, because it takes its children in other sessions for an agent's."""
+    return {"process_group": 0} if os.getsid(0) == os.getpid() else {"start_new_session": True}
 
 
 def _communicate(process: Popen[bytes], data: bytes) -> tuple[bytes, bytes, bool]:
