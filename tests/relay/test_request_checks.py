@@ -9,12 +9,15 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
+from tests.fakes.world import wait_until
 from tests.relay.peers import (
     ADDRESS,
     TOKEN,
@@ -29,6 +32,7 @@ from tests.relay.peers import (
     read_answer,
     request_bytes,
     runner_of,
+    running_relay,
     task,
 )
 
@@ -389,6 +393,34 @@ async def test_hundreds_of_idle_connections_keep_no_client_out(relay: RelayProce
         answers = [await owner.post("/api/tasks", json=task()) for _ in range(5)]
 
     assert [answer.status_code for answer in answers] == [201] * 5
+
+
+async def test_clients_without_a_token_cannot_use_up_the_descriptors(tmp_path: Path) -> None:
+    few = ["prlimit", "--nofile=256:256"]
+    with running_relay(tmp_path, prefix=few) as crowded, ExitStack() as idle:
+        for _ in range(400):
+            connection = idle.enter_context(socket.create_connection((ADDRESS, crowded.port), timeout=WAIT))
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with client(crowded.url) as known:
+            answers = [await known.post("/api/tasks", json=task()) for _ in range(5)]
+
+        assert [answer.status_code for answer in answers] == [201] * 5
+        assert crowded.log.count("too many connections without a token") == 1
+        assert psutil.Process(crowded.process.pid).num_fds() < 128
+
+
+async def test_a_peer_with_a_token_keeps_its_connection_in_a_crowd(tmp_path: Path) -> None:
+    few = ["prlimit", "--nofile=256:256"]
+    with running_relay(tmp_path, prefix=few) as crowded, ExitStack() as idle:
+        known = idle.enter_context(socket.create_connection((ADDRESS, crowded.port), timeout=WAIT))
+        known.sendall(request_bytes(crowded, "GET", "/api/tasks"))
+        assert read_answer(known).startswith(b"HTTP/1.1 200")
+        for _ in range(200):
+            idle.enter_context(socket.create_connection((ADDRESS, crowded.port), timeout=WAIT))
+        wait_until(lambda: "too many connections without a token" in crowded.log)
+
+        known.sendall(request_bytes(crowded, "GET", "/api/tasks"))
+        assert read_answer(known).startswith(b"HTTP/1.1 200")
 
 
 class HurriedProtocol(HttpProtocol):

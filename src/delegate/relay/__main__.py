@@ -14,8 +14,10 @@ import socket
 import stat
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import urlsplit
 
 import anyio
@@ -27,7 +29,7 @@ from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
-from delegate.relay.protocol import HttpProtocol
+from delegate.relay.protocol import HttpProtocol, UnknownConnections
 from delegate.relay.requests import Relay
 from delegate.store.database import is_postgres, open_database
 from delegate.store.schema import prepare
@@ -110,7 +112,7 @@ async def _serve(
             return error
         config = uvicorn.Config(
             make_app(relay),
-            http=HttpProtocol,
+            http=partial(HttpProtocol, unknown=UnknownConnections()),  # type: ignore[arg-type]  # called, not subclassed
             ws="none",
             log_config=None,
             access_log=False,
@@ -174,8 +176,8 @@ def allow_many_connections() -> None:
 
 
 def print_json(message: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):  # the keeper is gone, which `_stop_with_keeper` notices
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from fastapi import Request
 
 from delegate.errors import Forbidden, Stopping, Unauthenticated
 from delegate.model import Attempt, Runner
+from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
@@ -35,6 +36,7 @@ async def require_owner(request: Request) -> None:
     token = bearer_token(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
+        mark_known(request)
         if relay.hub.is_keeper_gone and request.method != "GET":
             raise Stopping(retry_after=1.0)  # new work would wait until the next keeper starts
         return
@@ -52,7 +54,15 @@ async def require_runner(request: Request) -> Runner:
     found = await _find_runner(relay, token)
     if found is None:
         raise Unauthenticated
+    mark_known(request)
     return found
+
+
+def mark_known(request: Request) -> None:
+    """Tell the connection that its peer has a valid token."""
+    connection = request.scope["state"].get("connection")
+    if isinstance(connection, HttpProtocol):
+        connection.mark_known()
 
 
 async def _find_runner(relay: Relay, token: str) -> Runner | None:

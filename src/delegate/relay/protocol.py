@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import resource
+import time
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -12,6 +15,11 @@ if TYPE_CHECKING:
 HEAD_TIMEOUT = 10.0  # seconds until the headers of a request have arrived
 BODY_TIMEOUT = 60.0  # seconds for the body: enough for 4 MiB over a slow connection
 HEAD_MAX = 64 * 1024  # bytes of the request line and headers
+UNKNOWN_MAX = 512  # connections without a valid token, and at most a quarter of the descriptors
+UNKNOWN_KEEP_ALIVE = 5  # seconds that an idle connection stays open before it has shown a token
+WARNING_INTERVAL = 60.0  # seconds between two warnings about the same flood
+
+log = logging.getLogger(__name__)
 
 
 class BufferedTransport:
@@ -46,12 +54,38 @@ class BufferedTransport:
             self._transport.write(held + more)
 
 
+class UnknownConnections:
+    """Connections that have not shown a valid token yet, oldest first. Above the limit the oldest is closed: whoever
+    opens many cannot use up the descriptors, and a new client still gets its chance to show a token."""
+
+    def __init__(self) -> None:
+        self._open: dict[HttpProtocol, None] = {}
+        self._warned_at = float("-inf")
+
+    def add(self, connection: HttpProtocol) -> None:
+        self._open[connection] = None
+        limit = min(UNKNOWN_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        if len(self._open) <= limit:
+            return
+        oldest = next(iter(self._open))
+        self.remove(oldest)
+        oldest.transport.close()
+        if time.monotonic() - self._warned_at > WARNING_INTERVAL:
+            self._warned_at = time.monotonic()
+            log.warning("too many connections without a token: closing the oldest", extra={"limit": limit})
+
+    def remove(self, connection: HttpProtocol) -> None:
+        self._open.pop(connection, None)
+
+
 class HttpProtocol(HttpToolsProtocol):
     head_timeout = HEAD_TIMEOUT
     body_timeout = BODY_TIMEOUT
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's arguments
+    def __init__(self, *args: Any, unknown: UnknownConnections | None = None, **kwargs: Any) -> None:  # Any: uvicorn's
         super().__init__(*args, **kwargs)
+        self._unknown = unknown or UnknownConnections()
+        self._known_keep_alive, self.timeout_keep_alive = self.timeout_keep_alive, UNKNOWN_KEEP_ALIVE
         self._deadline: TimerHandle | None = None
         self._in_head = True
         self._head_size = 0
@@ -60,10 +94,17 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.transport = BufferedTransport(transport, self.loop)  # type: ignore[assignment]  # it is one, by delegation
         self._set_deadline(self.head_timeout)
+        self._unknown.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_deadline(None)
+        self._unknown.remove(self)
         super().connection_lost(exc)
+
+    def mark_known(self) -> None:
+        """The peer has shown a valid token."""
+        self._unknown.remove(self)
+        self.timeout_keep_alive = self._known_keep_alive
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -74,6 +115,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"]["connection"] = self
         self._set_deadline(self.head_timeout)
 
     def on_headers_complete(self) -> None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from delegate.errors import Stopping, Unauthenticated
 from delegate.model import Attempt
-from delegate.relay.auth import agent_attempt, bearer_token, require_owner
+from delegate.relay.auth import agent_attempt, bearer_token, mark_known, require_owner
 from delegate.relay.mcp.messages import shorten_errors
 from delegate.relay.notify import AGENTS_KEY
 from delegate.relay.requests import Relay
@@ -109,4 +109,5 @@ async def authenticate_caller(request: Request, relay: Relay) -> Attempt | None:
     attempt = await agent_attempt(relay, token)
     if attempt is None:
         raise Unauthenticated
+    mark_known(request)
     return attempt
