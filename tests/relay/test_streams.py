@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import random
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
+from tests.fakes.world import wait_until
 from tests.relay.peers import (
+    ADDRESS,
     WAIT,
     Attempt,
     Message,
@@ -23,11 +26,12 @@ from tests.relay.peers import (
     fact,
     followed,
     messages,
+    request_bytes,
     runner_of,
 )
 
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
-from delegate.relay.feeds import merge_by_time
+from delegate.relay.feeds import FEEDS_MAX, merge_by_time
 from delegate.report import follow
 from delegate.report.follow import TaskUpdates
 
@@ -243,6 +247,53 @@ async def test_a_stopping_relay_closes_its_followers_and_answers_who_waits(own_r
     assert answers["claim"] is None
     assert answers["renew"]["cancel"] is None
     assert "Traceback" not in own_relay.log
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P20")
+async def test_a_client_that_does_not_read_is_dropped(own_relay: RelayProcess) -> None:
+    async with client(own_relay.url) as owner, runner_of(owner) as runner:
+        attempt = await runner.take(maxOutputBuffer=32 * 1024 * 1024)
+        for number in range(64):
+            await attempt.record(chunk(number, bytes(256 * 1024)))
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect((ADDRESS, own_relay.port))
+            lazy.sendall(request_bytes(own_relay, "GET", stream_of(attempt)))
+
+            wait_until(lambda: "feed closed: its client does not read" in own_relay.log)
+
+        async with following(owner, stream_of(attempt)) as response:
+            assert await followed(response, 3)
+    assert "Traceback" not in own_relay.log
+    assert "ASGI" not in own_relay.log
+
+
+async def test_the_number_of_open_feeds_is_limited_and_closing_one_makes_room(own_relay: RelayProcess) -> None:
+    with ExitStack() as opened:
+        connections = [
+            opened.enter_context(socket.create_connection((ADDRESS, own_relay.port), timeout=WAIT))
+            for _ in range(FEEDS_MAX)
+        ]
+        for connection in connections:
+            connection.sendall(request_bytes(own_relay, "GET", "/api/events"))
+        for connection in connections:
+            assert connection.recv(1024).startswith(b"HTTP/1.1 200")
+
+        async with client(own_relay.url) as owner:
+            refused = await owner.get("/api/events")
+            connections[0].close()
+            with anyio.fail_after(WAIT):
+                while await open_feed(owner) != 200:  # noqa: ASYNC110  no event of another process
+                    await anyio.sleep(0.05)
+
+    assert (refused.status_code, refused.json()["type"]) == (422, "refused")
+    assert "event streams are open already" in refused.json()["detail"]
+
+
+async def open_feed(owner: httpx2.AsyncClient) -> int:
+    async with owner.stream("GET", "/api/events") as response:
+        return response.status_code
 
 
 def test_entries_are_merged_by_time_but_each_kind_keeps_its_own_order() -> None:

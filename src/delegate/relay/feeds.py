@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from heapq import merge
 
 import anyio
-from sse_starlette import ServerSentEvent
+from anyio import lowlevel
+from fastapi.responses import Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
-from delegate.errors import InvalidField
+from delegate.errors import InvalidField, Refused
 from delegate.model import Attempt, Event, OutputChunk, TaskId
-from delegate.relay.notify import ALL_TASKS
+from delegate.relay.notify import ALL_TASKS, Hub
 from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
@@ -24,7 +29,12 @@ from delegate.store.database import Database
 from delegate.store.events import events_after, output_of_attempt
 from delegate.wire.tasks import OutputChunkView, OutputView
 
+log = logging.getLogger(__name__)
 PING_SECONDS = 15
+READ_TIMEOUT = 15.0  # seconds after which a client that does not read is dropped; it can resume from its last event
+FEEDS_MAX = 256  # open feeds; only the owner's token opens them
+EVENTS_PER_TURN = 100  # events that a feed of all tasks reads and sends at once
+EVENTS_PER_SLICE = 20  # events encoded before other requests get their turn
 POLL_SECONDS = 2.0  # another relay on the same database does not notify our subscriptions
 LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one response; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
@@ -47,12 +57,41 @@ def parse_event_id(text: str | None) -> int | None:
     return int(text)
 
 
+class FeedResponse(EventSourceResponse):
+    """A feed that drops a client that does not read."""
+
+    def __init__(self, hub: Hub, feed: AsyncIterator[ServerSentEvent | bytes]) -> None:
+        super().__init__(feed, ping=PING_SECONDS, send_timeout=READ_TIMEOUT)
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._hub.open_feeds += 1
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.info("feed closed: its client does not read", extra={"path": scope["path"]})
+            scope["state"]["connection"].transport.abort()
+            with anyio.move_on_after(1):  # until the server knows that the connection is gone
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+        finally:
+            self._hub.open_feeds -= 1
+
+
+def respond_with_feed(relay: Relay, feed: AsyncIterator[ServerSentEvent | bytes]) -> Response:
+    if relay.hub.open_feeds >= FEEDS_MAX:
+        raise Refused(why=f"{FEEDS_MAX} event streams are open already; close one first")
+    return FeedResponse(relay.hub, feed)
+
+
 async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
     """Yield the events and output of one task after the cursor; close when the task has ended."""
     with relay.hub.subscribe(task_id) as subscription:
         while not relay.hub.closing.is_set():
-            updates = await follow.read_task_updates(relay.database, task_id, cursor)
+            async with relay.hub.feed_turns:
+                updates = await follow.read_task_updates(relay.database, task_id, cursor)
             for event in merge_by_time(updates):
+                await lowlevel.checkpoint()  # sending does not wait while the client reads
                 cursor = advance_cursor(cursor, event)
                 yield to_server_sent_event(event, cursor)
             if updates.events or updates.chunks:
@@ -64,20 +103,31 @@ async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncItera
             await subscription.wait(POLL_SECONDS)
 
 
-async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[ServerSentEvent]:
+async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[bytes]:
     # SQLite has one writer: its ids become visible in order, and a gap only means deleted rows.
     id_gaps = None if relay.database.is_sqlite else follow.IdGaps()
     with relay.hub.subscribe(ALL_TASKS) as subscription:
         while not relay.hub.closing.is_set():
-            events = await relay.database.read(partial(events_after, after=after, limit=follow.EVENTS_PER_READ))
-            if id_gaps is not None:
-                events = id_gaps.take_contiguous(events, after, anyio.current_time())
-            for event in events:
-                after = event.id
-                data = event_view(event).model_dump_json(by_alias=True)
-                yield ServerSentEvent(data, event="event", id=str(after))
-            if not events:
+            async with relay.hub.feed_turns:
+                events = await relay.database.read(partial(events_after, after=after, limit=EVENTS_PER_TURN))
+                if id_gaps is not None:
+                    events = id_gaps.take_contiguous(events, after, anyio.current_time())
+                encoded = await _encode_events(events)
+            if events:
+                after = events[-1].id
+                yield encoded
+            else:
                 await subscription.wait(POLL_SECONDS)
+
+
+async def _encode_events(events: Sequence[Event]) -> bytes:
+    pieces = []
+    for number, event in enumerate(events):
+        if number % EVENTS_PER_SLICE == 0:
+            await lowlevel.checkpoint()
+        data = event_view(event).model_dump_json(by_alias=True)
+        pieces.append(ServerSentEvent(data, event="event", id=str(event.id)).encode())
+    return b"".join(pieces)
 
 
 def merge_by_time(updates: TaskUpdates) -> Iterator[Event | OutputChunk]:

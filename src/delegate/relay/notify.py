@@ -12,6 +12,7 @@ import anyio
 from delegate.queue.cascade import Transition
 from delegate.states import FINAL_TASK_STATES, TaskState
 
+FEED_TURNS = 2  # feeds that read and encode at once; more would take the threads and the time of other requests
 ALL_TASKS = "*"
 CLOCK_KEY = "clock"  # the relay's clock subscribes to it
 AGENTS_KEY = "agents"  # the MCP endpoint subscribes to it, to load when the first agent starts
@@ -38,6 +39,8 @@ class Hub:
         self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self.closing = anyio.Event()
+        self.open_feeds = 0
+        self.feed_turns = anyio.CapacityLimiter(FEED_TURNS)
         self.is_keeper_gone = False  # then runners hand back their tasks, and no new work is accepted
 
     @contextmanager

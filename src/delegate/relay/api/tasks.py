@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from email.utils import format_datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 
 from delegate import __version__
 from delegate.config.settings import public_settings
@@ -181,7 +180,7 @@ async def follow_task(
     if cursor is None and start == "now":
         cursor = await follow.end_of_task_feed(relay.database, task_id)
     await follow.attempts_of(relay.database, task_id)  # an unknown task fails here, not in the stream
-    return _events(feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
+    return feeds.respond_with_feed(relay, feeds.task_feed(relay, task_id, cursor or follow.Cursor()))
 
 
 @router.get("/events", response_class=EventSourceResponse, responses=EVENTS)
@@ -192,7 +191,7 @@ async def follow_all(
     after = feeds.parse_event_id(request.headers.get("last-event-id"))
     if after is None:
         after = await relay.database.read(last_event_id) if start == "now" else 0
-    return _events(feeds.all_tasks_feed(relay, after))
+    return feeds.respond_with_feed(relay, feeds.all_tasks_feed(relay, after))
 
 
 @router.get("/relay", response_model=RelayView)
@@ -218,10 +217,6 @@ async def show_relay(request: Request) -> Response:
     # Only this response has a Date, for `delegate doctor` to compare clocks; the others are faster without it.
     shown.headers["Date"] = format_datetime(now, usegmt=True)
     return shown
-
-
-def _events(feed: AsyncIterator[ServerSentEvent]) -> Response:
-    return EventSourceResponse(feed, ping=feeds.PING_SECONDS)
 
 
 def _respond_submitted(relay: Relay, submitted: intake.SubmittedTask) -> Response:
