@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.audit import strays
 from tests.fakes.storm import KINDS, agents, runners, strike, supervisors
-from tests.fakes.world import World, children_of, living, tree_of, wait_until
+from tests.fakes.world import World, children_of, is_alive, living, tree_of, wait_until
+from tests.git import run_git
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("DELEGATE_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -177,3 +179,29 @@ def test_a_runner_that_slept_without_a_rival_continues_its_task(world: World) ->
     assert (ended["status"], ended["attempt"]) == ("completed", 1)
     world.ok("down")
     world.audit()
+
+
+def test_a_machine_whose_id_changed_sweeps_the_workspaces_of_its_old_id(world: World, tmp_path: Path) -> None:
+    run_git("init", "-q", "--bare", "-b", "main", "origin.git", cwd=tmp_path)
+    run_git("init", "-q", "-b", "main", cwd=world.work)
+    run_git("remote", "add", "origin", str(tmp_path / "origin.git"), cwd=world.work)
+    run_git("commit", "-q", "--allow-empty", "-m", "first", cwd=world.work)
+    run_git("push", "-q", "-u", "origin", "main", cwd=world.work)
+    task_id = world.submit(f"echo work > work.txt; touch {tmp_path}/up; sleep 600", "--worktree")
+    wait_until((tmp_path / "up").exists)
+    tree = tree_of(world.keeper_pid())
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in tree:
+            os.kill(pid, number)
+    wait_until(lambda: not any(map(is_alive, tree)))
+    (world.home / "machine").write_text("renamed-12345678\n")
+    shutil.rmtree(world.home / "runners")
+    world.ok("up", "--runners", "0")
+    world.ok("cancel", task_id)
+    world.wait_for(task_id, "cancelled", "failed")
+    world.ok("down", "--now")
+
+    world.ok("up", "--runners", "1")
+
+    wait_until(lambda: not [path for path in (world.home / "workspaces").iterdir() if path.is_dir()])
+    assert task_id in world.ok("workspaces")

@@ -134,7 +134,8 @@ async def _mirror_without_branch(git: Git, home: Home, entry: EffectEntry) -> As
 
 
 async def _live_lineages(runner_context: RunnerContext, home: Home) -> set[str]:
-    """Lineages of workspaces that an unfinished task still needs."""
+    """Lineages of workspaces that an unfinished task still needs. They are in this home, so they are ours, even if the
+    machine had another id when they were made."""
     live: set[str] = set()
     for root in sorted(home.workspaces.iterdir()) if home.workspaces.is_dir() else []:
         journal = read_journal(root)
@@ -150,5 +151,12 @@ async def _has_ended(runner_context: RunnerContext, task_id: str) -> bool:
     except NotFound:
         return True  # the relay has deleted it: it ended long ago
     except Refused:
-        return False  # it belongs to another machine
+        return await _has_ended_elsewhere(runner_context, task_id)
     return response.status in ENDED_STATUSES
+
+
+async def _has_ended_elsewhere(runner_context: RunnerContext, task_id: str) -> bool:
+    try:
+        return await runner_context.link.task_status(task_id) in ENDED_STATUSES
+    except NotFound:
+        return True

@@ -47,6 +47,7 @@ from delegate.wire.runners import (
     RenewRequest,
     Timings,
 )
+from delegate.wire.tasks import TaskDetail
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class RelayCall:
     attempt: Assignment | None = None
     is_renewal: bool = False
     accepts_refusal: bool = False  # a refusal is an expected answer
+    is_owners: bool = False  # needs the owner's token
 
 
 class RelayLink:
@@ -159,6 +161,11 @@ class RelayLink:
         call = RelayCall(method="GET", path=f"/api/runners/tasks/{task_id}/effects", accepts_refusal=True)
         return await self._call_with_retry(call, EffectsResponse)
 
+    async def task_status(self, task_id: str) -> str:
+        """The status of any task; raises NoSuchTask when it is unknown."""
+        call = RelayCall(method="GET", path=f"/api/tasks/{task_id}", accepts_refusal=True, is_owners=True)
+        return (await self._call_with_retry(call, TaskDetail)).task.status
+
     async def _post_for_attempt(self, attempt: Assignment, verb: str, body: bytes) -> Control:
         path = f"/api/runners/attempts/{attempt.attempt_id}/{verb}"
         return await self._call_with_retry(RelayCall(method="POST", path=path, body=body, attempt=attempt), Control)
@@ -167,7 +174,7 @@ class RelayLink:
         pause_max = min(BACKOFF_MAX, self.timings.heartbeat)
         async for trial in stamina.retry_context(on=retry_backoff(pause_max), attempts=None, timeout=None):
             with trial:
-                token = self._token
+                token = self._admin_token() if call.is_owners else self._token
                 try:
                     return _parse(kind, await self._exchange(call, token), self._url)
                 except Unauthenticated:
