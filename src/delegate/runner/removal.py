@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +18,19 @@ log = logging.getLogger(__name__)
 
 OWNER = 0o700
 REST = ".rest-"
+CLEAR_TIMEOUT = 2.0  # seconds
 
 
-def remove(parent: Path, name: str) -> None:
+def remove(parent: Path, name: str, deadline: float = math.inf) -> None:
     """Remove an entry of the directory recursively; of a link, only the link itself. A missing entry is not an error.
 
-    `parent` must be a directory, not a link to one.
+    `parent` must be a directory, not a link to one. Raises TimeoutError at the deadline, on the monotonic clock.
     """
     assert name not in {"", ".", ".."}
     assert "/" not in name
     try:
         with open_directory(parent) as directory:
-            _remove_in(directory, name)
+            _remove_in(directory, name, deadline)
     except FileNotFoundError:
         return
 
@@ -36,21 +39,25 @@ def clear(root: Path, keep: frozenset[str]) -> None:
     """Empty a workspace except for the entries in `keep`.
 
     An entry that cannot be removed, for example a file that a container created as another user, is moved to a
-    directory beside the workspace, which each sweep tries to remove again.
+    directory beside the workspace, which each sweep tries to remove again. So is what takes long: the task's end must
+    not wait for a large tree.
     """
+    deadline = time.monotonic() + CLEAR_TIMEOUT
     for entry in sorted(path.name for path in root.iterdir()):
         if entry not in keep:
-            _remove_or_move_away(root, entry)
+            _remove_or_move_away(root, entry, deadline)
             failpoint("workspace.entry_removed")
 
 
-def _remove_or_move_away(root: Path, name: str) -> None:
+def _remove_or_move_away(root: Path, name: str, deadline: float) -> None:
     try:
-        remove(root, name)
+        remove(root, name, deadline)
     except OSError as problem:
         rest = rest_path(root)
-        log.warning(
-            "workspace entry not removed", extra={"path": str(root / name), "rest": rest.name, "why": str(problem)}
+        log.log(
+            logging.INFO if isinstance(problem, TimeoutError) else logging.WARNING,
+            "workspace entry not removed",
+            extra={"path": str(root / name), "rest": rest.name, "why": str(problem)},
         )
         try:
             (root / name).rename(rest)
@@ -67,27 +74,29 @@ def is_rest(path: Path) -> bool:
     return REST in path.name
 
 
-def _remove_in(directory: int, name: str) -> None:
+def _remove_in(directory: int, name: str, deadline: float) -> None:
     if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=directory)
         return
     _make_writable(directory, name)
     with open_directory(name, directory) as top:
-        pending = _empty_directory(top, top)
+        pending = _empty_directory(top, top, deadline)
         while pending:
             inner = pending.pop()
             with open_directory(inner, top) as below:
-                pending += _empty_directory(below, top)
+                pending += _empty_directory(below, top, deadline)
             os.rmdir(inner, dir_fd=top)
     os.rmdir(name, dir_fd=directory)
 
 
-def _empty_directory(directory: int, top: int) -> list[str]:
+def _empty_directory(directory: int, top: int, deadline: float) -> list[str]:
     """Remove the files and move the directories to the top, so that depth has no limit; returns their new names."""
     moved = []
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the rest is removed later")
         if not is_directory:
             os.unlink(name, dir_fd=directory)
             continue

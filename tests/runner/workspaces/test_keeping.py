@@ -13,6 +13,7 @@ from tests.runner.workspaces.killed import attempt, missing
 
 from delegate.config.home_files import acquire_lock
 from delegate.errors import InvalidField, NoSuchWorkspace
+from delegate.runner import removal
 from delegate.runner.git import fifo_guard
 from delegate.runner.git.program import GitFailed
 from delegate.runner.removal import remove
@@ -472,3 +473,20 @@ async def test_a_workspace_whose_journal_is_gone_is_left_to_a_person(scene: Scen
 
     assert await scene.swept() == [LINEAGE]
     assert missing(scene, workspace.tree) == []
+
+
+async def test_a_tree_that_takes_long_to_remove_holds_nothing_up_and_goes_with_the_next_sweep(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await scene.workspace()
+    for number in range(50):
+        (workspace.tree / f"build/{number}").mkdir(parents=True)
+        (workspace.tree / f"build/{number}/made").touch()
+    monkeypatch.setattr(removal, "CLEAR_TIMEOUT", -1.0)
+
+    assert not await close(scene.git, scene.home, workspace, pushed=None)
+
+    left = [path.name for path in scene.home.workspaces.iterdir()]
+    assert left
+    assert all(name.startswith(f"{LINEAGE}.rest-") for name in left)
+    assert await scene.swept() == []
