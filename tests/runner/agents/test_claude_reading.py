@@ -172,6 +172,19 @@ def test_facts_hold_nothing_that_a_database_refuses(new_reading: NewReading) -> 
     assert message.data == {"text": "a\N{REPLACEMENT CHARACTER}b?c"}
 
 
+@pytest.mark.promise("P22")
+def test_events_of_another_session_do_not_count(new_reading: NewReading, now: datetime) -> None:
+    reading = new_reading()
+    other = {"session_id": "other", "total_cost_usd": 99.0}
+    feed(reading, {"type": "system", "subtype": "init", "session_id": "own"})
+
+    facts = feed(reading, {"type": "system", "subtype": "init", **other}, {**GOOD_RESULT, **other})
+
+    assert (facts, reading.result_seen) == ([], False)
+    outcome = reading.judge(EXIT_0, Ending.EXITED, now)
+    assert (outcome.reason, outcome.session_id, outcome.usage) == (Reason.CRASHED, "own", Usage())
+
+
 # Whatever arrives, in whatever pieces.
 
 

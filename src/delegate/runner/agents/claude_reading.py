@@ -130,11 +130,11 @@ class ClaudeReading:
         return b""
 
     def feed(self, stream: Stream, data: bytes) -> list[Fact]:
-        return [fact for event in self._streams.feed(stream, data) for fact in self._read(event)]
+        return [fact for event in self._streams.feed(stream, data) for fact in self._read_own(event)]
 
     def judge(self, exit: Exit, ending: Ending, now: datetime) -> Outcome:
         for event in self._streams.finish():
-            self._read(event)
+            self._read_own(event)
         run = ClaudeRun(
             result=self._result,
             is_idle=not self._turn_open,
@@ -144,6 +144,11 @@ class ClaudeReading:
             timeout=self._timeout,
         )
         return outcome_of(self, verdict(run, exit, ending, now), exit)
+
+    def _read_own(self, event: dict[str, object]) -> list[Fact]:
+        """Skips events of another session, printed by a run that the agent started."""
+        is_own = self._session is None or as_text(event.get("session_id")) in ("", self._session)
+        return self._read(event) if is_own else []
 
     def _read(self, event: dict[str, object]) -> list[Fact]:
         match event.get("type"):
