@@ -15,6 +15,7 @@ from delegate.runner.checks import CheckResult
 from delegate.runner.forges.body import (
     BODY_MAX,
     END_MARKER,
+    NO_SUMMARY,
     BodyFacts,
     merge_body,
     pull_request_body,
@@ -58,12 +59,14 @@ Opened automatically for PER-44.
 
 **Issue:** [PER-44 · Rate limit runner endpoints](https://linear.app/acme/issue/PER-44/rate-limit-runner)
 
-### Rate limits for runners
-
-Runner endpoints now answer `429` with `Retry-After` after 100 requests a minute from one address.
-
-- `limits.py`: a token bucket per address, bounded at 10,000 addresses.
-- The claim endpoint is exempt: it is a long poll and never more than one a minute.
+> *The agent's summary:*
+>
+> # Rate limits for runners
+>
+> Runner endpoints now answer `429` with `Retry-After` after 100 requests a minute from one address.
+>
+> - `limits.py`: a token bucket per address, bounded at 10,000 addresses.
+> - The claim endpoint is exempt: it is a long poll and never more than one a minute.
 
 ### Checks
 
@@ -211,23 +214,29 @@ MARKDOWN = st.lists(
         [
             "```", "````", "~~~", "```py", " ```", "  ```", "   ~~~", "    ```", "\t```", "- ", "1. ", "> ", "- ```",
             "> ```", "\n", "\n\n", "x", "# h", "***", "===", "<div>", "<!--", "<pre>", "| a |\n| - |", "[x]: y",
-            "[^1]: ", "`", "\\",
+            "[^1]: ", "`", "\\", "### Checks\n\n", "Checks\n---\n", "[!WARNING]\n", "[!WARNING]: x\n",
         ]
     ),
     max_size=14,
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.promise("P22")
 @given(MARKDOWN)
-def test_whatever_the_summary_leaves_open_our_part_is_not_swallowed(summary: str) -> None:
+def test_a_summary_neither_swallows_nor_imitates_a_part_of_ours(summary: str) -> None:
     body = pull_request_body(replace(FACTS, summary=summary))
 
-    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(body)
-    ours = [n for n, token in enumerate(tokens) if token.type == "inline" and token.content == "Checks"]
-    assert len(ours) == 1
-    assert tokens[ours[0] - 1].type == "heading_open"
-    assert tokens[ours[0] - 1].level == 0
-    assert tokens[-1].content.strip() == END_MARKER
+    assert outside_quotes(body) == outside_quotes(pull_request_body(FACTS))
+    assert body.endswith(END_MARKER)
+
+
+def outside_quotes(body: str) -> list[str]:
+    depth, found = 0, []
+    for token in MarkdownIt("gfm-like", {"linkify": False}).parse(body):
+        depth += token.nesting if token.type.startswith("blockquote") else 0
+        if depth == 0 and token.content and token.content != NO_SUMMARY:
+            found.append(token.content)
+    return found
 
 
 def test_the_marker_names_the_task_and_cannot_be_forged() -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from delegate.errors import escape
 from delegate.model import Issue, Usage
 from delegate.preferences.models import short_model_name
-from delegate.runner.forges.quoting import close_blocks
 from delegate.runner.forges.sanitize import one_line, sanitize_markdown
 
 if TYPE_CHECKING:  # the checks module imports this package
@@ -25,6 +24,11 @@ SHORT_COMMIT = 9
 SAFE_URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,500}")
 SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 
+BLANK_LINES = re.compile(r"\n{3,}")
+
+AUTHOR = "*The agent's summary:*"  # before its text, which could begin with the mark of a warning
+NO_SUMMARY = "The agent wrote no summary."
+CUT = "*(The summary is cut here; `delegate status` shows all of it.)*"
 PROTECTED = "These paths decide what runs in CI or on a developer's machine; review them first:"
 MARKER = re.compile(r"<!-- delegate:(task-[A-Za-z0-9]+) -->")
 END_MARKER = "<!-- /delegate -->"
@@ -63,9 +67,17 @@ def pull_request_body(facts: BodyFacts) -> str:
     before = [marker(facts.task_id), _introduction(facts), _warnings(facts)]
     after = [_checks(facts), _numbers(facts), END_MARKER]
     ours = "\n\n".join(part for part in (*before, *after) if part)
-    summary = close_blocks(sanitize_markdown(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
-    text = summary or "The agent wrote no summary."
-    return "\n\n".join(part for part in (*before, text, *after) if part)
+    summary = quote_summary(sanitize_markdown(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
+    return "\n\n".join(part for part in (*before, summary or NO_SUMMARY, *after) if part)
+
+
+def quote_summary(text: str, limit: int) -> str:
+    """As a quotation: nothing in it can pass for a part of ours or swallow the text after it."""
+    text = BLANK_LINES.sub("\n\n", text.strip("\n")).rstrip()
+    if not text:
+        return ""
+    quoted = "\n".join(f"> {line}".rstrip() for line in (AUTHOR, "", *text.split("\n")))
+    return quoted if len(quoted) <= limit else f"{quoted[: limit - len(CUT) - 2]}\n\n{CUT}"
 
 
 def marker(task_id: str) -> str:

@@ -37,6 +37,7 @@ ACTIVE_PATTERNS = tuple(
         r"(@)([a-z0-9_])",  # mentions
         r"(!)(\[)",  # images: the forge would fetch them, with any data in their URL
         r"(\b(?:java|vb)script)(:)",
+        r"(^[ \t>*+-]*\[!)([^\]\n]*\]:)",  # a link that would replace the mark of a warning
         rf"(\b{KEYWORD})(?=\b\W{{0,20}}[\w.:/-]{{0,100}}{REFERENCE})()",  # closing an issue
         rf"((?<![\w-]){KEYWORD})(?=\b[^\n]{{0,100}}{REFERENCE})()",  # the same, with more words in between
         r"(^[ \t>*+-]*[a-z][a-z-]*-(?:by|task|id|checks))([ \t]*:)",  # trailers of a squashed commit
