@@ -108,6 +108,15 @@ async def test_a_client_of_either_protocol_finds_every_tool_and_how_to_use_them(
         "ListSchedules",
         "GetSchedule",
     }
+    assert {tool.name for tool in listed if tool.annotations.open_world_hint} == {
+        "DelegateTask",
+        "RetryTask",
+        "ResumeTask",
+        "AnswerTask",
+        "ScheduleTask",
+        "ResumeSchedule",
+        "CreatePipeline",
+    }
     assert refusal == "no task task-of-nobody\nhint: `TaskStatus` lists all tasks\ncode: no_such_task"
 
 

@@ -134,7 +134,7 @@ def _to_mcp_tool(tool: Tool[Any]) -> McpTool:
         description=tool.description,
         input_schema=schema_of(tool.parameters),
         output_schema=schema_of(tool.answer),
-        annotations=ToolAnnotations(read_only_hint=tool.reads_only, open_world_hint=False),
+        annotations=ToolAnnotations(read_only_hint=tool.reads_only, open_world_hint=tool.is_open_world),
     )
 
 

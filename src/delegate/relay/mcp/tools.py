@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import cleandoc
 from typing import Any, Generic
 
@@ -24,6 +24,7 @@ class Tool(Generic[P]):
     call: Callable[[ToolCall, P], Awaitable[ToolResult]]
     reads_only: bool = False
     makes_work: bool = False
+    is_open_world: bool = False  # starts or continues an agent, which may reach anything
 
     @property
     def description(self) -> str:
@@ -61,7 +62,8 @@ def _write_tool(
 def _work_tool(
     parameters: type[P], answer: type[Wire], call: Callable[[ToolCall, P], Awaitable[ToolResult]]
 ) -> Tool[P]:
-    return Tool(name=parameters.__name__, parameters=parameters, answer=answer, call=call, makes_work=True)
+    name = parameters.__name__
+    return Tool(name=name, parameters=parameters, answer=answer, call=call, makes_work=True, is_open_world=True)
 
 
 FOR_OWNER = _by_name(
@@ -71,12 +73,12 @@ FOR_OWNER = _by_name(
     _write_tool(wire.CancelTask, wire.CancelTaskResult, tasks.cancel_task),
     _work_tool(wire.RetryTask, wire.RetryTaskResult, tasks.retry_task),
     _work_tool(wire.ResumeTask, wire.RetryTaskResult, tasks.resume_task),
-    _write_tool(wire.AnswerTask, wire.AnswerTaskResult, questions.answer_task),
+    replace(_write_tool(wire.AnswerTask, wire.AnswerTaskResult, questions.answer_task), is_open_world=True),
     _work_tool(wire.ScheduleTask, wire.ScheduleResult, schedules.schedule_task),
     _read_tool(wire.ListSchedules, wire.ListSchedulesResult, schedules.list_schedules),
     _read_tool(wire.GetSchedule, wire.GetScheduleResult, schedules.get_schedule),
     _write_tool(wire.PauseSchedule, wire.ScheduleResult, schedules.pause_schedule),
-    _write_tool(wire.ResumeSchedule, wire.ScheduleResult, schedules.resume_schedule),
+    replace(_write_tool(wire.ResumeSchedule, wire.ScheduleResult, schedules.resume_schedule), is_open_world=True),
     _write_tool(wire.CancelSchedule, wire.CancelScheduleResult, schedules.cancel_schedule),
     _work_tool(wire.CreatePipeline, wire.CreatePipelineResult, schedules.create_pipeline),
 )
