@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from tests.relay.peers import Attempt, Runner, client, problem_of
+from tests.relay.peers import TOKEN, Attempt, Runner, client, problem_of
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +63,19 @@ async def test_a_question_is_asked_waited_for_answered_and_given_to_the_next_att
     assert [one["answer"] for one in assignment["questions"]] == ["Blue."]
     assert assignment["resumeSession"] == "session-1"
     assert [task["taskId"] for task in (await listed(runner, "waiting"))] == []
+
+
+@pytest.mark.promise("P22")
+async def test_a_question_is_stored_without_secrets(runner: Runner) -> None:
+    attempt = await take(runner, token := new_token())
+    github = "ghp_" + "a1B2" * 9
+
+    await ask(runner, token, f"Is {github} or {TOKEN} right?", github, "no")
+
+    (question,) = (await attempt.detail())["task"]["questions"]
+    assert question["text"] == "Is [redacted: GitHub token] or [redacted: DELEGATE_TOKEN] right?"
+    assert question["options"] == ["[redacted: GitHub token]", "no"]
+    assert github not in (await runner.owner.get(f"/api/tasks/{attempt.task_id}")).text
 
 
 async def listed(runner: Runner, status: str) -> list[dict[str, Any]]:

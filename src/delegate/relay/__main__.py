@@ -105,7 +105,13 @@ async def _serve(
 ) -> DelegateError | None:
     """Return the error that prevented the start, if any; raised here, it would be wrapped in an exception group."""
     async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
-        relay = Relay(settings=settings, database=database, token_hash=hash_token(token), started_at=datetime.now(UTC))
+        relay = Relay(
+            settings=settings,
+            database=database,
+            token_hash=hash_token(token),
+            started_at=datetime.now(UTC),
+            redact=partial(_redact, settings),
+        )
         try:
             await renew_leases_after_restart(database, relay.rules, relay.now())
         except DelegateError as error:
@@ -134,6 +140,13 @@ async def _serve(
             await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return None
+
+
+def _redact(settings: Settings, text: str) -> str:
+    """Remove the secrets that this machine knows. Questions are rare, so nothing is kept in memory for them."""
+    from delegate.runner.secrets.sources import Secrets  # noqa: PLC0415  # most relays never need it
+
+    return Secrets(settings, os.environ).redactor().text(text)
 
 
 class Server(uvicorn.Server):

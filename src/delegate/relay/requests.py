@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar, cast
@@ -28,6 +29,7 @@ class Relay:
     token_hash: str
     started_at: datetime
     hub: Hub = field(default_factory=Hub)
+    redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
 
     @property
     def rules(self) -> QueueRules:
