@@ -96,6 +96,21 @@ def test_a_secret_is_found_wherever_it_is_cut(secret: bytes) -> None:
         assert unnamed(clean) == b"before * after"
 
 
+@pytest.mark.promise("P22")
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", rb"\n", rb"\r\n", rb"\\n"])
+@pytest.mark.parametrize("columns", [64, 76])
+def test_base64_in_lines_is_found_wherever_it_is_cut(line_end: bytes, columns: int) -> None:
+    for before in range(25, 60, 5):
+        plain = b64encode(b"x" * before + SECRETS["LONGER"] + b"y" * 60)
+        lines = [plain[at : at + columns] for at in range(0, len(plain), columns)]
+        data = line_end.join([*lines, b"end"])
+        for cut in range(len(data)):
+            redaction = REDACTOR.begin()
+            clean = redaction.feed(OUT, data[:cut]) + redaction.feed(OUT, data[cut:]) + redaction.flush(OUT)
+
+            assert clean.replace(line_end, b"") == once(plain) + b"end"
+
+
 @given(streams)
 def test_only_what_may_begin_a_secret_waits(data: bytes) -> None:
     redaction = REDACTOR.begin()

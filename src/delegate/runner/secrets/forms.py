@@ -12,7 +12,15 @@ MIN_LENGTH = 8  # characters; shorter values occur by chance
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 # A token does not begin inside a word; in JSON, the letter before it may belong to an escaped line end.
 BOUNDARY = rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
-CONTEXT = 2  # preceding bytes that decide whether a token can begin at a position
+# Programs wrap base64 at 64 or 76 columns. The ends of such lines, in a file or escaped in JSON; one at the end of the
+# data may be incomplete. Each pattern begins with a literal, which makes it fast.
+FULL_LINE = 60
+LINE_ENDS = (
+    re.compile(rb"\n(?<=[A-Za-z0-9+/]{%d}\n)" % FULL_LINE),
+    re.compile(rb"\r(?<=[A-Za-z0-9+/]{%d}\r)(?:\n|\Z)" % FULL_LINE),
+    re.compile(rb"\\(?<=[A-Za-z0-9+/]{%d}\\)\\{0,3}(?:r\\{1,4}(?:n|\Z)|[rn]|\Z)" % FULL_LINE),
+)
+CONTEXT = FULL_LINE  # preceding bytes that decide whether a token or a break can begin at a position
 
 
 def forms(value: bytes) -> dict[bytes, str]:
@@ -45,6 +53,11 @@ def _base64_forms(value: bytes) -> list[bytes]:
         first, end = -(-8 * before // 6), 8 * (before + len(value)) // 6
         pieces.append(b64encode(bytes(before) + value)[first:end])
     return [*pieces, *(piece.translate(URL_SAFE) for piece in pieces)]
+
+
+def find_line_breaks(data: bytes) -> list[tuple[int, int]]:
+    """Where the lines of wrapped base64 end."""
+    return sorted(found.span() for pattern in LINE_ENDS for found in pattern.finditer(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

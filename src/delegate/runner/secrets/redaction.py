@@ -8,15 +8,15 @@ eight (or four) bytes of it lies at a multiple of that width from the start of t
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Literal, NamedTuple
 
 from delegate.model import Stream
-from delegate.runner.secrets.forms import CONTEXT, MIN_LENGTH, SHAPES, build_head_pattern, forms
+from delegate.runner.secrets.forms import CONTEXT, MIN_LENGTH, SHAPES, build_head_pattern, find_line_breaks, forms
 
 WIDE, NARROW = 8, 4  # bytes of a word; both are widths of an integer
 CODES: dict[int, Literal["Q", "I"]] = {WIDE: "Q", NARROW: "I"}
@@ -69,6 +69,26 @@ class Sieve:
                 start = index * self._stride * self._width - offset
                 if start >= 0 and value.startswith(data[start : start + len(value)]):
                     yield start, value
+
+
+class JoinedLines:
+    """Data without the line breaks in wrapped base64, and where its bytes were before."""
+
+    def __init__(self, data: bytes, breaks: Sequence[tuple[int, int]]) -> None:
+        edges = [0, *(edge for found in breaks for edge in found), len(data)]
+        pieces = [(begin, data[begin:end]) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+        self.data = b"".join(piece for _, piece in pieces)
+        self._begins = [begin for begin, _ in pieces]
+        self._offsets = list(accumulate((len(piece) for _, piece in pieces), initial=0))[:-1]
+
+    def locate(self, find: SecretMatch) -> SecretMatch:
+        """The match in the data with line breaks."""
+        end = self._position(-find.minus_end - 1) + 1 if find.minus_end else 0
+        return find._replace(start=self._position(find.start), minus_end=-end)
+
+    def _position(self, joined: int) -> int:
+        piece = bisect_right(self._offsets, joined) - 1
+        return self._begins[piece] + joined - self._offsets[piece]
 
 
 class Redactor:
@@ -125,6 +145,14 @@ class Redactor:
         return b"".join(pieces), len(data)
 
     def _find_known(self, data: bytes, *, is_last: bool) -> Iterator[SecretMatch]:
+        yield from self._find_values(data, is_last=is_last)
+        if breaks := find_line_breaks(data):
+            joined = JoinedLines(data, breaks)
+            found = [*self._find_values(joined.data, is_last=is_last)]
+            found += [] if is_last else self._find_begun(joined.data, 0)
+            yield from map(joined.locate, found)
+
+    def _find_values(self, data: bytes, *, is_last: bool) -> Iterator[SecretMatch]:
         for sieve in self._sieves:
             for start, value in sieve.find(data):
                 end = start + len(value)
