@@ -84,6 +84,11 @@ class Home:
         return self.root / "mirrors"
 
     @property
+    def remotes(self) -> Path:
+        """One file per checkout whose remote was changed during a task in place, until the user accepts the change."""
+        return self.root / "remotes"
+
+    @property
     def workspaces(self) -> Path:
         """One directory per active lineage."""
         return self.root / "workspaces"

@@ -12,8 +12,9 @@ from pathlib import Path
 import anyio
 
 from delegate.config.home_files import DISK_FULL_ERRORS
-from delegate.errors import StaleFence, excerpt
-from delegate.model import AgentName, Checkpoint, Mode, Outcome
+from delegate.config.paths import Home
+from delegate.errors import DelegateError, StaleFence, excerpt
+from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome
 from delegate.output_tail import CheckpointTail
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
@@ -27,6 +28,7 @@ from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import NotStarted
 from delegate.runner.prompts.answers import add_answers
 from delegate.runner.prompts.prompt import in_place_prompts
+from delegate.runner.workspaces.remote_changes import Routes, note_changes, read_routes
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.states import Reason
 
@@ -119,10 +121,23 @@ class AttemptExecution:
         location = WorkLocation(directory=require_directory(self._assignment.working_directory))
         conversation = Conversation(self._runner_context, self._assignment, self._context, location)
         new_session_prompt, resume_prompt = add_answers(self._assignment, *in_place_prompts(self._assignment))
+        routes = read_routes(location.directory)
         outcome = await conversation.run_turns(agent, resume_prompt, new_session_prompt=new_session_prompt)
+        self._note_changed_remote(location.directory, routes)
         conversation.record_undelivered_messages(outcome)
         error = None if outcomes.is_completed(outcome) else outcome.message
         return replace(outcome, checkpoint=conversation.checkpoint(error))
+
+    def _note_changed_remote(self, directory: Path, routes: Routes) -> None:
+        home = Home(self._runner_context.settings.home)
+        try:
+            changes = note_changes(home, directory, routes, self._assignment.task_id)
+        except (SetupProblem, DelegateError) as problem:  # no repository is left, or no space for the note
+            log.warning("remote of the repository not compared", extra={**self._log_fields, "why": str(problem)})
+            return
+        if changes is not None:
+            text = f"the remote of the repository was changed meanwhile: {changes}; a later `--pr` there asks you first"
+            self._record.fact(EventKind.WARNING, {"text": text})
 
     async def with_checkpoint(self, outcome: Outcome) -> Outcome:
         """Add the checkpoint; if the agent did nothing, it is the previous attempt's."""

@@ -17,6 +17,7 @@ from delegate.runner.git.program import Git
 from delegate.runner.upload.record import Record
 from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetch_mirror
 from delegate.runner.workspaces.prepare import prepare
+from delegate.runner.workspaces.remote_changes import refuse_changed_remote
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 from delegate.runner.workspaces.worktrees import PreparedWorkspace
 
@@ -36,6 +37,8 @@ async def prepare_workspace(
     """Raises SetupProblem with a message for the user, or AgentMissing."""
     home = Home(runner_context.settings.home)
     repository = await locate(git, assignment.repository, assignment.working_directory)
+    if assignment.repository is None and repository.source is not None:
+        refuse_changed_remote(home, repository.source)
     mirror = await fetch_mirror(git, home, repository)
     base, repofile = await _resolve_base(runner_context, git, mirror, assignment.base)
     base = await _base_of_continued_task(git, assignment, mirror, base, record)

@@ -43,7 +43,7 @@ async def locate(git: Git, name: str | None, working_directory: str | None) -> R
         return await _locate_named(git, name)
     if working_directory is None:
         raise SetupProblem("the task names neither a repository nor a directory in one; use --repository")
-    source = _checkout(Path(working_directory))
+    source = checkout_above(Path(working_directory))
     return repository(await _address(git, source), source)
 
 
@@ -65,10 +65,10 @@ def _checkout_at(path: Path) -> Path | None:
         raise SetupProblem(f"{path} is a symbolic link; name the repository itself")
     if path.is_dir() and not (path / ".git").exists():
         return None
-    return _checkout(path)
+    return checkout_above(path)
 
 
-def _checkout(directory: Path) -> Path:
+def checkout_above(directory: Path) -> Path:
     """The top directory of the checkout that contains the directory."""
     if not directory.is_dir():
         raise SetupProblem(f"{directory} is not a directory on this machine")
