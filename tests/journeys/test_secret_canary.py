@@ -234,3 +234,18 @@ def test_a_secret_in_the_work_itself_is_not_pushed(world: World) -> None:
     assert "settings.txt contains a secret of this machine (GITHUB_TOKEN)" in ended["message"]
     assert branches_of(origin) == ["main"]
     assert leaks(world, stored(world)) == []
+
+
+@pytest.mark.parametrize("name", ["AUTH_PROVIDER", "PROVIDER_TOKEN"])
+def test_a_word_that_is_the_value_of_a_variable_is_published_in_the_name_of_a_branch(name: str, tmp_path: Path) -> None:
+    person = {"GIT_AUTHOR_NAME": "Ada Lovelace 1815", "GIT_AUTHOR_EMAIL": "ada1815@example.test"}
+    with living(tmp_path / "home", **person, **{name: "keycloak-v26"}) as world:
+        origin = make_origin(world.work)
+        work = 'echo "$GIT_AUTHOR_NAME <$GIT_AUTHOR_EMAIL>" > AUTHORS'
+
+        ended = world.wait_for(world.submit(work, "--worktree", "--title", "Move to keycloak-v26"))
+
+        assert (ended["status"], ended["reason"]) == ("completed", "done"), ended["message"]
+        assert ended["result"]["branch"].startswith("move-to-keycloak-v26-")
+        assert ended["result"]["branch"] in branches_of(origin)
+        assert "Ada Lovelace" in run_git("show", f"{ended['result']['branch']}:AUTHORS", cwd=origin)

@@ -60,6 +60,29 @@ def test_an_end_is_reported_without_secrets_to_its_last_line() -> None:
     assert end.not_before == outcome.not_before
 
 
+def test_identifiers_are_reported_as_they_are() -> None:
+    branch = f"move-to-{SECRET}-3f2a"
+    result = Result(summary=f"on {branch}", branch=branch, base=SECRET, pull_request=f"https://x.test/{SECRET}")
+    checkpoint = Checkpoint(branch=branch, session_id=SECRET)
+
+    end = clean(
+        Outcome(
+            state=AttemptState.COMPLETED,
+            reason=Reason.DONE,
+            message="done",
+            session_id=SECRET,
+            result=result,
+            checkpoint=checkpoint,
+        )
+    )
+
+    assert end.result is not None
+    assert end.checkpoint is not None
+    assert (end.result.branch, end.result.base, end.result.pull_request) == (branch, SECRET, result.pull_request)
+    assert (end.checkpoint.branch, end.checkpoint.session_id, end.session_id) == (branch, SECRET, SECRET)
+    assert end.result.summary == f"on move-to-{MARK}-3f2a"
+
+
 def test_an_end_that_outgrew_its_fields_is_cut() -> None:
     patch = f"{SECRET}\n" * (PATCH_MAX // (len(SECRET) + 1))
     change = Change(base_commit="a" * 40, commit="b" * 40, patch=patch)

@@ -57,6 +57,71 @@ def test_what_is_not_a_secret_is_left_in_the_output(tmp_path: Path, name: str, v
     assert known(tmp_path, **{name: value}) == {}
 
 
+RANDOM = "9fK2pXw7Qd4ZtB6mRs8V"
+PLAIN = "keycloak-v26"
+SECRET_VARIABLES = [
+    "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ARM_CLIENT_SECRET", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_DEVOPS_EXT_PAT", "BASIC_AUTH", "BUILDKITE_AGENT_TOKEN",
+    "CI_JOB_TOKEN", "CI_REGISTRY_PASSWORD", "CIRCLE_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLOUDFLARE_API_TOKEN",
+    "CODEX_API_KEY", "CONSUL_HTTP_TOKEN", "DD_API_KEY", "DD_APP_KEY", "DISCORD_TOKEN", "DJANGO_SECRET_KEY",
+    "DOCKER_AUTH_CONFIG", "DOCKER_PASSWORD", "ENCRYPTION_KEY", "FLY_API_TOKEN", "GEMINI_API_KEY", "GH_PAT",
+    "GH_TOKEN", "GITHUB_TOKEN", "GITLAB_TOKEN", "HEROKU_API_KEY", "HF_TOKEN", "HTTP_AUTHORIZATION", "JIRA_API_TOKEN",
+    "JWT_SECRET", "LINEAR_API_KEY", "MYSQL_PWD", "MYSQL_ROOT_PASSWORD", "NETLIFY_AUTH_TOKEN", "NPM_TOKEN",
+    "OPENAI_API_KEY", "PGPASSWORD", "POSTGRES_PASSWORD", "RABBITMQ_DEFAULT_PASS", "RAILS_MASTER_KEY",
+    "REDIS_PASSWORD", "SECRET_KEY_BASE", "SENTRY_AUTH_TOKEN", "SESSION_COOKIE", "SLACK_BOT_TOKEN",
+    "SLACK_SIGNING_SECRET", "STRIPE_SECRET_KEY", "TF_TOKEN_app_terraform_io", "TWILIO_AUTH_TOKEN", "TWINE_PASSWORD",
+    "VAULT_TOKEN", "VERCEL_TOKEN", "accessToken",
+]  # fmt: skip
+NAMES_BY_VALUE = [
+    "AUTH_DOMAIN", "AUTH_METHOD", "AUTH_MODE", "AUTH_PROVIDER", "AUTH_REALM", "AUTH_TYPE", "BASIC_AUTH_REALM",
+    "COOKIE_DOMAIN", "COOKIE_NAME", "CREDENTIAL_HELPER", "GIT_CREDENTIAL_HELPER", "OAUTH_PROVIDER",
+    "SESSION_COOKIE_NAME", "VITE_AUTH_BACKEND",
+]  # fmt: skip
+OTHER_VARIABLES = [
+    "AUTHOR", "AUTHORS", "AUTHORITY", "AUTHENTICATION_BACKEND", "BYPASS_CACHE", "CI_COMMIT_AUTHOR", "COMPASS_VERSION",
+    "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GITHUB_ACTOR", "GITHUB_REPOSITORY", "GITHUB_SHA",
+    "HOSTNAME", "KEYBOARD", "KEYCLOAK_REALM", "KEYMAP", "MONKEY_PATCH", "OLDPWD", "PASSENGER_APP_ENV", "PATTERN",
+    "PWD", "SECRETARY_NAME", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "TURKEY_REGION", "XAUTHORITY",
+    "XDG_SESSION_ID",
+]  # fmt: skip
+
+
+def test_a_hundred_names_of_variables_are_judged_by_their_words(tmp_path: Path) -> None:
+    everything = {*SECRET_VARIABLES, *NAMES_BY_VALUE, *OTHER_VARIABLES}
+    assert len(everything) == 100
+
+    secret = {name for name in everything if known(tmp_path, **{name: RANDOM})}
+    secret_although_plain = {name for name in everything if known(tmp_path, **{name: PLAIN})}
+
+    judged_by_value = {*NAMES_BY_VALUE, "AZURE_DEVOPS_EXT_PAT", "BASIC_AUTH", "DOCKER_AUTH_CONFIG", "GH_PAT"}
+    judged_by_value |= {"HTTP_AUTHORIZATION", "SESSION_COOKIE"}
+    assert secret == {*SECRET_VARIABLES, *NAMES_BY_VALUE}
+    assert secret_although_plain == secret - judged_by_value
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("keycloak-v26", False),
+        ("oauth2-proxy-7.6", False),
+        ("my-app-session-v2", False),
+        ("sha256WithRSAEncryption", False),
+        ("corp-eu1.example.org", False),
+        ("AES-256-GCM", False),
+        ("osxkeychain", False),
+        ("/run/secrets/nothing-there", False),
+        ("admin:hunter22", True),
+        ("Tr0ub4dor&3", True),
+        ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", True),
+        ("da39a3ee5e6b4b0d3255bfef95601890afd80709", True),
+        ("Bearer 9fK2pXw7Qd4ZtB6mRs8V", True),
+        ("qhwxkzjvpmtrblsdqhwxkzjvpm", True),
+    ],
+)
+def test_the_value_of_a_login_must_look_random(tmp_path: Path, value: str, is_secret: bool) -> None:
+    assert bool(known(tmp_path, AUTH_THING=value)) is is_secret
+
+
 def test_the_password_of_an_address_is_a_secret_whatever_the_variable_is_called(tmp_path: Path) -> None:
     found = known(tmp_path, HOMEPAGE="postgresql://me:p%40ss-W0rd!@db.example.test/x?y=1")
 

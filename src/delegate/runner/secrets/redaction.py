@@ -27,6 +27,10 @@ HEADS, HEAD_SIZES = build_head_pattern()
 WHOLE = re.compile(b"|".join(b"(%b)" % shape.whole_pattern() for shape in SHAPES))
 UNFINISHED = re.compile(b"|".join(shape.unfinished_pattern() for shape in SHAPES))
 NAME = re.compile(r"[^A-Za-z0-9_. -]+")
+# Fields that hold identifiers, which must stay what they are: a branch may be named after a word that is a secret too.
+IDENTIFIERS = frozenset(
+    {"base", "base_commit", "baseCommit", "branch", "commit", "pull_request", "session_id", "sessionId", "url"}
+)
 
 
 class SecretMatch(NamedTuple):
@@ -227,15 +231,18 @@ class Redaction:
         return text if self.found.total() == count else clean.decode("utf-8", "replace")
 
     def data(self, value: dict[str, object]) -> dict[str, object]:
-        """The same data with redacted texts; top-level names are never secret."""
-        return {name: self._clean(entry) for name, entry in value.items()}
+        """The same data with redacted texts; top-level names and identifiers are never secret."""
+        return {name: self._clean_entry(name, entry) for name, entry in value.items()}
+
+    def _clean_entry(self, name: object, entry: object) -> object:
+        return entry if name in IDENTIFIERS and isinstance(entry, str) else self._clean(entry)
 
     def _clean(self, value: object) -> object:
         match value:
             case str():
                 return self.text(value)
             case dict():
-                return {self._clean(name): self._clean(entry) for name, entry in value.items()}
+                return {self._clean(name): self._clean_entry(name, entry) for name, entry in value.items()}
             case list() | tuple():
                 return [self._clean(entry) for entry in value]
             case _:

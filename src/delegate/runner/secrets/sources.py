@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import log2
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -15,11 +16,17 @@ from delegate.runner.secrets.forms import MIN_LENGTH
 from delegate.runner.secrets.redaction import Redactor
 
 FILE_MAX = 1024 * 1024  # bytes; login files are smaller
-SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|COOKIE|AUTH|(^|_)(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)?_?KEY(_|$)"
-    r"|(^|_)(PAT|PWD|DSN|PASS)$",
-    re.IGNORECASE,
+WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of a name: GITHUB_TOKEN, accessToken
+# Names with one of these words hold a secret unless the value is a word; also run together, as in PGPASSWORD.
+SECRET_WORD = re.compile(
+    r".*(password|passwd|passphrase|secrets?|tokens?|apikey)|(api|access|private|signing|encryption)?keys?|passwords?"
 )
+LAST_SECRET_WORDS = frozenset({"pass", "pwd"})  # as the last word of a name
+# Names with one of these words may hold a secret: the value must look random.
+LOGIN_WORDS = frozenset(
+    {"auth", "oauth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials", "creds", "jwt"}
+)
+LAST_LOGIN_WORDS = frozenset({"pat", "dsn"})
 NO_SECRET = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
 # `"accessToken": "…"`, `oauth_token: …`, `password …`, `//host/:_authToken=…`, `aws_secret_access_key = …`
 ENTRY = re.compile(
@@ -31,6 +38,9 @@ LOGIN = re.compile(rb"://[^/\s:@]*:([^/\s@]+)@")
 HEADER = re.compile(rb"(?i)extraheader\s*=\s*[^\n]*(?:basic|bearer|token)\s+(\S{8,})")
 STORE = re.compile(r"store\s+--file[= ]\"?([^\"\n]+)")
 PLAIN_MIN_LENGTH = 16  # characters; a shorter value of one kind of character counts as a word, not as a secret
+RANDOM_BITS = 18.0  # of the parts of a value that are not words
+WORD_RUN = 3  # average length of the runs of one kind of character in words; in random text it is below 2
+WORD_MAX = 20  # characters; a longer run is not a word
 KINDS = (re.compile(rb"[a-z]"), re.compile(rb"[A-Z]"), re.compile(rb"[0-9]"), re.compile(rb"[^A-Za-z0-9_./: -]"))
 
 
@@ -82,10 +92,39 @@ def _environment_secrets(settings: Settings, environ: Mapping[str, str]) -> Iter
     yield from (("DELEGATE_DATABASE_URL", login) for login in _logins(database))
     for name, text in environ.items():
         value = text.strip().encode("utf-8", "surrogateescape")
-        if SECRET_NAME.search(name) and name not in NO_SECRET and looks_secret(value):
+        is_secret = value_rule(name)
+        if is_secret is not None and is_secret(value):
             yield name, value
-            yield from ((name, word) for word in value.split() if len(word) >= PLAIN_MIN_LENGTH and looks_secret(word))
+            yield from ((name, word) for word in value.split() if len(word) >= PLAIN_MIN_LENGTH and is_secret(word))
         yield from ((name, login) for login in _logins(value))
+
+
+def value_rule(name: str) -> Callable[[bytes], bool] | None:
+    """How to judge the value of a variable by the words of its name; None when it is no secret."""
+    words = [word.lower() for word in WORDS.findall(name)]
+    if name in NO_SECRET or not words:
+        return None
+    if words[-1] in LAST_SECRET_WORDS or any(SECRET_WORD.fullmatch(word) for word in words):
+        return looks_secret
+    return looks_random if words[-1] in LAST_LOGIN_WORDS or LOGIN_WORDS.intersection(words) else None
+
+
+def looks_random(value: bytes) -> bool:
+    """A stricter `looks_secret`: False for names and versions such as `keycloak-v26`. A user and a password need not
+    be random."""
+    if not looks_secret(value):
+        return False
+    is_login = re.fullmatch(rb"[^\s:]+:[^\s:]+", value) is not None
+    return is_login or sum(map(_random_bits, re.findall(rb"[A-Za-z0-9]+", value))) >= RANDOM_BITS
+
+
+def _random_bits(part: bytes) -> float:
+    """The entropy of a part without separators; 0 for a word, with a number or in camel case."""
+    runs = re.findall(rb"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", part)
+    if len(part) / len(runs) >= WORD_RUN and max(map(len, runs)) < WORD_MAX:
+        return 0.0
+    counts = [part.count(bytes([char])) for char in set(part)]
+    return sum(count * log2(len(part) / count) for count in counts)
 
 
 def looks_secret(value: bytes) -> bool:
