@@ -46,6 +46,7 @@ class Clockwork:
     async def at(self, moment: datetime) -> tuple[FiredRun, ...]:
         """The clock is set, forwards or back, and the relay looks as it does then."""
         if moment < self.scene.now:
+            await schedules.reopen_ended(self.scene.database, moment)
             await recompute_next_runs(self.scene.database, moment)
         self.scene.now = moment
         return await self.tick()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import anyio
 import pytest
@@ -201,6 +201,49 @@ async def test_one_that_ends_when_the_clock_goes_back_takes_what_comes_after_it_
     found = [await clock.look(one) for one in (before, waiting, other)]
     assert [one.state.value for one in found] == ["failed", "failed", "active"]
     assert found[2].reckoned_at == NOON - HOUR
+
+
+@pytest.mark.promise("P23")
+@pytest.mark.parametrize("jump", [DAY, 365 * DAY])
+async def test_what_a_clock_ended_that_was_ahead_becomes_active_again_and_runs_once(
+    clock: Clockwork, jump: timedelta
+) -> None:
+    soon, expiry = (NOON + HOUR).isoformat(), (NOON + 20 * HOUR).isoformat()
+    once = await clock.create(scheduledAt=soon)
+    strict = await clock.create(cronExpression=HOURLY, missedRunPolicy="fail")
+    expiring = await clock.create(cronExpression=HOURLY, expiresAt=expiry)
+    before, waiting = await follower_of(clock, expiresAt=expiry)
+    last = await clock.create(afterSchedule=waiting.id)
+    paused = await clock.pause(await clock.create(cronExpression=HOURLY, expiresAt=expiry))
+    caught_up = await clock.create(scheduledAt=soon, missedRunPolicy="catchup")
+    ended = (once, strict, expiring, waiting, last, paused)
+
+    await clock.at(NOON + jump)
+    await expire(clock.scene.database, clock.scene.now)
+    ahead = [(await clock.look(one)).state.value for one in ended]
+    await clock.at(NOON + MINUTE)
+    back = [(await clock.look(one)).state.value for one in ended]
+    runs = await clock.at(NOON + HOUR)
+
+    assert ahead == ["expired", "failed", "expired", "expired", "failed", "expired"]
+    assert back == ["active", "active", "active", "active", "active", "paused"]
+    assert {one.schedule.id for one in runs if one.task} == {once.id, strict.id, expiring.id, before.id}
+    assert [await clock.outcomes(one) for one in (once, strict, expiring, caught_up)] == [["started"]] * 4
+    assert await clock.outcomes(paused) == []
+
+
+@pytest.mark.promise("P23")
+async def test_what_was_missed_also_by_the_right_clock_stays_ended(clock: Clockwork) -> None:
+    once = await clock.create(scheduledAt=(NOON + HOUR).isoformat())
+    cancelled, follower = await follower_of(clock)
+    await clock.at(NOON + DAY)
+    await clock.cancel(cancelled)
+
+    await clock.at(NOON + 2 * HOUR)
+
+    assert (await clock.look(once)).state is ScheduleState.EXPIRED
+    assert [(run.outcome.value, run.at) for run in await clock.history(once)] == [("missed", NOON + 2 * HOUR)]
+    assert [(await clock.look(one)).state.value for one in (cancelled, follower)] == ["cancelled", "failed"]
 
 
 async def test_followers_that_move_are_in_the_log(clock: Clockwork, caplog: pytest.LogCaptureFixture) -> None:

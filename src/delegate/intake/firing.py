@@ -20,7 +20,7 @@ from delegate.intake.schedule_decisions import (
     decide,
     decide_invalid,
     decide_refused,
-    end_schedule,
+    end_by_clock,
     set_next_run,
 )
 from delegate.intake.submit import Request, build_task, insert_new_task, resolve_preferences
@@ -180,7 +180,8 @@ def settle(connection: Connection, schedule: Schedule, *, was: ScheduleState, no
     if not move_schedule(connection, schedule, was=was):
         raise ScheduleEnded(schedule_id=schedule.id, state=f"no longer {was}", verb=f"set to {schedule.state}")
     if schedule.state in FINAL_SCHEDULE_STATES and not is_open(connection, schedule.last_task_id):
-        return fail_followers(connection, schedule.id, f"that schedule is {schedule.state}", now)
+        why = f"that schedule is {schedule.state}"
+        return fail_followers(connection, schedule.id, why, now, by_clock=schedule.reopens_as is not None)
     return []
 
 
@@ -222,7 +223,7 @@ async def expire(database: Database, now: datetime) -> None:
 
     def write(connection: Connection) -> list[ScheduleTransition]:
         lapsed = lock_expired(connection, now, limit=BATCH_SIZE)
-        return _settle_each(connection, lapsed, lambda one: end_schedule(one, ScheduleState.EXPIRED, None, now), now)
+        return _settle_each(connection, lapsed, lambda one: end_by_clock(one, ScheduleState.EXPIRED, None, now), now)
 
     while over := await database.write("schedule.expire", write):
         for one in over:

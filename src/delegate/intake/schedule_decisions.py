@@ -44,7 +44,7 @@ def decide(schedule: Schedule, *, is_run_open: bool, now: datetime) -> RunDecisi
 def _decide_expired(schedule: Schedule, now: datetime) -> RunDecision:
     message = f"the schedule expired at {schedule.timing.expires_at:%Y-%m-%d %H:%M} UTC, before the run could start"
     missed = count_passed_times(schedule, until=now)
-    after = end_schedule(schedule, ScheduleState.EXPIRED, None, now)
+    after = end_by_clock(schedule, ScheduleState.EXPIRED, None, now)
     return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=message)
 
 
@@ -54,10 +54,10 @@ def _decide_missed(schedule: Schedule, now: datetime) -> RunDecision:
     too_late = now - MISSED_AFTER - timedelta.resolution  # later times may still run
     missed = count_passed_times(schedule, until=too_late)
     if schedule.timing.missed_run_policy is MissedRunPolicy.FAIL:
-        after = end_schedule(schedule, ScheduleState.FAILED, f"{late}; its policy ends it after a missed run", now)
+        after = end_by_clock(schedule, ScheduleState.FAILED, f"{late}; its policy ends it after a missed run", now)
         missed = count_passed_times(schedule, until=now)
     elif schedule.timing.cron is None:
-        after = end_schedule(schedule, ScheduleState.EXPIRED, f"{late}; its policy skips missed runs", now)
+        after = end_by_clock(schedule, ScheduleState.EXPIRED, f"{late}; its policy skips missed runs", now)
     else:
         after = advance_schedule(schedule, since=too_late, now=now)
     return RunDecision(outcome=RunOutcome.MISSED, after=after, missed=missed, message=late)
@@ -91,12 +91,17 @@ def set_next_run(schedule: Schedule, next_run_at: datetime | None, now: datetime
     if next_run_at is None:
         return end_schedule(schedule, ScheduleState.COMPLETED, "it has no further run times", now)
     if schedule.timing.expires_at is not None and next_run_at >= schedule.timing.expires_at:
-        return end_schedule(schedule, ScheduleState.EXPIRED, None, now)
+        return end_by_clock(schedule, ScheduleState.EXPIRED, None, now)
     return replace(schedule, next_run_at=next_run_at, reckoned_at=now)
 
 
 def end_schedule(schedule: Schedule, state: ScheduleState, message: str | None, now: datetime) -> Schedule:
     return replace(schedule, state=state, message=message, next_run_at=None, reckoned_at=now, ended_at=now)
+
+
+def end_by_clock(schedule: Schedule, state: ScheduleState, message: str | None, now: datetime) -> Schedule:
+    """Pure: end a schedule because of the time; if the clock is found to be ahead, the schedule opens again."""
+    return replace(end_schedule(schedule, state, message, now), reopens_as=schedule.state)
 
 
 def count_passed_times(schedule: Schedule, *, until: datetime) -> int:

@@ -12,6 +12,7 @@ from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedu
 from delegate.intake.dependencies import resolve_dependencies
 from delegate.intake.field_names import prefix_fields
 from delegate.intake.firing import (
+    BATCH_SIZE,
     ScheduleTransition,
     is_open,
     log_transition,
@@ -21,7 +22,7 @@ from delegate.intake.firing import (
     waits_for_runs,
 )
 from delegate.intake.from_wire import NewPipeline, NewSchedule, request_of_template
-from delegate.intake.schedule_decisions import end_schedule, set_next_run
+from delegate.intake.schedule_decisions import decide_invalid, end_schedule, set_next_run
 from delegate.intake.submit import build_task, resolve_preferences
 from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, ScheduleId, Task, TaskId, new_schedule_id
 from delegate.queue.schedule_runs import FollowerSchedule, due_after
@@ -31,8 +32,10 @@ from delegate.schedule.zones import zone_named
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
     count_waiting_with,
+    drop_misses_recorded_after,
     get_schedule,
     insert_schedule,
+    lock_ended_after,
     lock_run_of_task,
     lock_schedule,
     runs_of_schedule,
@@ -173,6 +176,38 @@ async def cancel(
     cancelled, followers = await database.write("schedule.cancel", write)
     log_transition(ScheduleTransition(schedule=cancelled.schedule, followers=followers))
     return cancelled
+
+
+async def reopen_ended(database: Database, now: datetime) -> None:
+    """Open schedules again that a clock ended which was ahead; what is due or missed now is decided again."""
+
+    def write(connection: Connection) -> list[ScheduleTransition]:
+        moved: list[ScheduleTransition] = []
+        for ended in lock_ended_after(connection, now, limit=BATCH_SIZE):
+            after = _reopen(connection, ended, now)
+            moved.append(
+                ScheduleTransition(schedule=after, followers=settle(connection, after, was=ended.state, now=now))
+            )
+        return moved
+
+    while opened := await database.write("schedule.reopen", write):
+        log.warning("clock set back, schedules opened again", extra={"count": len(opened)})
+        for one in opened:
+            log_transition(one)
+
+
+def _reopen(connection: Connection, ended: Schedule, now: datetime) -> Schedule:
+    missed_at = drop_misses_recorded_after(connection, ended.id, now)
+    assert ended.reopens_as is not None
+    schedule = replace(
+        ended, state=ended.reopens_as, reopens_as=None, next_run_at=missed_at, ended_at=None, message=None
+    )
+    if schedule.state is ScheduleState.PAUSED or missed_at is not None:
+        return replace(schedule, reckoned_at=now)
+    try:
+        return _resume_schedule(connection, schedule, now)
+    except InvalidSchedule as error:
+        return decide_invalid(schedule, error, now).after
 
 
 async def read_full_schedule(database: Database, schedule_id: ScheduleId, history_limit: int) -> FullSchedule:

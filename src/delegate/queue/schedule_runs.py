@@ -57,8 +57,10 @@ def due_after(at: datetime | None, delay: timedelta, *, ended_at: datetime) -> d
     return ended_at + delay if at is None else max(at, ended_at + delay)
 
 
-def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, now: datetime) -> list[FollowerSchedule]:
-    """Fail the schedules that wait for this one, and those that wait for them.
+def fail_followers(
+    connection: Connection, schedule_id: ScheduleId, why: str, now: datetime, *, by_clock: bool = False
+) -> list[FollowerSchedule]:
+    """Fail the schedules that wait for this one, and those that wait for them; they open again if this one does.
 
     One transaction is enough: there are at most FOLLOWERS_MAX of them.
     """
@@ -68,7 +70,8 @@ def fail_followers(connection: Connection, schedule_id: ScheduleId, why: str, no
         before, why = pending.pop()
         for waiting in lock_waiting_for(connection, before):
             message = f"it follows {before}, and {why}"
-            failed = replace(waiting, state=ScheduleState.FAILED, ended_at=now, message=message)
+            before_end = waiting.state if by_clock else None
+            failed = replace(waiting, state=ScheduleState.FAILED, ended_at=now, message=message, reopens_as=before_end)
             stopped += _move_follower(connection, failed, after=before, was=waiting.state)
             pending.append((waiting.id, "that schedule failed"))
     return stopped

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from delegate.errors import DelegateError
 from delegate.intake.firing import FiringRound, expire, fire_due, recompute_next_runs
+from delegate.intake.schedules import reopen_ended
 from delegate.model import ScheduleId
 from delegate.queue.cascade import Transition
 from delegate.relay.disk import disk_of
@@ -60,7 +61,8 @@ class Clock:
     async def _maintain_schedules(self, now: datetime) -> None:
         """Recompute and expire schedules. A failure does not stop due runs: one bad schedule must not block others."""
         if self.has_gone_back:
-            self.has_gone_back = not await self._run_chore(recompute_next_runs, now)
+            done = [await self._run_chore(chore, now) for chore in (reopen_ended, recompute_next_runs)]
+            self.has_gone_back = not all(done)
         has_expired = await self._run_chore(expire, now)
         self.next_maintenance_at = now + (
             RETRY_AFTER_FAILURE if self.has_gone_back or not has_expired else EXPIRE_EVERY

@@ -74,6 +74,7 @@ class Schedule:
     last_outcome: RunOutcome | None = None  # of the latest due run
     ended_at: datetime | None = None
     message: str | None = None
+    reopens_as: ScheduleState | None = None  # its state before the clock ended it, by a missed run or its expiry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

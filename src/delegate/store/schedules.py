@@ -87,6 +87,13 @@ def lock_reckoned_after(connection: Connection, now: datetime, *, limit: int) ->
     return [to_schedule(row) for row in rows]
 
 
+def lock_ended_after(connection: Connection, now: datetime, *, limit: int) -> list[Schedule]:
+    """Lock and return schedules that the clock ended at a time that is still to come, the followed before others."""
+    query = SCHEDULES.where(schedule.c.reopens_as.isnot(None), schedule.c.ended_at > now)
+    rows = connection.execute(query.order_by(schedule.c.seq).limit(limit).with_for_update())
+    return [to_schedule(row) for row in rows]
+
+
 def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState) -> bool:
     """Write a changed schedule if it is still in state `was`."""
     result = connection.execute(
@@ -101,6 +108,7 @@ def move_schedule(connection: Connection, moved: Schedule, *, was: ScheduleState
             last_task_id=moved.last_task_id,
             ended_at=moved.ended_at,
             message=moved.message,
+            reopens_as=moved.reopens_as,
         )
     )
     return result.rowcount == 1
@@ -171,6 +179,20 @@ def drop_misses_ahead(connection: Connection, schedule_id: ScheduleId, now: date
             schedule_run.c.outcome == RunOutcome.MISSED,
         )
     )
+
+
+def drop_misses_recorded_after(connection: Connection, schedule_id: ScheduleId, now: datetime) -> datetime | None:
+    """Delete missed runs that were recorded at a time that is still to come; return the first of their due times."""
+    dropped = connection.scalars(
+        delete(schedule_run)
+        .where(
+            schedule_run.c.schedule_id == schedule_id,
+            schedule_run.c.at > now,
+            schedule_run.c.outcome == RunOutcome.MISSED,
+        )
+        .returning(schedule_run.c.occurrence)
+    )
+    return min(dropped, default=None)
 
 
 def runs_of_schedule(connection: Connection, schedule_id: ScheduleId, *, limit: int) -> list[ScheduleRun]:
@@ -256,6 +278,7 @@ def to_schedule(row: Row[Any]) -> Schedule:
         last_outcome=None if row.last_outcome is None else RunOutcome(row.last_outcome),
         ended_at=row.ended_at,
         message=row.message,
+        reopens_as=None if row.reopens_as is None else ScheduleState(row.reopens_as),
     )
 
 

@@ -218,6 +218,7 @@ schedule = Table(
     Column("created_at", Instant, nullable=False),
     Column("ended_at", Instant),
     Column("message", Text),
+    Column("reopens_as", Text),  # its state before a missed run or its expiry ended it
     one_of("state", ScheduleState),
     sqlite_autoincrement=True,
 )
