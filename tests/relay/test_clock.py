@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,14 +12,18 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from tests.both_databases.scene import Scene, runner
 from tests.relay.peers import WAIT, client, relay_in_process, runner_of, running_relay, task
 
+from delegate.config.observed_time import ObservedClock
 from delegate.intake import schedules
 from delegate.intake.firing import BATCH_SIZE
 from delegate.intake.from_wire import parse_schedule
 from delegate.relay.clock import RETRY_AFTER_FAILURE, TICK_EVERY, Clock
+from delegate.relay.housekeeping import Retention
 from delegate.relay.requests import Relay
 from delegate.schedule.model import Schedule
+from delegate.store.runners import all_runners
 from delegate.store.schedules import page_of_schedules
 from delegate.wire.schedules import ScheduleRequest
 
@@ -122,6 +127,30 @@ async def test_an_unreadable_schedule_does_not_delay_others(tmp_path: Path, capl
     failures = [vars(record)["chore"] for record in caplog.records if record.msg == "schedule maintenance failed"]
     assert failures == ["expire", "expire", "recompute_next_runs"]
     assert all(record.exc_info for record in caplog.records if record.levelname == "ERROR")
+
+
+@pytest.mark.promise("P23")
+async def test_history_is_dropped_only_after_an_hour_with_the_clock_beyond_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [timedelta(), 365 * DAY, timedelta(), 365 * DAY, 365 * DAY, 365 * DAY]
+    uptime = itertools.count(0, 1800)
+    async with relay_in_process(tmp_path) as relay:
+        now = relay.now()
+        scene = Scene(relay.database, now=now)
+        await scene.finish(await scene.take())
+        await scene.register(replace(runner(), seen_at=now))
+        kept = []
+
+        for moment in times:
+            monkeypatch.setattr(Relay, "now", lambda _, moment=moment: now + moment)
+            # Each time a new relay that lives for half an hour
+            retention = Retention(ObservedClock(tmp_path / "clock.json", uptime.__next__))
+            await retention.retain(relay)
+            await retention.retain(relay)
+            kept.append((len(await scene.page()), len(await relay.database.read(all_runners))))
+
+        assert kept == [(1, 1)] * 5 + [(0, 0)]
 
 
 @pytest.mark.real

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import pairwise
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from tests.fakes.github import github as github
 from tests.fakes.github_repositories import Pull
 from tests.runner.workspaces.conftest import BRANCH, Scene, make_scene
 
+from delegate.config.observed_time import ObservedClock
 from delegate.model import EffectKind, EffectState, Outcome
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
@@ -22,6 +23,7 @@ from delegate.runner.forges.body import END_MARKER, marker
 from delegate.runner.loop import RunnerLoop
 from delegate.runner.publishing.effects import UNDO_PAUSE, UNDO_PAUSE_MAX, UNDO_TIME, EffectEntry, Undo
 from delegate.runner.tidying import UNWANTED, must_close, tidy_up
+from delegate.runner.workspaces.kept import list_kept
 from delegate.runner.workspaces.mirrors import fetch_mirror
 from delegate.runner.workspaces.repositories import locate
 from delegate.runner.workspaces.worktrees import release_workspace
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.anyio
 
 SHOP = "acme/shop"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE, HOUR, YEAR = timedelta(minutes=1), timedelta(hours=1), timedelta(days=365)
 PULL_1, PULL_2 = (f"https://github.com/{SHOP}/pull/{number}" for number in (1, 2))
 
 
@@ -98,6 +101,22 @@ async def test_a_branch_that_its_task_ended_without_is_deleted_and_its_work_kept
     assert late.workspaces == []
     restored = await late.scene.restored(late.assignment.lineage)
     assert (restored / "work.txt").read_text() == "dear work\n"
+
+
+@pytest.mark.promise("P23")
+async def test_kept_work_is_dropped_only_after_an_hour_with_the_clock_beyond_its_limit(late: Late) -> None:
+    now = datetime.now(UTC)
+    looks = [(now, HOUR), (now + YEAR, HOUR), (now, HOUR), (now + YEAR, MINUTE), (now + YEAR, HOUR), (now + YEAR, HOUR)]
+    uptimes = accumulate(span.total_seconds() for _, span in looks)
+    equipment = replace(late.equipment, clock=ObservedClock(late.equipment.slot.clock, uptimes.__next__))
+    await late.ends()
+    kept = []
+
+    for moment, _ in looks:
+        await tidy_up(equipment, moment)
+        kept.append(len(list_kept(late.scene.home)))
+
+    assert kept == [1, 1, 1, 1, 1, 0]
 
 
 async def test_a_branch_that_a_person_has_worked_on_since_is_left_alone(late: Late) -> None:

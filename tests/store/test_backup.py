@@ -5,7 +5,7 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -16,7 +16,7 @@ from tests.both_databases.scene import Scene
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.errors import DamagedDatabase, Refused
-from delegate.store.backup import KEEP_COUNT, backup, backups, newest_backup, restore
+from delegate.store.backup import KEEP_COUNT, backup, backups, last_backup_at, newest_backup, restore
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 
@@ -79,9 +79,9 @@ def test_only_the_newest_automatic_backups_are_kept_and_named_ones_for_ever(sett
     named = backup(settings, home.backups / "precious.db")
     os.utime(named, (0, 0))
     made = [backup(settings, None) for _ in range(KEEP_COUNT + 2)]
-    for age, path in enumerate(reversed(made)):
+    for age, path in enumerate(reversed(made)):  # copied from another disk, the oldest last
         if path.exists():
-            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+            os.utime(path, (1_000_000 + age, 1_000_000 + age))
 
     newest = backup(settings, None)
 
@@ -89,6 +89,24 @@ def test_only_the_newest_automatic_backups_are_kept_and_named_ones_for_ever(sett
     assert newest_backup(home) == newest
     assert backups(home)[-1] == named
     assert not made[0].exists()
+
+
+@pytest.mark.promise("P23")
+def test_backups_keep_their_order_and_go_on_after_one_that_a_clock_made_which_was_ahead(settings: Settings) -> None:
+    home, now = Home(settings.home), datetime.now(UTC)
+    early = backup(settings, None)
+    ahead = early.rename(early.with_name("delegate-20990101T000000000000Z.db"))
+    later = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
+    os.utime(ahead, (later, later))
+    before = last_backup_at(home, now)
+
+    made = [backup(settings, None) for _ in range(KEEP_COUNT)]
+
+    assert before is None
+    assert backups(home) == made[::-1]
+    last = last_backup_at(home, datetime.now(UTC))
+    assert last is not None
+    assert now - timedelta(seconds=1) <= last
 
 
 def test_a_backup_never_overwrites_a_file(settings: Settings, tmp_path: Path) -> None:

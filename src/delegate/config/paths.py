@@ -65,6 +65,11 @@ class Home:
         return self.root / "backups"
 
     @property
+    def relay_clock(self) -> Path:
+        """The times that the relay has observed, for its deletions."""
+        return self.root / "relay-clock.json"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

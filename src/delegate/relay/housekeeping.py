@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import anyio
 from anyio import to_thread
 
+from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.queue.cascade import Transition, settle_blocked
@@ -20,17 +22,18 @@ from delegate.report.retention import retain
 from delegate.store.backup import backup, last_backup_at
 
 log = logging.getLogger(__name__)
-RETAIN_EVERY = timedelta(hours=1)
+OBSERVE_EVERY = timedelta(minutes=5)  # how much uptime is not counted if the relay is killed
 BACKUP_CHECK_EVERY = timedelta(minutes=10)
 SETTLE_EVERY = timedelta(seconds=30)  # reads all blocked tasks: about a second for 100,000 of them
 TICK_MAX = timedelta(seconds=5)
 
 
 async def run_housekeeping(relay: Relay) -> None:
+    home = Home(relay.settings.home)
     async with anyio.create_task_group() as group:
         group.start_soon(_repeat, relay, _tick, min(TICK_MAX, relay.settings.heartbeat))
         group.start_soon(_repeat, relay, _settle, SETTLE_EVERY)
-        group.start_soon(_repeat, relay, _retain, RETAIN_EVERY)
+        group.start_soon(_repeat, relay, Retention(ObservedClock(home.relay_clock)).retain, OBSERVE_EVERY)
         if relay.database.is_sqlite:
             group.start_soon(_repeat, relay, _back_up, min(BACKUP_CHECK_EVERY, relay.settings.backup_every))
 
@@ -57,14 +60,24 @@ async def _settle(relay: Relay) -> None:
             notify(relay.hub, Transition(task=task))
 
 
-async def _retain(relay: Relay) -> None:
-    await retain(relay.database, relay.settings, relay.now())
+@dataclass(slots=True)
+class Retention:
+    """Deletes what is too old, by a time that an hour of uptime has confirmed."""
+
+    clock: ObservedClock
+    retained_at: datetime | None = None  # the confirmed time of the last deletion
+
+    async def retain(self, relay: Relay) -> None:
+        confirmed = await to_thread.run_sync(self.clock.confirm, relay.now())
+        if confirmed != self.retained_at:  # about once in an hour of uptime
+            await retain(relay.database, relay.settings, confirmed)
+            self.retained_at = confirmed
 
 
 async def _back_up(relay: Relay) -> None:
     """Decide by the age of the newest backup: a relay that never runs for hours at a stretch needs backups, too."""
     every = relay.settings.backup_every
-    last = last_backup_at(Home(relay.settings.home))
+    last = last_backup_at(Home(relay.settings.home), relay.now())
     due = relay.started_at + min(BACKUP_CHECK_EVERY, every) if last is None else last + every
     if relay.now() < due:
         return

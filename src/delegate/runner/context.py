@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from delegate import __version__
 from delegate.config.home_files import machine_id, token_for
+from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.runner.agents import Agent, agents
@@ -33,6 +34,7 @@ class RunnerContext:
     settings: Settings
     environ: Mapping[str, str]
     slot: Slot
+    clock: ObservedClock
     git: GitSetup
     repository_files: RepositoryFiles
     journal: EffectJournal
@@ -88,6 +90,7 @@ def build_context(
         settings=settings,
         environ=environ,
         slot=slot,
+        clock=ObservedClock(slot.clock),
         git=GitSetup(environ, slot.git),
         repository_files=RepositoryFiles(),
         journal=EffectJournal(slot.effects),

@@ -81,6 +81,11 @@ class Slot:
         return self._directory / "git"
 
     @property
+    def clock(self) -> Path:
+        """The times that this runner has observed, for its deletions."""
+        return self._directory / "clock.json"
+
+    @property
     def effects(self) -> Path:
         """The journal of effects that this runner has started."""
         return self._directory / "effects"

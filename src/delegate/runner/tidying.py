@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
+import anyio
+
 from delegate.config.paths import Home
 from delegate.config.values import mask_login
 from delegate.errors import NotFound, Refused
@@ -52,7 +54,8 @@ async def tidy_up(runner_context: RunnerContext, now: datetime) -> datetime | No
     settings = runner_context.settings
     limits = SalvageLimits(age=timedelta(days=settings.salvage_days), size=settings.salvage_bytes)
     live = await _live_lineages(runner_context, home)
-    await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=now)
+    confirmed = await anyio.to_thread.run_sync(runner_context.clock.confirm, now)
+    await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=confirmed)
     return min((entry.not_before or now for entry in runner_context.journal.entries()), default=None)
 
 

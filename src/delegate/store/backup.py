@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from delegate.config.paths import Home
@@ -16,6 +17,8 @@ from delegate.errors import DamagedDatabase, DelegateError, DiskFull, Refused
 from delegate.store.database import is_postgres
 
 log = logging.getLogger(__name__)
+STAMP = "%Y%m%dT%H%M%S%fZ"
+STAMPED = re.compile(r".+-(\d{8}T\d{6})(\d{0,6})Z")
 KEEP_COUNT = 12  # automatic backups: three days of one every six hours
 KEEP_COUNT_MIN = 2
 KEEP_BYTES_MAX = 5 * 1024**3  # above this, older backups are deleted
@@ -30,7 +33,7 @@ def backup(settings: Settings, target: Path | None) -> Path:
     home = Home(settings.home)
     if not home.database.exists():
         raise Refused(why=f"there is no database at {home.database} yet")
-    chosen = target or home.backups / f"delegate-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.db"
+    chosen = target or home.backups / f"delegate-{_next_stamp(home):{STAMP}}.db"
     if chosen.exists():
         raise Refused(why=f"{chosen} already exists")
     save_copy(home.database, chosen)
@@ -57,7 +60,7 @@ def restore(settings: Settings, source: Path | None) -> Path:
     shutil.copyfile(chosen, incoming)
     incoming.chmod(0o600)
     flush(incoming)
-    aside = home.database.with_name(f"{home.database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+    aside = home.database.with_name(f"{home.database.name}.replaced-{datetime.now(UTC):{STAMP}}")
     for suffix in ("", *WAL_SUFFIXES):
         old = home.database.with_name(home.database.name + suffix)
         if old.exists():
@@ -110,22 +113,39 @@ def flush(path: Path) -> None:
 
 
 def backups(home: Home) -> list[Path]:
-    """Newest first."""
+    """Newest first, by the stamp in the name; a file that a person named, by its time."""
     found = home.backups.glob("*.db") if home.backups.is_dir() else iter(())
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(found, key=lambda path: _stamp_of(path) or _written_at(path), reverse=True)
 
 
 def newest_backup(home: Home) -> Path | None:
     return next(iter(backups(home)), None)
 
 
-def last_backup_at(home: Home) -> datetime | None:
+def last_backup_at(home: Home, now: datetime) -> datetime | None:
+    """When the newest backup was made; None if that is unknown, because the clock has been ahead."""
     newest = newest_backup(home)
-    return None if newest is None else datetime.fromtimestamp(newest.stat().st_mtime, UTC)
+    times = [] if newest is None else [_stamp_of(newest), _written_at(newest)]
+    return next((time for time in times if time is not None and time <= now), None)
+
+
+def _next_stamp(home: Home) -> datetime:
+    """Return the time, but after the newest stamp: the order of the names holds even if the clock has gone back."""
+    stamps = [stamp for path in backups(home) if (stamp := _stamp_of(path)) is not None]
+    return max([datetime.now(UTC), *(stamp + timedelta.resolution for stamp in stamps)])
+
+
+def _stamp_of(path: Path) -> datetime | None:
+    found = STAMPED.fullmatch(path.stem)
+    return None if found is None else datetime.strptime(f"{found[1]}{found[2]:0<6}Z", STAMP).replace(tzinfo=UTC)
+
+
+def _written_at(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def prune(home: Home) -> None:
-    automatic = [path for path in backups(home) if path.name.startswith("delegate-")]
+    automatic = [path for path in backups(home) if path.name.startswith("delegate-") and _stamp_of(path) is not None]
     total = 0
     for number, path in enumerate(automatic):
         total += path.stat().st_size

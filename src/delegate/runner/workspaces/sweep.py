@@ -48,7 +48,10 @@ class SalvageLimits:
 
 
 async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits: SalvageLimits, now: datetime) -> None:
-    """Finishes interrupted operations, and closes the workspaces of lineages that have ended."""
+    """Finishes interrupted operations, and closes the workspaces of lineages that have ended.
+
+    `now` decides what kept work is too old: a time that an hour of uptime has confirmed.
+    """
     for root in await anyio.to_thread.run_sync(_list_workspaces, home):
         with _log_and_continue(root):
             await _sweep_one(git, home, root, is_live)
