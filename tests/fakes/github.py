@@ -37,6 +37,14 @@ class GitHub:
         """A commit with these files on the branch; its id. The repository is made when it is not there yet."""
         return self._made(repository).seed(files, branch, message)
 
+    def fork(self, repository: str, owner: str) -> str:
+        """A fork of the repository, with its branches; its name."""
+        parent = self.hub.repository(repository)
+        made = self.hub.add(f"{owner}/{parent.name}")
+        made.git("fetch", "-q", str(parent.bare), "refs/heads/*:refs/heads/*")
+        parent.forks[owner] = made
+        return made.full_name
+
     def pulls(self, repository: str) -> list[Pull]:
         """All of them, in all states, oldest first."""
         found = self.hub.repository(repository)

@@ -56,6 +56,7 @@ class Pull:
     is_draft: bool = False
     state: str = "OPEN"
     is_cross_repository: bool = False  # it comes from a fork
+    head_owner: str = "somebody-else"  # whose fork it is
     merge_commit: str | None = None
     comments: list[str] = field(default_factory=list)
     created_at: str = field(default_factory=now)
@@ -70,6 +71,7 @@ class Repository:
         self.default_branch = "main"
         self.has_drafts = True  # free private repositories have none
         self.pulls: dict[int, Pull] = {}
+        self.forks: dict[str, Repository] = {}  # by their owner
         if not bare.exists():
             bare.parent.mkdir(parents=True, exist_ok=True)
             bare.mkdir()
@@ -106,9 +108,14 @@ class Repository:
         return made
 
     def open_pull(self, asked: Json, author: str) -> Pull:
-        base, head = asked["base"], asked["head"].split(":", 1)[-1]
-        self._check(asked, base, head)
-        number = len(self.pulls) + 1
+        owner, _, head = f":{asked['head']}".rpartition(":")
+        fork = self.forks.get(owner.removeprefix(":"))
+        base, number = asked["base"], len(self.pulls) + 1
+        source = f"refs/heads/{head}"
+        if fork is not None and fork.head_of(head):
+            source = f"refs/pull/{number}/head"
+            self.git("fetch", "-q", str(fork.bare), f"+refs/heads/{head}:{source}")
+        self._check(asked, base, source, fork)
         pull = Pull(
             number=number,
             url=f"{self.url}/pull/{number}",
@@ -116,24 +123,28 @@ class Repository:
             body=asked.get("body") or "",
             base=base,
             head=head,
-            commit=self.head_of(head) or "",
+            commit=self.git("rev-parse", source),
             author=author,
             is_draft=bool(asked.get("draft")),
+            is_cross_repository=fork is not None,
+            head_owner=fork.owner if fork else self.owner,
         )
         self.pulls[number] = pull
         return pull
 
-    def _check(self, asked: Json, base: str, head: str) -> None:
+    def _check(self, asked: Json, base: str, source: str, fork: Repository | None) -> None:
         """What GitHub refuses."""
+        head = asked["head"].rpartition(":")[2]
         if self.head_of(base) is None:
             raise GraphQLProblem("Base ref must be a branch")
-        if self.head_of(head) is None:
+        if (fork or self).head_of(head) is None:
             blank = "Head sha can't be blank, Base sha can't be blank"
             raise GraphQLProblem(f"{blank}, No commits between {base} and {head}, Head ref must be a branch")
-        if self.git("rev-list", "--count", f"refs/heads/{base}..refs/heads/{head}") == "0":
+        if self.git("rev-list", "--count", f"refs/heads/{base}..{source}") == "0":
             raise GraphQLProblem(f"No commits between {base} and {head}")
-        if any((p.head, p.base, p.state) == (head, base, "OPEN") for p in self.pulls.values()):
-            raise GraphQLProblem(f"A pull request already exists for {self.owner}:{head}.")
+        owner = fork.owner if fork else self.owner
+        if any((p.head_owner, p.head, p.base, p.state) == (owner, head, base, "OPEN") for p in self.pulls.values()):
+            raise GraphQLProblem(f"A pull request already exists for {owner}:{head}.")
         if asked.get("draft") and not self.has_drafts:
             raise GraphQLProblem("Draft pull requests are not supported in this repository.")
         if not asked["title"].strip() or len(asked["title"]) > TITLE_MAX:
@@ -240,7 +251,7 @@ def pull_view(repository: Repository, pull: Pull) -> Json:
         "headRefOid": pull.commit,
         "isCrossRepository": pull.is_cross_repository,
         "headRepository": {"id": repository.id, "name": repository.name, "nameWithOwner": repository.full_name},
-        "headRepositoryOwner": user("somebody-else" if pull.is_cross_repository else repository.owner),
+        "headRepositoryOwner": user(pull.head_owner if pull.is_cross_repository else repository.owner),
         "maintainerCanModify": False,
         "mergeable": "MERGEABLE",
         "mergeStateStatus": "CLEAN",

@@ -272,6 +272,68 @@ def test_work_inside_a_submodule_is_kept_and_reported_though_the_rest_is_publish
     assert (restored / "lib" / "inside.txt").read_text() == "work\n"
 
 
+@pytest.mark.promise("P21")
+def test_from_a_fork_the_pull_request_is_on_upstream_and_the_branch_on_the_fork(shop: Shop) -> None:
+    fork = shop.github.fork(shop.repository, "a-person")
+    shop.git("remote", "rename", "origin", "upstream")
+    shop.git("remote", "add", "mine", shop.github.url(fork))
+    shop.git("config", "remote.pushDefault", "mine")
+    moved = shop.seed({"moved.txt": "upstream is ahead\n"})
+
+    task = shop.deliver(FIX)
+
+    assert task["status"] == "completed", task["message"]
+    (pull,) = shop.pulls
+    branch = task["result"]["branch"]
+    assert (pull.head_owner, pull.head, pull.base) == ("a-person", branch, "main")
+    assert task["result"]["pullRequest"] == pull.url
+    assert task["result"]["baseCommit"] == moved
+    assert (shop.branches, shop.github.branches(fork)) == (["main"], [branch, "main"])
+    shop.wait_until_tidy()
+
+
+@pytest.mark.promise("P21")
+def test_work_from_a_fork_continues_on_its_branch_and_pull_request(shop: Shop) -> None:
+    fork = shop.github.fork(shop.repository, "a-person")
+    shop.git("config", "remote.origin.pushurl", shop.github.url(fork))
+    first = shop.deliver(f"{FIX}; echo run >> runs.txt")
+
+    resumed = shop.world.wait_for(shop.world.ok("resume", first["taskId"], "--context", "again").strip())
+
+    assert resumed["status"] == "completed", resumed["message"]
+    (pull,) = shop.pulls
+    assert resumed["result"]["pullRequest"] == first["result"]["pullRequest"] == pull.url
+    assert shop.git("show", f"{pull.head}:runs.txt", cwd=shop.github.bare(fork)) == "run\nrun"
+    assert shop.branches == ["main"]
+
+
+@pytest.mark.promise("P21")
+def test_nothing_is_pushed_while_the_remote_is_unclear(shop: Shop) -> None:
+    shop.git("remote", "rename", "origin", "ours")
+    shop.git("remote", "add", "theirs", "https://github.com/elsewhere/shop.git")
+    shop.git("branch", "--unset-upstream")
+    before = contents(shop.clone)
+
+    task = shop.deliver(FIX)
+
+    assert (task["status"], task["reason"]) == ("failed", "setup_error")
+    assert "ours" in task["message"]
+    assert "theirs" in task["message"]
+    assert "git config branch.main.remote" in task["message"]
+    assert contents(shop.clone) == before
+
+
+@pytest.mark.promise("P21")
+def test_a_checkout_that_is_named_by_its_path_is_not_pushed_into(shop: Shop) -> None:
+    before = contents(shop.clone)
+
+    task = shop.deliver(FIX, workingDirectory=None, repository=str(shop.clone))
+
+    assert task["status"] == "completed", task["message"]
+    assert task["result"]["branch"] in shop.branches
+    assert contents(shop.clone) == before
+
+
 def test_a_shallow_clone_without_a_remote_gets_its_branch(shop: Shop) -> None:
     shallow = shop.clone.parent / "shallow"
     shop.git("clone", "-q", "--depth", "1", f"file://{shop.github.bare(shop.repository)}", str(shallow))

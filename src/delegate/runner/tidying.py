@@ -29,8 +29,8 @@ from delegate.runner.publishing.effects import (
 from delegate.runner.publishing.push import PushRejected, delete_branch_if_unchanged
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.locks import hold_lock
-from delegate.runner.workspaces.mirrors import lock_of, mirror_of
-from delegate.runner.workspaces.repositories import SetupProblem, repository
+from delegate.runner.workspaces.mirrors import lock_of, mirror_of, pushed_ref
+from delegate.runner.workspaces.repositories import Repository, SetupProblem, repository
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _postpone_or_drop(journal: EffectJournal, entry: EffectEntry, now: datetime,
 
 
 async def _close_pull_requests(runner_context: RunnerContext, git: Git, undo: Undo) -> None:
-    forge = await forge_for(git, undo.entry.url, runner_context.environ, runner_context.settings.gh_command)
+    forge = await forge_for(git, _repository_of(undo.entry), runner_context.environ, runner_context.settings.gh_command)
     comment = SUPERSEDED.format(recorded=undo.recorded) if undo.recorded else UNWANTED
     for pull in await forge.find(undo.entry.target):
         if must_close(pull, undo):
@@ -112,10 +112,14 @@ def must_close(pull: PullRequest, undo: Undo) -> bool:
     return is_made_for_it and pull.state is PullState.OPEN and pull.url != undo.recorded
 
 
+def _repository_of(entry: EffectEntry) -> Repository:
+    return repository(entry.url, push_url=entry.fork)
+
+
 async def _delete_branch(git: Git, home: Home, entry: EffectEntry) -> None:
     """Delete it at the remote if it is unchanged; the lock keeps a fetch from restoring it in the mirror."""
     async with _mirror_without_branch(git, home, entry):
-        await delete_branch_if_unchanged(git, entry.url, entry.target, entry.commit)
+        await delete_branch_if_unchanged(git, _repository_of(entry).push_url, entry.target, entry.commit)
 
 
 async def _forget_branch(git: Git, home: Home, entry: EffectEntry) -> None:
@@ -129,10 +133,11 @@ async def _forget_branch(git: Git, home: Home, entry: EffectEntry) -> None:
 @asynccontextmanager
 async def _mirror_without_branch(git: Git, home: Home, entry: EffectEntry) -> AsyncIterator[None]:
     """Remove the branch from the mirror: a sweep does not save commits that the mirror says the remote has."""
-    mirror = mirror_of(home, repository(entry.url).key)
+    found = _repository_of(entry)
+    mirror, ref = mirror_of(home, found.key), pushed_ref(found, entry.target)
     async with hold_lock(lock_of(mirror), MIRROR_LOCK_TIMEOUT, "the repository's mirror is in use"):
         if mirror.is_dir():
-            await git.run(f"--git-dir={mirror}", "update-ref", "-d", f"refs/heads/{entry.target}", cwd=mirror)
+            await git.run(f"--git-dir={mirror}", "update-ref", "-d", ref, cwd=mirror)
         yield
 
 

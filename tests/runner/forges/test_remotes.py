@@ -11,6 +11,7 @@ from delegate.runner.forges.github import GitHub
 from delegate.runner.forges.local import Local
 from delegate.runner.forges.remotes import forge_for, parse_remote
 from delegate.runner.git.program import read_git
+from delegate.runner.workspaces.repositories import repository
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,14 @@ def test_what_is_not_the_address_of_a_forge_is_not_taken_for_one(url: str) -> No
 class TestChoice:
     """With this user's own configuration of git, ssh and gh."""
 
-    async def forge(self, tmp_path: Path, url: str, gitconfig: str = "", **environ: str) -> GitHub | Local:
+    async def forge(
+        self, tmp_path: Path, url: str, gitconfig: str = "", push_url: str | None = None, **environ: str
+    ) -> GitHub | Local:
         (tmp_path / "gitconfig").write_text(gitconfig)
         config = {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"), "GH_CONFIG_DIR": str(tmp_path / "gh")}
         own = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **config, **environ}
-        found = await forge_for(await read_git(own, tmp_path / "git"), url, own, "gh")
+        git = await read_git(own, tmp_path / "git")
+        found = await forge_for(git, repository(url, push_url=push_url), own, "gh")
         assert isinstance(found, GitHub | Local)
         return found
 
@@ -96,3 +100,24 @@ class TestChoice:
     @pytest.mark.parametrize("url", ["https://gitlab.com/acme/demo.git", "/srv/git/demo.git"])
     async def test_every_other_remote_has_its_review_here(self, tmp_path: Path, url: str) -> None:
         assert isinstance(await self.forge(tmp_path, url), Local)
+
+    @pytest.mark.parametrize(
+        ("url", "push_url", "name", "fork_owner"),
+        [
+            ("https://github.com/acme/demo.git", "git@github.com:me/demo.git", "github.com/acme/demo", "me"),
+            ("https://github.com/acme/demo.git", "git@github.com:Acme/Demo.git", "github.com/Acme/Demo", None),
+            ("/srv/cache/demo.git", "git@github.com:acme/demo.git", "github.com/acme/demo", None),
+        ],
+    )
+    async def test_only_another_repository_of_the_host_is_a_fork(
+        self, tmp_path: Path, url: str, push_url: str, name: str, fork_owner: str | None
+    ) -> None:
+        found = await self.forge(tmp_path, url, push_url=push_url)
+
+        assert isinstance(found, GitHub)
+        assert (found.name, found.fork_owner) == (name, fork_owner)
+
+    async def test_a_branch_that_leaves_the_forge_has_its_review_here(self, tmp_path: Path) -> None:
+        found = await self.forge(tmp_path, "https://github.com/acme/demo.git", push_url="/srv/git/demo.git")
+
+        assert isinstance(found, Local)

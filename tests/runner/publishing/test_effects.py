@@ -22,6 +22,7 @@ from delegate.runner.publishing.effects import (
     is_settled,
     recorded_of,
 )
+from delegate.runner.workspaces.repositories import repository
 from delegate.states import AttemptState, Reason
 from delegate.wire.runners import EffectRequest, EffectsResponse
 from delegate.wire.shared_models import EffectView
@@ -63,7 +64,7 @@ def effects_of(equipment: RunnerContext, assignment: Assignment) -> Effects:
         lease=Lease(equipment.link, assignment, equipment.shutdown.wakeup),
         assignment=assignment,
         journal=equipment.journal,
-        url="https://github.com/acme/shop.git",
+        repository=repository("https://github.com/acme/shop.git"),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.runner.workspaces.conftest import Scene
 
+from delegate.runner.git.program import read_git
 from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +32,73 @@ async def test_the_only_remote_is_taken_whatever_its_name(scene: Scene) -> None:
     scene.run("remote", "rename", "origin", "upstream")
 
     assert (await located(scene, scene.checkout)).url == str(scene.remote)
+
+
+@pytest.mark.promise("P21")
+@pytest.mark.parametrize(
+    ("settings", "fetched", "pushed"),
+    [
+        ({"branch.main.remote": "second"}, "second", "second"),
+        ({"branch.main.remote": "."}, "origin", "origin"),
+        ({"branch.main.remote": "https://example.org/theirs.git"}, "origin", "origin"),
+        ({"branch.other.remote": "second"}, "origin", "origin"),
+        ({"remote.pushDefault": "second"}, "origin", "second"),
+        ({"remote.pushDefault": "second", "branch.main.remote": "second"}, "second", "second"),
+        ({"remote.pushDefault": "git@example.org:me/third.git"}, "origin", "third"),
+        ({"remote.origin.pushurl": "git@example.org:me/third.git"}, "origin", "third"),
+    ],
+)
+async def test_the_remotes_are_those_that_git_would_use(
+    scene: Scene, settings: dict[str, str], fetched: str, pushed: str
+) -> None:
+    urls = {"origin": str(scene.remote), **{name: f"git@example.org:me/{name}.git" for name in ("second", "third")}}
+    scene.run("remote", "add", "second", urls["second"])
+    for name, value in {"branch.main.remote": "origin", **settings}.items():
+        scene.run("config", name, value)
+
+    found = await located(scene, scene.checkout)
+    scene.run("worktree", "add", "-q", "--detach", str(scene.place / "linked"))
+    scene.run("checkout", "-q", "--detach")
+    scene.run("checkout", "-q", "main", cwd=scene.place / "linked")
+    linked = await located(scene, scene.place / "linked")
+
+    assert (found.url, found.push_url) == (linked.url, linked.push_url) == (urls[fetched], urls[pushed])
+
+
+async def test_a_push_url_beside_others_is_the_one_that_is_fetched(scene: Scene) -> None:
+    for url in (str(scene.remote), "git@example.org:me/copy.git"):
+        scene.run("remote", "set-url", "--add", "--push", "origin", url)
+
+    assert (await located(scene, scene.checkout)).push_url == str(scene.remote)
+
+
+async def test_the_users_own_push_remote_counts_in_every_checkout(scene: Scene) -> None:
+    scene.run("remote", "add", "mine", "git@example.org:me/mine.git")
+    scene.run("config", "--global", "remote.pushDefault", "mine")
+    git = await read_git(scene.env, scene.place / "again")
+
+    assert (await locate(git, None, str(scene.checkout))).push_url == "git@example.org:me/mine.git"
+
+
+@pytest.mark.promise("P21")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"remote.ours.url": "/a", "remote.theirs.url": "/b"}, "has the remotes ours, theirs, and none is chosen"),
+        ({"remote.origin.url": "/a", "remote.pushDefault": "mine"}, "has no remote mine, which remote.pushDefault"),
+    ],
+)
+async def test_a_remote_that_is_unclear_is_refused_with_the_candidates(
+    scene: Scene, settings: dict[str, str], message: str
+) -> None:
+    scene.run("remote", "remove", "origin")
+    for name, value in settings.items():
+        scene.run("config", name, value)
+
+    with pytest.raises(SetupProblem, match=message) as caught:
+        await located(scene, scene.checkout)
+
+    assert "`git config branch.main.remote NAME`" in str(caught.value)
 
 
 async def test_a_checkout_without_a_remote_is_its_own(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,19 @@ from delegate.cli.context import (
     shared_options,
 )
 from delegate.cli.option_types import TIMEOUT, Dollars, TaskIds
+from delegate.cli.render import terminal
 from delegate.cli.text_input import read_prompt
 from delegate.config import home_files, values
-from delegate.errors import DelegateError, InvalidField, Reported
+from delegate.errors import DelegateError, InvalidField, Refused, Reported
+from delegate.preferences.names import repository_url
+from delegate.preferences.remotes import RemoteUnclear, choose_remotes
 
 if TYPE_CHECKING:
     from delegate.client.client import Client
     from delegate.client.responses import TaskData
     from delegate.config.settings import ResolvedSetting
 
+GIT_TIMEOUT = 10.0  # seconds; the repository may be on a slow disk
 # The settings that are defaults of a task, and the request fields that they set.
 TASK_DEFAULTS = {
     "default_agent": "defaultAgent",
@@ -275,6 +280,8 @@ def request_fields(context: CommandContext, options: Mapping[str, Any]) -> dict[
             check_encoding(to_camel_case(name), *value)
     given = {name: value for name, value in options.items() if value not in (None, False, ())}
     location = location_fields(context, given.pop("working_directory", None), given.pop("repository", None))
+    if "repository" not in location and ("pr" in given or "worktree" in given):
+        location = choose_remote(context, location)
     if "depends_on" in given:
         listed = ",".join(given["depends_on"]).split(",")
         given["depends_on"] = list(dict.fromkeys(part.strip() for part in listed if part.strip()))
@@ -306,6 +313,40 @@ def location_fields(context: CommandContext, directory: str | None, repository: 
         path = existing_directory(repository, "repository")
         return {**given, "repository": path, "machine": home_files.machine_id(context.home)}
     return {**given, "repository": repository}
+
+
+def choose_remote(context: CommandContext, location: dict[str, str]) -> dict[str, str]:
+    """Ask for the remote if git's settings choose none; without a terminal, refuse with the candidates."""
+    directory = location["workingDirectory"]
+    listed = _read_git(context, directory, "config", "--list", "-z")
+    branch = _read_git(context, directory, "symbolic-ref", "-q", "--short", "HEAD").strip()
+    pairs = (entry.partition("\n") for entry in listed.split("\0"))
+    try:
+        choose_remotes([(name, value) for name, _, value in pairs], branch)
+    except RemoteUnclear as unclear:
+        choice = f"choose one with `git config branch.{branch}.remote NAME`, or " if branch else ""
+        if not terminal.is_terminal(sys.stdin):
+            raise Refused(why=f"{directory} {unclear}: {choice}name a repository with --repository") from unclear
+        context.say(f"{directory} {unclear}")
+        context.print_details(f"  {name}  {values.mask_login(url)}" for name, url in unclear.candidates.items())
+        name = click.prompt("Remote for this task", type=click.Choice(sorted(unclear.candidates)), err=True)
+        url = unclear.candidates[name]
+        return location_fields(context, None, repository_url(url) if ":" in url else str(Path(directory, url)))
+    return location
+
+
+def _read_git(context: CommandContext, directory: str, *arguments: str) -> str:
+    """Git's output; empty when it fails: the runner examines the repository again, and says what is wrong."""
+    import subprocess  # noqa: PLC0415  most tasks need no git here
+
+    env = {name: value for name, value in context.environ.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}}
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, env=env, capture_output=True, timeout=GIT_TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else ""
 
 
 def existing_directory(given: str | None, field: str = "workingDirectory") -> str:

@@ -93,7 +93,7 @@ class Delivery:
             lease=self._context.lease,
             assignment=self._assignment,
             journal=self._runner_context.journal,
-            url=self._prepared.workspace.repository.url,
+            repository=self._prepared.workspace.repository,
         )
 
     async def carry_out(self) -> Outcome:
@@ -256,8 +256,8 @@ class Delivery:
         return Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
 
     async def _forge(self) -> Forge:
-        url = self._prepared.workspace.repository.url
-        return await forge_for(self._git, url, self._runner_context.environ, self._runner_context.settings.gh_command)
+        repository, settings = self._prepared.workspace.repository, self._runner_context.settings
+        return await forge_for(self._git, repository, self._runner_context.environ, settings.gh_command)
 
     def _review_facts(self, checks: Checks) -> ReviewFacts:
         return ReviewFacts(

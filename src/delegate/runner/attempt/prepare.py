@@ -82,6 +82,8 @@ async def _base_of_continued_task(git: Git, assignment: Assignment, mirror: Mirr
         return base
     if continued_task.branch in mirror.heads:
         return await base_of(git, mirror, continued_task.branch)
+    if continued_task.branch in mirror.pushed_heads:  # a pull request from a fork needs a base on upstream
+        return replace(base, commit=mirror.pushed_heads[continued_task.branch])
     text = (
         f"the branch {continued_task.branch} of {continued_task.task_id} no longer exists, perhaps because it "
         f"was merged; the work starts from {base.branch}"

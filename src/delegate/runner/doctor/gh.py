@@ -61,7 +61,7 @@ async def _needed_host(context: DoctorContext, git: Git | None, checkout: Checko
     """The host on which a task of this repository would open its pull request; None: in Delegate only."""
     if git is None or checkout.repository is None:
         return None
-    forge = await forge_for(git, checkout.repository.url, context.environ, context.settings.gh_command)
+    forge = await forge_for(git, checkout.repository, context.environ, context.settings.gh_command)
     return forge.host if isinstance(forge, GitHub) else None
 
 

@@ -42,11 +42,9 @@ async def examine_remote(context: DoctorContext, git: Git, repository: Repositor
                 "remote", message, "push a first commit to it, or name a branch with `--base`"
             )
         ]
-    return [
-        DoctorSection.REPOSITORY.ok(
-            "remote", f"{address}, default branch {quote_line(found[1].decode(errors='replace'))}"
-        )
-    ]
+    pushed = f"; branches go to {quote_line(repository.fork)}" if repository.fork else ""
+    branch = quote_line(found[1].decode(errors="replace"))
+    return [DoctorSection.REPOSITORY.ok("remote", f"{address}, default branch {branch}{pushed}")]
 
 
 def _error_message(failed: GitFailed) -> str:
@@ -58,12 +56,12 @@ def _error_message(failed: GitFailed) -> str:
 
 async def examine_login(context: DoctorContext, git: Git, repository: Repository) -> list[Finding]:
     """Checks that git has a login for a push; prompts for nothing and reads no secret."""
-    remote = parse_remote(await resolve_url(git, repository.url))
+    remote = parse_remote(await resolve_url(git, repository.push_url))
     if remote is None:
         return []
     if remote.is_ssh:
         return [] if context.program("ssh") else [_report_missing_ssh(remote)]
-    if await _has_login(context, git, repository.url):
+    if await _has_login(context, git, repository.push_url):
         return [DoctorSection.REPOSITORY.ok("login", f"git has a login for {remote.host}")]
     message = f"git has no credential helper for {remote.host}: a push would fail"
     fix = "`gh auth setup-git`, or `git config --global credential.helper …`"

@@ -41,7 +41,22 @@ FINAL_ERRORS = {
     "No commits between": "the branch has no commits that are not on its base",
     "Base ref must be a branch": "the base branch no longer exists",
 }
-FIELDS = ("number", "url", "state", "isDraft", "headRefName", "baseRefName", "headRefOid", "isCrossRepository", "body")
+FIELDS = (
+    "number",
+    "url",
+    "state",
+    "isDraft",
+    "headRefName",
+    "baseRefName",
+    "headRefOid",
+    "isCrossRepository",
+    "headRepositoryOwner",
+    "body",
+)
+
+
+class _Owner(BaseModel):
+    login: str
 
 
 class _ListedPullRequest(BaseModel):
@@ -55,7 +70,15 @@ class _ListedPullRequest(BaseModel):
     base_ref_name: str
     head_ref_oid: str
     is_cross_repository: bool
+    head_repository_owner: _Owner | None  # None: its account or repository was deleted
     body: str
+
+    def is_from(self, fork_owner: str | None) -> bool:
+        """Whether it comes from that owner's fork; None: from the repository itself."""
+        if fork_owner is None or not self.is_cross_repository:
+            return fork_owner is None and not self.is_cross_repository
+        owner = self.head_repository_owner
+        return owner is not None and owner.login.lower() == fork_owner.lower()
 
 
 LISTING = TypeAdapter(list[_ListedPullRequest])
@@ -67,6 +90,7 @@ class GitHub:
     environ: Mapping[str, str]
     host: str
     repository: str  # owner/name
+    fork_owner: str | None = None  # the branches are in the fork of this owner
 
     @property
     def name(self) -> str:
@@ -87,7 +111,7 @@ class GitHub:
         except ValidationError as error:
             raise ForgeFailed("gh listed the pull requests in an unknown format") from error
         # Anyone may open one from a branch of the same name in a fork.
-        return [_pull_request(one) for one in found if not one.is_cross_repository]
+        return [_pull_request(one) for one in found if one.is_from(self.fork_owner)]
 
     async def open(self, wanted: WantedPullRequest, guard: Guard) -> PullRequest:
         try:
@@ -98,7 +122,7 @@ class GitHub:
             return await self._create(wanted, guard, is_draft=False)
 
     async def _create(self, wanted: WantedPullRequest, guard: Guard, *, is_draft: bool) -> PullRequest:
-        options = [f"--base={wanted.base}", f"--head={wanted.branch}", f"--title={wanted.title}", "--body-file=-"]
+        options = [f"--base={wanted.base}", f"--head={self._head(wanted)}", f"--title={wanted.title}", "--body-file=-"]
         if is_draft:
             options.append("--draft")
         await guard()
@@ -141,7 +165,10 @@ class GitHub:
         )
 
     def manual_command(self, wanted: WantedPullRequest) -> str:
-        return f"gh pr create -R {self.name} --base {wanted.base} --head {wanted.branch}"
+        return f"gh pr create -R {self.name} --base {wanted.base} --head {self._head(wanted)}"
+
+    def _head(self, wanted: WantedPullRequest) -> str:
+        return wanted.branch if self.fork_owner is None else f"{self.fork_owner}:{wanted.branch}"
 
     @property
     def _repository_option(self) -> tuple[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from delegate.runner.forges.github import GitHub, has_login
 from delegate.runner.forges.local import Local
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut, run_program
+from delegate.runner.workspaces.repositories import Repository
 
 GITHUB = "github.com"
 CONFIG_TIMEOUT = timedelta(seconds=10)  # for programs that only read a configuration
@@ -32,17 +33,26 @@ class Remote:
     is_ssh: bool
 
 
-async def forge_for(git: Git, url: str, environ: Mapping[str, str], gh_command: str) -> Forge:
-    """GitHub for github.com and every host that gh is logged in to; else `Local`."""
-    remote = parse_remote(await _resolve_url(git, url))
-    if remote is None:
+async def forge_for(git: Git, repository: Repository, environ: Mapping[str, str], gh_command: str) -> Forge:
+    """GitHub for github.com and every host that gh is logged in to; else `Local`.
+
+    From a fork on the same host, the pull request is on the repository that was fetched; else on the one pushed to.
+    """
+    pushed = await _find_remote(git, repository.push_url, environ)
+    if pushed is None or (pushed.host != GITHUB and not await has_login(gh_command, pushed.host, environ)):
         return Local()
-    host = remote.host
-    if remote.is_ssh and host != GITHUB:
-        host = await _ssh_host(host, environ)
-    if host == GITHUB or await has_login(gh_command, host, environ):
-        return GitHub(command=gh_command, environ=environ, host=host, repository=remote.repository)
-    return Local()
+    forge = GitHub(command=gh_command, environ=environ, host=pushed.host, repository=pushed.repository)
+    fetched = await _find_remote(git, repository.url, environ) if repository.fork else None
+    if fetched is None or fetched.host != pushed.host or fetched.repository.lower() == pushed.repository.lower():
+        return forge
+    return replace(forge, repository=fetched.repository, fork_owner=pushed.repository.partition("/")[0])
+
+
+async def _find_remote(git: Git, url: str, environ: Mapping[str, str]) -> Remote | None:
+    remote = parse_remote(await _resolve_url(git, url))
+    if remote is None or not remote.is_ssh or remote.host == GITHUB:
+        return remote
+    return replace(remote, host=await _ssh_host(remote.host, environ))
 
 
 def parse_remote(url: str) -> Remote | None:

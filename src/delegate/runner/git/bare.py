@@ -57,9 +57,14 @@ def _format_packed_refs(refs: Mapping[str, str]) -> bytes:
     return b"# pack-refs with: sorted \n" + b"".join(b"%s %s\n" % (commit, name) for name, commit in lines)
 
 
-def remote_config(url: str) -> str:
-    quoted = url.replace("\\", "\\\\").replace('"', '\\"')
-    return f'[remote "origin"]\n\turl = "{quoted}"\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+def remote_config(url: str, push_url: str) -> str:
+    push = f"\tpushurl = {_quote(push_url)}\n" if push_url != url else ""
+    return f'[remote "origin"]\n\turl = {_quote(url)}\n{push}\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+
+
+def _quote(url: str) -> str:
+    escaped = url.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def read_refs(repository: Path) -> dict[str, str]:

@@ -78,6 +78,7 @@ class Git:
     remote_env: Mapping[str, str]  # for fetch and push: the user's environment and remote settings
     user_name: str
     user_email: str
+    push_default: str | None = None  # the user's remote.pushDefault, for checkouts that set none
 
     async def run(
         self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
@@ -170,6 +171,7 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
         remote_env={**own, **FIXED_ENVIRONMENT, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
         user_name=who[0][1],
         user_email=who[1][1],
+        push_default=settings.get("remote.pushdefault"),
     )
 
 

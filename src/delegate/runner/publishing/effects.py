@@ -23,6 +23,7 @@ from delegate.model import EffectKind, EffectState
 from delegate.runner.assignment import Assignment
 from delegate.runner.lease import Lease
 from delegate.runner.upload.relay import RelayLink
+from delegate.runner.workspaces.repositories import Repository
 from delegate.wire.basics import BranchName, CommitId
 from delegate.wire.runners import EffectRequest, EffectsResponse
 
@@ -44,6 +45,7 @@ class EffectEntry:
     target: BranchName
     commit: CommitId
     url: str  # the remote
+    fork: str | None = None  # the remote that is pushed to, if it is another one
     pull_request: str | None = None
     failures: int = 0  # failed tries to undo it
     failing_since: datetime | None = None
@@ -100,7 +102,7 @@ class Effects:
     lease: Lease
     assignment: Assignment
     journal: EffectJournal
-    url: str
+    repository: Repository
 
     async def perform(self, action: EffectAction[ActionResult]) -> ActionResult:
         """Announces the action, performs it and reports the result."""
@@ -110,7 +112,8 @@ class Effects:
             kind=action.kind,
             target=action.branch,
             commit=action.commit,
-            url=self.url,
+            url=self.repository.url,
+            fork=self.repository.fork,
         )
         await self._report(entry, EffectState.INTENT)
         self.journal.note(entry)

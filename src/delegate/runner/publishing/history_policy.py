@@ -20,6 +20,7 @@ from delegate.runner.publishing.change import BYTES_MAX
 from delegate.runner.publishing.messages import Writer, find_message_problem
 from delegate.runner.publishing.objects import contents_of, sizes_of
 from delegate.runner.publishing.policy import find_likely_secrets
+from delegate.runner.workspaces.mirrors import pushed_ref
 from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ async def find_history_problem(git: Git, workspace: Workspace, commit: str, rule
 
 def published_commits(workspace: Workspace) -> tuple[str, ...]:
     """The base, and the branch as it was last fetched, including commits that people have added."""
-    tip = read_refs(workspace.mirror).get(f"refs/heads/{workspace.branch}")
+    tip = read_refs(workspace.mirror).get(pushed_ref(workspace.repository, workspace.branch))
     return (workspace.base.commit,) if tip is None else (workspace.base.commit, tip)
 
 

@@ -68,7 +68,7 @@ async def push(
 ) -> PushResult:
     """`guard` is called directly before each push, and raises when this attempt may no longer act."""
     async with scratch_repository(git, workspace) as scratch:
-        remote = _RemoteBranch(scratch=scratch, url=workspace.repository.url, branch=workspace.branch)
+        remote = _RemoteBranch(scratch=scratch, url=workspace.repository.push_url, branch=workspace.branch)
         # Without earlier pushes, the push itself shows whether the branch is free.
         remote_commit = await remote.read_commit() if known else None
         for _ in range(TRIES):

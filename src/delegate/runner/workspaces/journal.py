@@ -43,7 +43,7 @@ def write_journal(root: Path, journal: WorkspaceJournal) -> None:
     written = {
         "lineage": journal.lineage,
         "state": journal.state,
-        "repository": {"url": repository.url, "name": repository.name, "key": repository.key},
+        "repository": {"url": repository.url, "name": repository.name, "key": repository.key, "fork": repository.fork},
         "source": str(repository.source) if repository.source else None,
         "base": {"branch": journal.base.branch, "commit": journal.base.commit},
         "branch": journal.branch,
@@ -91,6 +91,7 @@ def _parse(found: Any) -> WorkspaceJournal:  # Any: unchecked JSON; each field i
             name=str(repository["name"]),
             key=str(repository["key"]),
             source=Path(source) if source else None,
+            fork=str(repository["fork"]) if repository.get("fork") else None,
         ),
         base=Base(branch=str(found["base"]["branch"]), commit=str(found["base"]["commit"])),
         branch=str(found["branch"]),

@@ -158,7 +158,7 @@ def _write_repository(repository: Path, journal: WorkspaceJournal, saved: SavedW
             f"refs/heads/{journal.branch}": saved.parent,
             f"refs/remotes/origin/{journal.base.branch}": journal.base.commit,
         },
-        config="[core]\n\tbare = false\n" + remote_config(journal.repository.url),
+        config="[core]\n\tbare = false\n" + remote_config(journal.repository.url, journal.repository.push_url),
     )
 
 

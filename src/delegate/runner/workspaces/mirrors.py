@@ -19,7 +19,7 @@ from delegate.config.paths import Home
 from delegate.config.values import mask_login
 from delegate.errors import excerpt
 from delegate.failpoints import failpoint
-from delegate.preferences.names import branch_problem
+from delegate.preferences.names import branch_problem, repository_name
 from delegate.runner.git.bare import read_refs, read_small, write_bare
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import remove
@@ -32,6 +32,7 @@ FETCH_TIMEOUT = timedelta(minutes=15)
 CLONE_TIMEOUT = timedelta(hours=2)  # for many gigabytes over a home connection
 QUERY_TIMEOUT = timedelta(minutes=1)
 HEADS = "refs/heads/"
+FORK_HEADS = "refs/delegate/fork/"  # the branches of the fork that is pushed to
 REMOTE_HEAD = "refs/delegate/head"  # where the repository's HEAD was at the last fetch
 UNKNOWN_BRANCH = "not-known"  # in the HEAD of a mirror whose default branch is unknown
 USUAL_BRANCHES = ("main", "master")
@@ -47,6 +48,7 @@ class Mirror:
     repository: Repository
     heads: Mapping[str, str]  # each branch and its commit after the fetch
     default: str | None  # the branch that the repository's HEAD names
+    pushed_heads: Mapping[str, str]  # the branches where tasks push to: the same, or those of the fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,11 @@ class Base:
 def mirror_of(home: Home, key: str) -> Path:
     """The mirror of the repository with that key."""
     return home.mirrors / f"{key}.git"
+
+
+def pushed_ref(repository: Repository, branch: str) -> str:
+    """The ref in the mirror for a branch that a task pushes."""
+    return f"{FORK_HEADS if repository.fork else HEADS}{branch}"
 
 
 def lock_of(mirror: Path) -> Path:
@@ -98,29 +105,25 @@ def _lock_mirror(path: Path, repository: Repository) -> AbstractAsyncContextMana
 
 async def _fetch(git: Git, path: Path, repository: Repository, timeout: timedelta) -> bool:
     """Returns whether the remote has a HEAD; one without, or with a dangling one, can be fetched too."""
+    heads, has_head = f"+{HEADS}*:{HEADS}*", True
     try:
-        await _fetch_refs(git, path, repository, timeout, f"+HEAD:{REMOTE_HEAD}")
+        await _fetch_refs(git, path, repository.url, timeout, heads, f"+HEAD:{REMOTE_HEAD}")
     except GitFailed as failed:
         if "remote ref HEAD" not in failed.why:
             raise
-        await _fetch_refs(git, path, repository, timeout)
-        return False
-    return True
+        await _fetch_refs(git, path, repository.url, timeout, heads)
+        has_head = False
+    if repository.fork is not None:
+        try:
+            await _fetch_refs(git, path, repository.fork, timeout, f"+{HEADS}*:{FORK_HEADS}*")
+        except GitFailed as failed:
+            raise _unreachable_problem(repository.fork, failed) from failed
+    return has_head
 
 
-async def _fetch_refs(git: Git, path: Path, repository: Repository, timeout: timedelta, *more: str) -> None:
+async def _fetch_refs(git: Git, path: Path, url: str, timeout: timedelta, *refspecs: str) -> None:
     quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune", "--update-shallow")
-    await git.run_remote(
-        f"--git-dir={path}",
-        "fetch",
-        *quiet,
-        "--",
-        repository.url,
-        f"+{HEADS}*:{HEADS}*",
-        *more,
-        cwd=path,
-        timeout=timeout,
-    )
+    await git.run_remote(f"--git-dir={path}", "fetch", *quiet, "--", url, *refspecs, cwd=path, timeout=timeout)
 
 
 async def _after_failure(git: Git, path: Path, repository: Repository, failed: GitFailed) -> Mirror:
@@ -132,7 +135,7 @@ async def _after_failure(git: Git, path: Path, repository: Repository, failed: G
         try:
             has_head = await _fetch(git, path, repository, FETCH_TIMEOUT)
         except GitFailed as retry_failed:
-            raise _unreachable_problem(repository, retry_failed) from retry_failed
+            raise _unreachable_problem(repository.url, retry_failed) from retry_failed
         return await _read(git, path, repository, has_head=has_head)
     return await _clone(git, path, repository)
 
@@ -165,7 +168,7 @@ async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
         await git.run(f"--git-dir={fresh}", "pack-refs", "--all", cwd=fresh)
     except GitFailed as failed:
         await anyio.to_thread.run_sync(remove, fresh.parent, fresh.name)
-        raise _unreachable_problem(repository, failed) from failed
+        raise _unreachable_problem(repository.url, failed) from failed
     failpoint("mirror.fetched")
     await anyio.to_thread.run_sync(_replace, path, fresh)
     failpoint("mirror.placed")
@@ -184,12 +187,17 @@ def _replace(path: Path, fresh: Path) -> None:
 
 async def _read(git: Git, path: Path, repository: Repository, *, has_head: bool) -> Mirror:
     refs = read_refs(path)
-    heads = {name.removeprefix(HEADS): commit for name, commit in refs.items() if name.startswith(HEADS)}
+    heads = _branches(refs, HEADS)
+    pushed_heads = heads if repository.fork is None else _branches(refs, FORK_HEADS)
     tip = refs.get(REMOTE_HEAD) if has_head else None
     default = await _find_default_branch(
         git, path, repository, [branch for branch, commit in heads.items() if commit == tip]
     )
-    return Mirror(path=path, repository=repository, heads=heads, default=default)
+    return Mirror(path=path, repository=repository, heads=heads, default=default, pushed_heads=pushed_heads)
+
+
+def _branches(refs: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): commit for name, commit in refs.items() if name.startswith(prefix)}
 
 
 async def _find_default_branch(git: Git, path: Path, repository: Repository, tied: list[str]) -> str | None:
@@ -217,14 +225,14 @@ async def _query_remote(git: Git, repository: Repository, *patterns: str) -> str
     try:
         answer = await git.run_remote(*arguments, cwd=Path("/"), timeout=QUERY_TIMEOUT)
     except GitFailed as failed:
-        raise _unreachable_problem(repository, failed) from failed
+        raise _unreachable_problem(repository.url, failed) from failed
     return answer.decode(errors="surrogateescape")
 
 
-def _unreachable_problem(repository: Repository, failed: GitFailed) -> SetupProblem:
-    address = mask_login(repository.url)
+def _unreachable_problem(url: str, failed: GitFailed) -> SetupProblem:
+    address = mask_login(url)
     return SetupProblem(
-        f"{repository.name} could not be fetched from {address}: {mask_login(failed.why)}; "
+        f"{repository_name(url)} could not be fetched from {address}: {mask_login(failed.why)}; "
         f"check that `git ls-remote {address}` works"
     )
 

@@ -194,7 +194,7 @@ class _Preparation:
 
     async def _pushed_before(self, workspace: Workspace) -> str | None:
         """The branch on the remote, if it is at or after a commit that an attempt of this lineage pushed."""
-        tip = self.mirror.heads.get(workspace.branch)
+        tip = self.mirror.pushed_heads.get(workspace.branch)
         if tip is None:
             return None
         for commit in _own_commits(self.assignment):

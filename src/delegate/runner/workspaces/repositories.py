@@ -13,28 +13,38 @@ from pathlib import Path
 from delegate.config.values import mask_login
 from delegate.errors import InvalidField
 from delegate.preferences.names import repository_name, repository_url
+from delegate.preferences.remotes import RemoteUnclear, choose_remotes
+from delegate.runner.git.bare import read_small
 from delegate.runner.git.program import Git, GitFailed
 
 READ_TIMEOUT = timedelta(minutes=1)  # the checkout may be on a slow disk
 KEY_NAME_MAX = 40  # characters of a repository's name in the name of its mirror
 PLAIN_HEADER = re.compile(r"\[([A-Za-z0-9-]+)(?: \"([A-Za-z0-9._/-]+)\")?\]")
 PLAIN_PAIR = re.compile(r"\t([A-Za-z0-9-]+) = ([^\"\\;#\s]+(?: [^\"\\;#\s]+)*)")
+BRANCH_HEAD = "ref: refs/heads/"
 HELPER_URL = re.compile(r"[A-Za-z0-9+.-]+::")  # a URL that makes git run a helper program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
     key: str  # names the mirror on disk
-    url: str  # fetched from and pushed to, as the user wrote it
+    url: str  # fetched from, as the user wrote it
     name: str  # owner/name, or the name of the folder
     source: Path | None = None  # the user's checkout, if the task came from one
+    fork: str | None = None  # the URL that is pushed to, if it is another one
+
+    @property
+    def push_url(self) -> str:
+        return self.fork or self.url
 
 
-def repository(url: str, source: Path | None = None) -> Repository:
+def repository(url: str, source: Path | None = None, push_url: str | None = None) -> Repository:
     name = repository_name(url)
+    fork = None if push_url == url else push_url
     readable = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:KEY_NAME_MAX] or "repository"
-    digest = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:12]
-    return Repository(key=f"{readable.lower()}-{digest}", url=url, name=name, source=source)
+    urls = url if fork is None else f"{url}\n{fork}"
+    digest = hashlib.sha256(urls.encode(errors="surrogateescape")).hexdigest()[:12]
+    return Repository(key=f"{readable.lower()}-{digest}", url=url, name=name, source=source, fork=fork)
 
 
 async def locate(git: Git, name: str | None, working_directory: str | None) -> Repository:
@@ -43,8 +53,7 @@ async def locate(git: Git, name: str | None, working_directory: str | None) -> R
         return await _locate_named(git, name)
     if working_directory is None:
         raise SetupProblem("the task names neither a repository nor a directory in one; use --repository")
-    source = checkout_above(Path(working_directory))
-    return repository(await _address(git, source), source)
+    return await _locate_checkout(git, checkout_above(Path(working_directory)))
 
 
 async def _locate_named(git: Git, text: str) -> Repository:
@@ -55,8 +64,10 @@ async def _locate_named(git: Git, text: str) -> Repository:
     if not url.startswith("/"):
         return repository(url)
     source = _checkout_at(Path(url))
-    await _settings(git, source or Path(url), *([] if source else [f"--git-dir={url}"]))
-    return repository(url, source)
+    if source is not None:
+        return await _locate_checkout(git, source)
+    await _settings(git, Path(url), f"--git-dir={url}")
+    return repository(url)
 
 
 def _checkout_at(path: Path) -> Path | None:
@@ -85,14 +96,32 @@ def checkout_above(directory: Path) -> Path:
     return top
 
 
-async def _address(git: Git, source: Path) -> str:
-    """The URL of the remote `origin`, or of the only remote, or else the path of the checkout."""
-    remotes: dict[str, str] = {}
-    for name, value in _plain_settings(source) or await _settings(git, source):
-        found = re.fullmatch(r"remote\.(.+)\.url", name, re.DOTALL)
-        if found:
-            remotes.setdefault(found[1], value)
-    url = remotes.get("origin") or (next(iter(remotes.values())) if len(remotes) == 1 else str(source))
+async def _locate_checkout(git: Git, source: Path) -> Repository:
+    """The remotes that git would use in the checkout; without any, the checkout itself."""
+    settings = _plain_settings(source) or await _settings(git, source)
+    branch = await _current_branch(git, source)
+    try:
+        urls = choose_remotes(settings, branch, git.push_default)
+    except RemoteUnclear as unclear:
+        choice = f"choose one with `git config branch.{branch}.remote NAME`, or " if branch else ""
+        raise SetupProblem(f"{source} {unclear}: {choice}name a repository with --repository") from unclear
+    if urls is None:
+        return repository(str(source), source)
+    return repository(_address(source, urls.fetch), source, _address(source, urls.push))
+
+
+async def _current_branch(git: Git, source: Path) -> str | None:
+    head = read_small(source / ".git" / "HEAD").strip()
+    if not head:  # a linked worktree
+        try:
+            answer = await git.run_remote("symbolic-ref", "-q", "HEAD", cwd=source, timeout=READ_TIMEOUT)
+        except GitFailed:
+            return None
+        head = f"ref: {answer.decode(errors='surrogateescape').strip()}"
+    return head.removeprefix(BRANCH_HEAD) if head.startswith(BRANCH_HEAD) else None
+
+
+def _address(source: Path, url: str) -> str:
     if url.startswith("-") or not url.isprintable() or HELPER_URL.match(url):
         raise SetupProblem(f"{mask_login(ascii(url))}, the remote of {source}, is not a URL that Delegate can use")
     return _absolute(source, url)

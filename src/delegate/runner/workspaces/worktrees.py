@@ -88,7 +88,7 @@ def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) 
         branch=workspace.branch,
         alternates=workspace.alternates,
         refs={**refs, f"refs/heads/{workspace.branch}": start},
-        config=NO_MAINTENANCE_CONFIG + remote_config(workspace.repository.url),
+        config=NO_MAINTENANCE_CONFIG + remote_config(workspace.repository.url, workspace.repository.push_url),
     )
     remote_head = workspace.git_dir / "refs" / "remotes" / "origin" / "HEAD"
     remote_head.parent.mkdir(parents=True, exist_ok=True)
