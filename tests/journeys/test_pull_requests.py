@@ -334,6 +334,44 @@ def test_a_checkout_that_is_named_by_its_path_is_not_pushed_into(shop: Shop) -> 
     assert contents(shop.clone) == before
 
 
+@pytest.mark.promise("P21")
+def test_a_repository_with_sha_256_gets_its_branch(shop: Shop) -> None:
+    place = shop.clone.parent
+    shop.git("init", "-q", "--bare", "--object-format=sha256", "-b", "main", str(place / "long.git"), cwd=place)
+    shop.git("init", "-q", "--object-format=sha256", "-b", "main", str(place / "long"), cwd=place)
+    shop.git("remote", "add", "origin", str(place / "long.git"), cwd=place / "long")
+    (place / "long" / "shop.py").write_text("print('old')\n")
+    shop.git("add", "-A", cwd=place / "long")
+    shop.git("-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "-qm", "First", cwd=place / "long")
+    shop.git("push", "-q", "origin", "HEAD:main", cwd=place / "long")
+
+    task = shop.deliver(
+        f"{FIX}; git add -A; git commit -qm 'Fix it'; echo more > more.txt", workingDirectory=str(place / "long")
+    )
+
+    assert task["status"] == "completed", task["message"]
+    assert len(task["result"]["commit"]) == 64
+    branch = task["result"]["branch"]
+    assert shop.git("show", f"{branch}:shop.py", cwd=place / "long.git") == FIXED.strip()
+    assert "+more" in shop.world.ok("diff", task["taskId"])
+    shop.wait_until_tidy()
+
+
+@pytest.mark.promise("P12")
+def test_unpushed_work_of_a_repository_with_sha_256_is_restored(shop: Shop) -> None:
+    place = shop.clone.parent
+    shop.git("init", "-q", "--object-format=sha256", "-b", "main", str(place / "long"), cwd=place)
+    (place / "long" / "shop.py").write_text("print('old')\n")
+    shop.git("add", "-A", cwd=place / "long")
+    shop.git("-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "-qm", "First", cwd=place / "long")
+
+    task = shop.deliver("echo half > half.txt; exit 3", workingDirectory=str(place / "long"))
+
+    restored = place / "restored"
+    shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
+    assert (restored / "half.txt").read_text() == "half\n"
+
+
 def test_a_shallow_clone_without_a_remote_gets_its_branch(shop: Shop) -> None:
     shallow = shop.clone.parent / "shallow"
     shop.git("clone", "-q", "--depth", "1", f"file://{shop.github.bare(shop.repository)}", str(shallow))

@@ -114,7 +114,7 @@ def _read_repository(top: Path, git_dir: Path) -> FoundRepository:
 
 
 async def _dirty_files(git: Git, found: FoundRepository, index_base: str, scratch: Path) -> tuple[str, ...] | None:
-    with bare_repository(scratch) as directory:
+    with bare_repository(scratch, index_base) as directory:
         clean = ScratchRepository(program=git, directory=directory, tree=found.top, env=_environment(found, directory))
         if not await anyio.to_thread.run_sync(_copy, found, clean, abandon_on_cancel=True):
             return None

@@ -15,16 +15,32 @@ PACKED_BYTES = 256 * 1024 * 1024
 REFS_MAX = 100_000
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 BARE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+SHA256_CONFIG = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = sha256\n"
+SHA256_LENGTH = 64  # characters of an object's id
+
+
+def bare_config(object_id: str) -> str:
+    """The configuration for a repository with objects such as this one."""
+    return SHA256_CONFIG if len(object_id) == SHA256_LENGTH else BARE_CONFIG
 
 
 def write_bare(
-    path: Path, *, branch: str, alternates: bytes, refs: Mapping[str, str] | None = None, config: str = ""
+    path: Path,
+    *,
+    branch: str,
+    alternates: bytes,
+    object_id: str = "",
+    refs: Mapping[str, str] | None = None,
+    config: str = "",
 ) -> None:
-    """Create a repository, or rewrite HEAD, config, alternates and refs of an existing one; its objects stay."""
+    """Create a repository, or rewrite HEAD, config, alternates and refs of an existing one; its objects stay.
+
+    `object_id` is any object that it has or borrows.
+    """
     for below in (".", "objects", "objects/info", "objects/pack", "refs"):
         ensure_real_directory(path / below)
     write_new_file(path / "HEAD", f"ref: refs/heads/{branch}\n".encode())
-    write_new_file(path / "config", (BARE_CONFIG + config).encode(errors="surrogateescape"))
+    write_new_file(path / "config", (bare_config(object_id) + config).encode(errors="surrogateescape"))
     write_new_file(path / "objects" / "info" / "alternates", alternates)
     if refs is not None:
         write_new_file(path / "packed-refs", _format_packed_refs(refs))

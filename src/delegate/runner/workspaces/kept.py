@@ -128,7 +128,7 @@ async def _restore_into(git: Git, root: Path, target: Path) -> None:
     if journal is None or commit is None:
         raise InvalidField(field="workspace", why=f"{root} cannot be read; inspect it by hand")
     await anyio.to_thread.run_sync(_copy_objects, root / "kept.git", target / ".git")
-    with bare_repository() as directory:
+    with bare_repository(None, commit) as directory:
         scratch = ScratchRepository(
             program=git, directory=directory, tree=target, env=_scratch_environment(directory, target / ".git")
         )
@@ -153,6 +153,7 @@ def _write_repository(repository: Path, journal: WorkspaceJournal, saved: SavedW
         repository,
         branch=journal.branch,
         alternates=b"",
+        object_id=saved.commit,
         refs={
             **saved.named_refs(journal.branch),
             f"refs/heads/{journal.branch}": saved.parent,

@@ -20,7 +20,7 @@ from delegate.config.values import mask_login
 from delegate.errors import excerpt
 from delegate.failpoints import failpoint
 from delegate.preferences.names import branch_problem, repository_name
-from delegate.runner.git.bare import read_refs, read_small, write_bare
+from delegate.runner.git.bare import COMMIT, SHA256_CONFIG, read_refs, read_small, write_bare
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.removal import remove
 from delegate.runner.workspaces.locks import hold_lock
@@ -38,6 +38,7 @@ UNKNOWN_BRANCH = "not-known"  # in the HEAD of a mirror whose default branch is 
 USUAL_BRANCHES = ("main", "master")
 PACKS_MAX = 50  # git's own limit for `gc --auto`
 LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's own limit
+OTHER_HASH = "mismatched algorithms"  # git's error when the remote has SHA-256 and the repository SHA-1
 SUGGESTIONS_MAX = 3
 TIDY_TIMEOUT = 1.0  # seconds
 
@@ -164,7 +165,7 @@ async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
     write_bare(fresh, branch=UNKNOWN_BRANCH, alternates=b"")
     failpoint("mirror.made")
     try:
-        has_head = await _fetch(git, fresh, repository, CLONE_TIMEOUT)
+        has_head = await _fetch_first(git, fresh, repository)
         await git.run(f"--git-dir={fresh}", "pack-refs", "--all", cwd=fresh)
     except GitFailed as failed:
         await anyio.to_thread.run_sync(remove, fresh.parent, fresh.name)
@@ -173,6 +174,16 @@ async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
     await anyio.to_thread.run_sync(_replace, path, fresh)
     failpoint("mirror.placed")
     return await _read(git, path, repository, has_head=has_head)
+
+
+async def _fetch_first(git: Git, fresh: Path, repository: Repository) -> bool:
+    try:
+        return await _fetch(git, fresh, repository, CLONE_TIMEOUT)
+    except GitFailed as failed:
+        if OTHER_HASH not in failed.why:
+            raise
+    (fresh / "config").write_text(SHA256_CONFIG)
+    return await _fetch(git, fresh, repository, CLONE_TIMEOUT)
 
 
 def _replace(path: Path, fresh: Path) -> None:
@@ -254,7 +265,7 @@ async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
 
 async def _why_no_base(git: Git, mirror: Mirror, wanted: str) -> str:
     name = mirror.repository.name
-    if re.fullmatch(r"[0-9a-f]{40}", wanted):
+    if COMMIT.fullmatch(wanted):
         return f"{wanted} is a commit: the base of {name} must be a branch"
     if problem := branch_problem(wanted):
         return f"the base {excerpt(wanted)} {problem}"

@@ -130,7 +130,13 @@ async def _save_commit(
 
 def reset_kept_repository(workspace: Workspace) -> None:
     """Rewrites the configuration of the kept repository, which an agent can write to."""
-    write_bare(workspace.kept_repository, branch=UNKNOWN_BRANCH, alternates=workspace.alternates, config=SAFE_CONFIG)
+    write_bare(
+        workspace.kept_repository,
+        branch=UNKNOWN_BRANCH,
+        alternates=workspace.alternates,
+        object_id=workspace.base.commit,
+        config=SAFE_CONFIG,
+    )
     for entry in workspace.kept_repository.iterdir():
         if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would redirect git to another configuration
             remove(workspace.kept_repository, entry.name)

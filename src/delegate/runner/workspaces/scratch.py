@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delegate.runner.git.bare import BARE_CONFIG
+from delegate.runner.git.bare import bare_config
 from delegate.runner.git.program import Git, GitFailed
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ScratchRepository:
 @asynccontextmanager
 async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[ScratchRepository]:
     """New objects go to the kept repository, those of the base are borrowed from the mirror."""
-    with bare_repository(workspace.root) as directory:
+    with bare_repository(workspace.root, workspace.base.commit) as directory:
         if workspace.carried_excludes.exists():
             (directory / "info").mkdir()
             shutil.copy(workspace.carried_excludes, directory / "info" / "exclude")
@@ -86,14 +86,14 @@ async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[Sc
 
 
 @contextmanager
-def bare_repository(parent: Path | None = None) -> Iterator[Path]:
-    """A minimal temporary repository."""
+def bare_repository(parent: Path | None, object_id: str) -> Iterator[Path]:
+    """A minimal temporary repository for objects such as this one."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
         for part in ("refs", "objects"):
             (directory / part).mkdir()
         (directory / "HEAD").write_text("ref: refs/heads/unborn\n")
-        (directory / "config").write_text(BARE_CONFIG + SAFE_CONFIG)
+        (directory / "config").write_text(bare_config(object_id) + SAFE_CONFIG)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -87,6 +87,7 @@ def write_repository(workspace: Workspace, start: str, refs: Mapping[str, str]) 
         workspace.git_dir,
         branch=workspace.branch,
         alternates=workspace.alternates,
+        object_id=start,
         refs={**refs, f"refs/heads/{workspace.branch}": start},
         config=NO_MAINTENANCE_CONFIG + remote_config(workspace.repository.url, workspace.repository.push_url),
     )
