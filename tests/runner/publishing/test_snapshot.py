@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.runner.publishing.conftest import Site
+from tests.runner.publishing.conftest import Site, publication
 
 from delegate.runner.git import fifo_guard
 from delegate.runner.git.program import GitFailed
@@ -252,6 +252,18 @@ async def test_what_is_stored_through_a_filter_stays_as_it_was_committed(site: S
     assert tuple(odd.path for odd in snapshot.skipped) == ("assets/new.bin", "assets/old.bin")
     assert snapshot.dirty == ("assets/new.txt",)
     assert site.kept("diff", "--name-only", head, snapshot.tree) == "assets/new.txt"
+
+
+async def test_another_filter_is_not_run_and_the_reviewer_is_told(site: Site) -> None:
+    site.agent_commits(".gitattributes", "*.ipynb filter=nbstripout\n*.txt -filter\n")
+    site.write("note.ipynb", "with outputs\n")
+    site.write("note.txt", "text\n")
+
+    draft = await publication(site).draft()
+
+    assert draft is not None
+    assert site.kept("show", f"{draft.commit}:note.ipynb") == "with outputs"
+    assert draft.warnings == ("published as in the worktree, because git's clean filters are not run: note.ipynb",)
 
 
 async def test_what_was_stored_through_a_filter_can_be_deleted(site: Site) -> None:

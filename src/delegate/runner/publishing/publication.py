@@ -248,6 +248,9 @@ def warnings_of(snapshot: Snapshot) -> Iterator[str]:
     left = find_unpublished(snapshot)
     if left:
         yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:REPORTED_SKIPPED_MAX])}"
+    if snapshot.unfiltered:
+        names = ", ".join(snapshot.unfiltered[:REPORTED_SKIPPED_MAX])
+        yield f"published as in the worktree, because git's clean filters are not run: {names}"
 
 
 def commit_message(assignment: Assignment) -> str:

@@ -41,6 +41,7 @@ class Snapshot:
     problem: str | None  # why the agent's own commits cannot be kept
     dirty: tuple[str, ...]  # uncommitted paths, for display
     skipped: tuple[SkippedPath, ...] = ()
+    unfiltered: tuple[str, ...] = ()  # uncommitted paths that the agent's git would have stored through a filter
 
 
 async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
@@ -60,6 +61,7 @@ async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
         problem=history.problem,
         dirty=tuple(path.decode(errors="replace") for path in staged.paths),
         skipped=staged.skipped,
+        unfiltered=tuple(path.decode(errors="replace") for path in staged.unfiltered),
     )
 
 
@@ -82,6 +84,7 @@ class StagedPaths:
     paths: tuple[bytes, ...]  # staged as they are in the worktree, in order
     skipped: tuple[SkippedPath, ...]
     unstaged: tuple[bytes, ...]  # other paths that git listed, not in the index
+    unfiltered: tuple[bytes, ...]  # among the staged ones, those with a filter that was not run
 
 
 async def stage(scratch: ScratchRepository) -> StagedPaths:
@@ -92,7 +95,8 @@ async def stage(scratch: ScratchRepository) -> StagedPaths:
     gone = [*found.gone, *(path for path in found.directories if path not in gitlinks)]
     if gone:
         await scratch.git("update-index", "-z", "--force-remove", "--stdin", input=_join_paths(gone), tree=True)
-    filtered = await find_filtered_paths(scratch, found.changed)
+    filters = await find_filters(scratch, found.changed)
+    filtered = {path for path, name in filters.items() if STORAGE_FILTERS.fullmatch(name)}
     changed = [path for path in found.changed if path not in filtered]
     if changed:
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
@@ -104,7 +108,12 @@ async def stage(scratch: ScratchRepository) -> StagedPaths:
     )
     paths = tuple(sorted([*changed, *gone]))
     names = {entry[2:].rstrip(b"/") for entry in listed.split(b"\0") if entry}
-    return StagedPaths(paths=paths, skipped=skipped, unstaged=tuple(sorted(names.difference(paths))))
+    return StagedPaths(
+        paths=paths,
+        skipped=skipped,
+        unstaged=tuple(sorted(names.difference(paths))),
+        unfiltered=tuple(sorted(filters.keys() - filtered)),
+    )
 
 
 async def _gitlinks_among(scratch: ScratchRepository, directories: tuple[bytes, ...]) -> list[bytes]:
@@ -130,23 +139,24 @@ def _join_paths(paths: Sequence[bytes]) -> bytes:
 
 
 ATTRIBUTES_MAX = 1024 * 1024  # bytes of one file
+NO_FILTER = frozenset({b"unspecified", b"unset", b"set"})
 STORAGE_FILTERS = re.compile(rb"lfs|.*crypt.*", re.I)
 
 
-async def find_filtered_paths(scratch: ScratchRepository, paths: Sequence[bytes]) -> frozenset[bytes]:
-    """The existing paths that have a filter attribute."""
+async def find_filters(scratch: ScratchRepository, paths: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The existing paths that have a filter attribute, and its value."""
     if not await anyio.to_thread.run_sync(_mentions_filters, scratch.tree, paths):
-        return frozenset()
+        return {}
     asked = b"".join(path + b"\0" for path in paths)
     command = scratch.git("check-attr", "-z", "--stdin", "filter", input=asked, tree=True)
     answer = await run_with_fifo_guard(scratch.tree, command)
-    return await anyio.to_thread.run_sync(_existing_filtered_paths, scratch.tree, answer)
+    return await anyio.to_thread.run_sync(_existing_filters, scratch.tree, answer)
 
 
-def _existing_filtered_paths(tree: Path, answer: bytes) -> frozenset[bytes]:
+def _existing_filters(tree: Path, answer: bytes) -> dict[bytes, bytes]:
     fields = answer.split(b"\0")  # path, attribute and value in turn
-    named = (path for path, value in zip(fields[0::3], fields[2::3], strict=False) if STORAGE_FILTERS.fullmatch(value))
-    return frozenset(path for path in named if os.path.lexists(os.fsencode(tree) + b"/" + path))
+    named = {path: value for path, value in zip(fields[0::3], fields[2::3], strict=False) if value not in NO_FILTER}
+    return {path: value for path, value in named.items() if os.path.lexists(os.fsencode(tree) + b"/" + path)}
 
 
 def _mentions_filters(tree: Path, paths: Sequence[bytes]) -> bool:
