@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+import anyio
+
 from delegate.errors import DelegateError
 from delegate.runner.doctor.context import DoctorContext, quote_line
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed, read_git
 from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut
+from delegate.runner.publishing.commits import SIGNING_TIMEOUT
+from delegate.runner.workspaces.scratch import bare_repository
 
 OLDEST_SUPPORTED = (2, 32)  # earlier versions ignore GIT_CONFIG_GLOBAL, with which the runner isolates its settings
 VERSION = re.compile(r"(\d+)\.(\d+)[\w.]*")
@@ -38,7 +42,27 @@ async def examine_git(context: DoctorContext, git: Git | None) -> list[Finding]:
             *findings,
             DoctorSection.GIT.problem("settings", f"cannot be read: {quote_line(why)}", "fix your ~/.gitconfig"),
         ]
-    return [*findings, _author(git)]
+    return [*findings, _author(git), *await _examine_signing(context, git)]
+
+
+async def _examine_signing(context: DoctorContext, git: Git) -> list[Finding]:
+    """Signs a commit that no repository gets, as a runner would: without asking anybody."""
+    if git.signing is None:
+        return []
+    person = {f"GIT_{role}_{what}": "doctor" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    with bare_repository(context.scratch, "") as directory:
+        own = {"GIT_DIR": str(directory), **person, **git.signing.env}
+        try:
+            with anyio.fail_after(SIGNING_TIMEOUT):
+                tree = (await git.run("mktree", cwd=directory, extra=own)).decode().strip()
+                await git.run(*git.signing.options, "commit-tree", "-S", tree, cwd=directory, extra=own)
+        except (GitFailed, TimeoutError) as problem:
+            why = problem.why if isinstance(problem, GitFailed) else "it waits for a passphrase or a device"
+            message = (
+                f"commit.gpgSign is set, but signing fails: {quote_line(why)}; tasks would publish unsigned commits"
+            )
+            return [DoctorSection.GIT.warning("signing", message, "use a key that an agent has unlocked")]
+    return [DoctorSection.GIT.ok("signing", "commits are signed")]
 
 
 def _version(text: str) -> Finding:

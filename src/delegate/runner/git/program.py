@@ -58,6 +58,9 @@ FIXED_ENVIRONMENT = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "LC_ALL": "C",
 }
+FALSE_VALUES = frozenset({"false", "no", "off", "0", ""})
+SIGNING_VARIABLES = ("HOME", "USER", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
+NO_QUESTIONS = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "", "GPG_TTY": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
 # A variable, because git drops it for the other side of a local remote, whose own hooks must run.
 NO_HOOKS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": os.devnull}
 
@@ -72,6 +75,14 @@ class GitFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """How the user signs commits: program and key from the settings outside of any repository."""
+
+    options: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
     program: str
     local_env: Mapping[str, str]  # for Delegate's own repositories: inherits nothing from the user
@@ -79,6 +90,7 @@ class Git:
     user_name: str
     user_email: str
     push_default: str | None = None  # the user's remote.pushDefault, for checkouts that set none
+    signing: Signing | None = None  # the user's commit.gpgSign
 
     async def run(
         self, *arguments: str, cwd: Path, input: bytes = b"", extra: Mapping[str, str] | None = None
@@ -172,6 +184,7 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
         user_name=who[0][1],
         user_email=who[1][1],
         push_default=settings.get("remote.pushdefault"),
+        signing=_read_signing(settings, own),
     )
 
 
@@ -197,6 +210,15 @@ def _config_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _remote_settings(settings: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pair for pair in settings if pair[0].startswith(REMOTE_CONFIG_PREFIXES) or pair[0] in REMOTE_CONFIG_KEYS]
+
+
+def _read_signing(settings: Mapping[str, str], environ: Mapping[str, str]) -> Signing | None:
+    if settings.get("commit.gpgsign", "false").lower() in FALSE_VALUES:
+        return None
+    own = {name: value for name, value in settings.items() if name.startswith("gpg.") or name == "user.signingkey"}
+    env = {name: environ[name] for name in SIGNING_VARIABLES if name in environ}
+    options = tuple(part for name, value in own.items() for part in ("-c", f"{name}={value}"))
+    return Signing(options=options, env={**env, **NO_QUESTIONS})
 
 
 def _read_excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:

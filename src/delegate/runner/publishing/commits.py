@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import anyio
 
-from delegate.runner.git.program import Git
+from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.publishing.history_policy import published_commits
 from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot
@@ -16,6 +18,10 @@ from delegate.runner.workspaces.snapshot import Snapshot
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
+log = logging.getLogger(__name__)
+
+SIGNING_TIMEOUT = 20.0  # seconds; a program that waits longer waits for a person
+SIGNATURE = re.compile(rb"^gpgsig", re.M)
 MESSAGE_MAX = 64 * 1024  # characters
 
 
@@ -46,9 +52,30 @@ async def _create_commit(
     scratch: ScratchRepository, tree: str, parents: Sequence[str], message: str, at: datetime
 ) -> str:
     text = normalize_message(message).encode(errors="replace")
-    arguments = [part for parent in parents for part in ("-p", parent)]
-    made = await scratch.git("commit-tree", tree, *arguments, input=text, extra=_signature(scratch.program, at))
-    return made.decode().strip()
+    parent_options = [part for parent in parents for part in ("-p", parent)]
+    arguments, author = ("commit-tree", tree, *parent_options), _author(scratch.program, at)
+    signing = scratch.program.signing
+    if signing is not None:
+        try:
+            with anyio.fail_after(SIGNING_TIMEOUT):
+                made = await scratch.git(
+                    *signing.options, *arguments, "-S", input=text, extra={**author, **signing.env}
+                )
+            return made.decode().strip()
+        except (GitFailed, TimeoutError) as problem:
+            log.warning("commit not signed", extra={"why": str(problem)})
+    return (await scratch.git(*arguments, input=text, extra=author)).decode().strip()
+
+
+async def find_signing_problem(git: Git, workspace: Workspace, commit: str) -> str | None:
+    """A sentence if the user wants signed commits and this one is not."""
+    if git.signing is None:
+        return None
+    async with scratch_repository(git, workspace) as scratch:
+        header, _, _ = (await scratch.git("cat-file", "commit", commit)).partition(b"\n\n")
+    if SIGNATURE.search(header):
+        return None
+    return "the commit is not signed, although commit.gpgSign is set: `delegate doctor` says why"
 
 
 def normalize_message(text: str) -> str:
@@ -61,7 +88,7 @@ def normalize_message(text: str) -> str:
     return f"{body[: MESSAGE_MAX - len(trailers)]}…{separator}{trailers}\n"
 
 
-def _signature(git: Git, at: datetime) -> dict[str, str]:
+def _author(git: Git, at: datetime) -> dict[str, str]:
     date = f"{int(at.timestamp())} +0000"
     return {
         f"GIT_{role}_{what}": value

@@ -16,7 +16,7 @@ from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_reque
 from delegate.runner.forges.sanitize import one_line
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import Stats, change_of
-from delegate.runner.publishing.commits import commit_to_push, squash
+from delegate.runner.publishing.commits import commit_to_push, find_signing_problem, squash
 from delegate.runner.publishing.effects import EffectAction, Effects
 from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.history_policy import HistoryRules, carried_names, find_history_problem
@@ -124,13 +124,14 @@ class Publication:
             known_secrets=self.record.secrets_in,
         )
         verdict = await anyio.to_thread.run_sync(judge, stats, rules)
+        signing_problem = await find_signing_problem(self.git, self.prepared.workspace, commit)
         draft = PublicationDraft(
             commit=commit,
             snapshot=snapshot,
             change=change,
             stats=stats,
             verdict=verdict,
-            warnings=tuple(warnings_of(snapshot)),
+            warnings=(*warnings_of(snapshot), *([signing_problem] if signing_problem else [])),
         )
         return draft if verdict.denied or not self._has_commits(snapshot) else await self._with_clean_history(draft, at)
 
