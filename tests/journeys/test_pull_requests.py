@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -332,6 +333,33 @@ def test_a_checkout_that_is_named_by_its_path_is_not_pushed_into(shop: Shop) -> 
     assert task["status"] == "completed", task["message"]
     assert task["result"]["branch"] in shop.branches
     assert contents(shop.clone) == before
+
+
+# What git-lfs leaves after a commit: a pointer in the commit, and the object beside the repository.
+COMMIT_TO_LFS = r"""
+printf 'a large film' > film.bin; oid=$(sha256sum film.bin | cut -c1-64); store=$(git rev-parse --git-common-dir)
+mkdir -p "$store/lfs/objects/$(echo $oid | cut -c1-2)/$(echo $oid | cut -c3-4)"
+cp film.bin "$store/lfs/objects/$(echo $oid | cut -c1-2)/$(echo $oid | cut -c3-4)/$oid"
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12\n' $oid > film.bin
+git add film.bin; git -c user.name=A -c user.email=a@example.com commit -qm 'Add the film'
+"""
+
+
+@pytest.mark.promise("P21")
+def test_a_file_in_lfs_is_not_pushed_without_its_object(shop: Shop) -> None:
+    if shutil.which("git-lfs", path=shop.world.environment["PATH"]):
+        pytest.skip("git-lfs is installed")
+
+    task = shop.deliver(f"{FIX}\n{COMMIT_TO_LFS}")
+
+    assert (task["status"], task["reason"]) == ("failed", "push_rejected")
+    assert "film.bin, stored in Git LFS, could not be uploaded: git-lfs is not installed" in task["message"]
+    assert "https://git-lfs.com" in task["message"]
+    assert (shop.branches, shop.pulls) == (["main"], [])
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
+    (object_of_film,) = (path for path in (restored / ".git" / "lfs" / "objects").rglob("*") if path.is_file())
+    assert object_of_film.read_text() == "a large film"
 
 
 @pytest.mark.promise("P21")

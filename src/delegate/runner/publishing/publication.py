@@ -20,6 +20,7 @@ from delegate.runner.publishing.commits import commit_to_push, find_signing_prob
 from delegate.runner.publishing.effects import EffectAction, Effects
 from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.history_policy import HistoryRules, carried_names, find_history_problem
+from delegate.runner.publishing.lfs import find_lfs_problems, may_have_pointers, upload_lfs_objects
 from delegate.runner.publishing.messages import Writer
 from delegate.runner.publishing.newer_base import compare_with_newest_base
 from delegate.runner.publishing.policy import PolicyVerdict, PublishRules, judge
@@ -124,6 +125,8 @@ class Publication:
             known_secrets=self.record.secrets_in,
         )
         verdict = await anyio.to_thread.run_sync(judge, stats, rules)
+        lfs_problems = await find_lfs_problems(self.git, self.prepared.workspace, commit, stats, rules)
+        verdict = replace(verdict, denied=(*verdict.denied, *lfs_problems))
         signing_problem = await find_signing_problem(self.git, self.prepared.workspace, commit)
         draft = PublicationDraft(
             commit=commit,
@@ -166,12 +169,18 @@ class Publication:
         workspace = self.prepared.workspace
         known = earlier_commits(self.prepared.assignment)
         guard = self.effects.lease.ensure_fresh_for_effect
+
+        async def push_with_objects() -> PushResult:
+            if may_have_pointers(workspace, draft.stats):
+                await upload_lfs_objects(self.git, workspace, draft.commit)
+            return await push(self.git, workspace, draft.commit, known=known, guard=guard)
+
         pushed = await self.effects.perform(
             EffectAction(
                 kind=EffectKind.PUSH,
                 branch=workspace.branch,
                 commit=draft.commit,
-                act=lambda: push(self.git, workspace, draft.commit, known=known, guard=guard),
+                act=push_with_objects,
                 name=lambda pushed: pushed.commit,
                 may_be_done=lambda problem: isinstance(problem, PushRejected) and problem.may_exist,
             )

@@ -27,6 +27,7 @@ from delegate.runner.workspaces.saving import (
     collect_work,
     last_saved,
     make_ref_directory,
+    move_lfs_objects,
     other_agent_refs,
     reset_kept_repository,
 )
@@ -131,6 +132,7 @@ async def rescue(git: Git, workspace: Workspace) -> bool:
     if work.skipped:
         await anyio.to_thread.run_sync(non_git_files.move_out, workspace.root, workspace.tree, work.skipped)
         failpoint("workspace.put_aside")
+    move_lfs_objects(workspace.git_dir, workspace.kept_repository)
     unreadable = workspace.root / UNREADABLE
     if not work.is_readable and is_directory(workspace.git_dir) and not unreadable.exists():
         workspace.git_dir.rename(unreadable)

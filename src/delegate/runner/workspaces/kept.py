@@ -21,7 +21,7 @@ from delegate.runner.removal import remove, rest_path
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import WorkspaceJournal, read_journal
 from delegate.runner.workspaces.non_git_files import copy_back
-from delegate.runner.workspaces.saving import SavedWork, disable_conversion, last_saved, read_saved
+from delegate.runner.workspaces.saving import LFS, SavedWork, disable_conversion, last_saved, read_saved
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository
 
 log = logging.getLogger(__name__)
@@ -146,6 +146,8 @@ def _copy_objects(kept: Path, repository: Path) -> None:
     repository.mkdir()
     copy_tree(kept / "objects", repository / "objects")
     copy_path(str(kept / "shallow"), str(repository / "shallow"))
+    if is_directory(kept / LFS):
+        copy_tree(kept / LFS, repository / LFS)
 
 
 def _write_repository(repository: Path, journal: WorkspaceJournal, saved: SavedWork) -> None:

@@ -41,6 +41,7 @@ from delegate.runner.workspaces.saving import (
     SavedWork,
     disable_conversion,
     last_saved,
+    move_lfs_objects,
     read_saved,
     reset_kept_repository,
 )
@@ -228,6 +229,7 @@ class _Preparation:
         reset_kept_repository(workspace)
         refs = {f"refs/remotes/origin/{branch}": commit for branch, commit in self.mirror.heads.items()}
         write_repository(workspace, start.commit, {**refs, **start.refs})
+        move_lfs_objects(workspace.kept_repository, workspace.git_dir)
         if start.saved is not None:
             await self._copy_saved_commits(workspace, start.saved)
         await check_out(self.git, workspace)

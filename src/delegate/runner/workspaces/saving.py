@@ -32,7 +32,8 @@ RAW_ATTRIBUTES = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
 FIXED_DATE = "@0 +0000"  # the same work gives the same commit
 AGENT_REF_PREFIXES = ("refs/heads/", "refs/stash")
 FINISHED_WORK = "finished-work.json"  # a note about the work, kept as long as the work
-OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", FINISHED_WORK})
+LFS = "lfs"  # the objects of git-lfs, in a repository's directory
+OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", LFS, FINISHED_WORK})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
 
@@ -140,6 +141,12 @@ def reset_kept_repository(workspace: Workspace) -> None:
     for entry in workspace.kept_repository.iterdir():
         if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would redirect git to another configuration
             remove(workspace.kept_repository, entry.name)
+
+
+def move_lfs_objects(source: Path, target: Path) -> None:
+    """Moves what git-lfs stored from one repository to another that has none: commits hold only pointers to it."""
+    if is_directory(source / LFS) and not (target / LFS).exists():
+        (source / LFS).rename(target / LFS)
 
 
 def disable_conversion(scratch: ScratchRepository) -> None:
