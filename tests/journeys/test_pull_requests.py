@@ -411,13 +411,6 @@ def test_a_shallow_clone_without_a_remote_gets_its_branch(shop: Shop) -> None:
     assert shop.git("show", f"{task['result']['branch']}:shop.py", cwd=shallow) == FIXED.strip()
 
 
-def test_the_error_for_a_bare_repository_says_how_to_name_it(shop: Shop) -> None:
-    task = shop.deliver(FIX, workingDirectory=str(shop.github.bare(shop.repository)))
-
-    assert task["reason"] == "setup_error"
-    assert "is a bare repository: name it with --repository" in task["message"]
-
-
 def test_a_check_that_a_signal_ended_is_not_reported_as_slow(shop: Shop) -> None:
     shop.seed({".delegate.toml": 'checks = ["kill -9 $$"]\n'})
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from delegate.errors import InvalidField
-from delegate.preferences.names import repository_name, repository_url
+from delegate.preferences.names import branch_problem, repository_name, repository_url
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,15 @@ def test_a_repository_path_has_at_most_a_thousand_characters(length: int, is_val
     else:
         with pytest.raises(InvalidField, match="longer than 1,000 characters"):
             repository_url(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("größe/ä", "rename it with `git branch -m 'größe/ä' grosse/a`, and push it"), ("дом", ""), ("a b", "")],
+)
+def test_a_branch_name_outside_ascii_says_what_to_type(name: str, advice: str) -> None:
+    problem = branch_problem(name)
+
+    assert problem is not None
+    assert problem.startswith("must be a branch name of ASCII letters, digits")
+    assert problem.endswith(advice or "letter or digit")

@@ -142,7 +142,7 @@ async def test_foreign_text_is_echoed_short_and_escaped(runner: Runner) -> None:
     assert len(problem["field"]) < 100
 
 
-PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+GRAMMAR = "must be a branch name of ASCII letters, digits, dots, hyphens and underscores"
 BRANCHES = [
     *hostile.NO_BRANCHES,
     *("a/x.lock", "/x", "a//b", "a b", "a\nb", "a:b", "a~1", "a^", "a*", "a\\b", "", "a" * 64),
@@ -155,7 +155,7 @@ async def test_a_base_that_is_not_a_branch_is_refused_with_the_grammar(runner: R
 
     problem = problem_of(response, *INVALID)
     assert problem["field"] == "base"
-    assert PART in problem["detail"]
+    assert GRAMMAR in problem["detail"]
 
 
 REPOSITORIES = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import unicodedata
 from pathlib import PurePosixPath
 
 from delegate.errors import InvalidField
@@ -22,7 +24,10 @@ URL_FORMS = (
 )
 WITH_LOGIN = re.compile(r"[a-z+]+://[^/@]*:[^/@]*@", re.IGNORECASE)
 BRANCH = re.compile(rf"{PART}(/{PART}){{0,9}}")
-GRAMMAR = f"must be a branch name: parts like {PART}, separated by /"
+GRAMMAR = (
+    "must be a branch name of ASCII letters, digits, dots, hyphens and underscores, in parts separated by / "
+    "that begin with a letter or digit"
+)
 COMMIT = re.compile(r"[0-9a-fA-F]{40}([0-9a-fA-F]{24})?")
 FORMS = "owner/name, https://host/owner/name.git, ssh://git@host/owner/name.git, git@host:owner/name.git or /a/path"
 
@@ -73,7 +78,7 @@ def branch_problem(name: str) -> str | None:
     if len(name) > BRANCH_LENGTH_MAX:
         return f"{GRAMMAR}, at most {BRANCH_LENGTH_MAX} characters in total"
     if BRANCH.fullmatch(name) is None:
-        return GRAMMAR
+        return GRAMMAR + _suggest_rename(name)
     if COMMIT.fullmatch(name):
         return f"{GRAMMAR}; this is a commit id"
     if name.startswith("refs/") or name == "HEAD":
@@ -81,3 +86,11 @@ def branch_problem(name: str) -> str | None:
     if ".." in name or any(part.endswith((".", ".lock")) for part in name.split("/")):
         return f"{GRAMMAR}; it must not contain .., and no part may end with . or .lock"
     return None
+
+
+def _suggest_rename(name: str) -> str:
+    """Return what to type if the name has a similar one in ASCII, else nothing."""
+    plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
+    if name.isascii() or not name.isprintable() or branch_problem(plain) is not None:
+        return ""
+    return f"; rename it with `git branch -m {shlex.quote(name)} {plain}`, and push it"

@@ -24,6 +24,7 @@ import anyio
 import uvicorn
 
 from delegate import log as logs
+from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
@@ -111,6 +112,7 @@ async def _serve(
             token_hash=hash_token(token),
             started_at=datetime.now(UTC),
             redact=partial(_redact, settings),
+            machine=home_files.machine_id(Home(settings.home)) if keeper else None,
         )
         try:
             await renew_leases_after_restart(database, relay.rules, relay.now())

@@ -44,7 +44,7 @@ def make_app(relay: Relay) -> FastAPI:
         title="Delegate relay",
         version=__version__,
         lifespan=lifespan,
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # served below
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -61,6 +61,10 @@ def make_app(relay: Relay) -> FastAPI:
     quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
     app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # as FastAPI documents it
+
+    @app.get("/api/openapi.json", include_in_schema=False)
+    async def show_api(request: Request) -> Response:
+        return JSONResponse({**app.openapi(), "servers": [{"url": str(request.base_url).rstrip("/")}]})
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:

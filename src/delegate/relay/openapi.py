@@ -20,6 +20,7 @@ Document = dict[str, Any]  # Any: a JSON document
 
 def describe(app: FastAPI, routes: list[APIRoute]) -> Document:
     document = get_openapi(title=app.title, version=__version__, routes=app.routes)
+    names = {(route.path_format, method.lower()): route.name for route in routes for method in route.methods or ()}
     bodies = {(route.path_format, method.lower()): body for route in routes for method, body in _bodies(route)}
     _, definitions = models_json_schema([(model, "validation") for model in bodies.values()], ref_template=SCHEMA)
     document["components"]["schemas"] |= definitions["$defs"]
@@ -27,6 +28,7 @@ def describe(app: FastAPI, routes: list[APIRoute]) -> Document:
     document["security"] = [{"token": []}]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
+            operation["operationId"] = names[path, method]  # without the path, which FastAPI appends
             _complete(operation, bodies.get((path, method)))
     return document
 

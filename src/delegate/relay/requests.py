@@ -10,6 +10,7 @@ from typing import Annotated, Generic, TypeVar, cast
 
 from fastapi import Depends, Request
 from pydantic import ValidationError
+from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect
 
 from delegate.config.settings import Settings
@@ -40,7 +41,10 @@ class Relay:
 
 
 def relay_of(request: Request) -> Relay:
+    machine: str | None = None  # the machine of the relay and its keeper's runners; None: it has no keeper
     return cast(Relay, request.app.state.relay)  # FastAPI's state is untyped
+    # Its own limit: checks that hang on a network disk must not use up the threads of the database.
+    location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
 
 
 ID = re.compile(r"[A-Za-z0-9-]{1,64}")

@@ -12,6 +12,7 @@ from delegate.intake.from_wire import parse_pipeline, parse_schedule, task_of_te
 from delegate.intake.schedule_decisions import upcoming_times
 from delegate.model import ScheduleId, Task
 from delegate.queue import finish
+from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import CLOCK_KEY, notify
 from delegate.relay.requests import Relay
 from delegate.relay.views import next_cursor, parse_page_cursor
@@ -34,12 +35,14 @@ class Cancellation:
 
 
 async def create(relay: Relay, wanted: ScheduleRequest) -> intake.CreatedSchedule:
+    await check_location(relay, wanted)
     created = await intake.create(relay.database, parse_schedule(wanted), relay.settings, relay.now())
     relay.hub.notify_key(CLOCK_KEY)
     return created
 
 
 async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.CreatedPipeline:
+    await check_locations(relay, wanted.steps[:1], "steps")
     created = await intake.create_pipeline(relay.database, parse_pipeline(wanted), relay.settings, relay.now())
     relay.hub.notify_key(CLOCK_KEY)
     return created

@@ -532,6 +532,17 @@ def test_a_repository_file_that_cannot_be_read_names_file_line_and_key(machine: 
     assert found.message.startswith(".delegate.toml, line 2: checks must be a list of strings")
 
 
+@pytest.mark.parametrize(("kind", "said"), [("link", "is a symbolic link"), ("pipe", "is not a regular file")])
+def test_a_repository_file_that_is_a_link_or_a_pipe_is_not_opened(machine: Machine, kind: str, said: str) -> None:
+    machine.have_clone()
+    path = machine.work / ".delegate.toml"
+    path.symlink_to("other.toml") if kind == "link" else os.mkfifo(path)
+
+    found = machine.findings()["this repository: .delegate.toml"]
+
+    assert (found.level, said in found.message) == ("problem", True), found
+
+
 def test_a_file_that_cannot_be_read_leaves_open_who_would_work(machine: Machine) -> None:
     machine.have_clone(dot_delegate_toml="agent = codex\n")
 

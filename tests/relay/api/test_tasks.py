@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import httpx2
 import pytest
-from tests.relay.peers import NOW, Runner, chunk, fact, problem_of, task
+from tests.relay.peers import NOW, RelayProcess, Runner, chunk, fact, problem_of, task
 
 from delegate.model import Stream
 from delegate.relay.feeds import LINES_MAX
@@ -313,3 +314,15 @@ async def test_the_apis_document_names_every_body_and_every_kind_of_refusal(owne
     assert all(post["requestBody"]["content"]["application/json"]["schema"]["$ref"] for post in posts)
     assert all("application/problem+json" in post["responses"]["422"]["content"] for post in posts)
     assert document["components"]["schemas"]["SubmitRequest"]["additionalProperties"] is False
+
+
+async def test_the_apis_document_says_where_the_relay_is_and_names_operations_after_what_they_do(
+    relay: RelayProcess, owner: httpx2.AsyncClient
+) -> None:
+    document = (await owner.get("/api/openapi.json")).json()
+
+    names = [one["operationId"] for operations in document["paths"].values() for one in operations.values()]
+    assert document["servers"] == [{"url": relay.url}]
+    assert document["paths"]["/api/tasks"]["post"]["operationId"] == "submit_task"
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) and "api" not in name for name in names), names

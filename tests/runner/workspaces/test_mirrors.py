@@ -11,6 +11,7 @@ from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
 from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
+from delegate.runner.workspaces.repository_files import RepositoryFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +126,24 @@ async def test_the_error_for_an_empty_repository_says_what_it_lacks(scene: Scene
 
     with pytest.raises(SetupProblem, match="has no commits: push a first one"):
         await base_of(scene.git, mirror, None)
+
+
+async def test_an_empty_repository_without_a_remote_needs_a_commit_not_a_push(scene: Scene) -> None:
+    fresh = scene.place / "fresh"
+    scene.run("init", "-q", str(fresh))
+    mirror = await fetch_mirror(scene.git, scene.home, await locate(scene.git, None, str(fresh)))
+
+    with pytest.raises(SetupProblem, match="fresh has no commits: make a first one with `git commit --allow-empty"):
+        await base_of(scene.git, mirror, None)
+
+
+async def test_a_repository_file_that_is_a_link_says_so(scene: Scene) -> None:
+    (scene.checkout / ".delegate.toml").symlink_to("config/delegate.toml")
+    scene.push("other.txt", "x")
+    mirror = await mirrored(scene)
+
+    with pytest.raises(SetupProblem, match=r"\.delegate\.toml in the repository is a symbolic link; commit the file"):
+        await RepositoryFiles().get(scene.git, mirror, await base_of(scene.git, mirror, None))
 
 
 async def test_a_remote_that_cannot_be_reached_leaves_the_mirror_alone(scene: Scene) -> None:

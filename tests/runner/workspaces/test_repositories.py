@@ -168,8 +168,9 @@ async def test_git_does_not_trust_a_repository_of_another_user(scene: Scene) -> 
     for path in (scene.checkout, scene.checkout / ".git"):
         os.chown(path, 12345, 12345)
 
-    with pytest.raises(SetupProblem, match="dubious ownership"):
+    with pytest.raises(SetupProblem, match="dubious ownership") as told:
         await located(scene, scene.checkout)
+    assert f"git config --global --add safe.directory {scene.checkout}; then restart Delegate" in str(told.value)
 
 
 @pytest.mark.parametrize("url", ["ext::sh -c id", "--upload-pack=id", "a\u202eb"])
@@ -185,3 +186,8 @@ async def test_a_repository_named_by_a_link_is_refused(scene: Scene) -> None:
 
     with pytest.raises(SetupProblem, match="symbolic link"):
         await locate(scene.git, str(scene.place / "link"), None)
+
+
+async def test_a_bare_repository_as_directory_says_what_to_type(scene: Scene) -> None:
+    with pytest.raises(SetupProblem, match=f"name it with `--repository {scene.remote}`"):
+        await located(scene, scene.remote)

@@ -62,7 +62,7 @@ CLAIM_POLL_SECONDS = 5.0
 
 
 @router.post("/register", dependencies=[Depends(require_owner)], response_model=RegisterResponse)
-async def register(request: Request, body: RegisterBody) -> Response:
+async def register_runner(request: Request, body: RegisterBody) -> Response:
     relay = relay_of(request)
     now = relay.now()
     known = Runner(
@@ -87,13 +87,13 @@ async def register(request: Request, body: RegisterBody) -> Response:
 
 
 @router.post("/leave", response_model=LeaveResponse)
-async def leave(request: Request, current: CurrentRunner, _body: LeaveBody) -> Response:
+async def unregister_runner(request: Request, current: CurrentRunner, _body: LeaveBody) -> Response:
     await _leave(relay_of(request).database, current)
     return respond(LeaveResponse(runner_id=current.id))
 
 
 @router.post("/claim", response_model=ClaimResponse)
-async def claim(request: Request, current: CurrentRunner, body: ClaimBody) -> Response:
+async def claim_task(request: Request, current: CurrentRunner, body: ClaimBody) -> Response:
     relay = relay_of(request)
     query = claims.ClaimQuery(
         claim_id=body.claim_id,
@@ -136,13 +136,15 @@ async def _claim_or_wait(
 
 
 @router.get("/attempts", response_model=AttemptsResponse)
-async def attempts(request: Request, current: CurrentRunner) -> Response:
+async def list_attempts(request: Request, current: CurrentRunner) -> Response:
     held = await claims.read_claimed_tasks(relay_of(request).database, current)
     return respond(AttemptsResponse(assignments=[assignment(one) for one in held]))
 
 
 @router.post("/attempts/{attempt_id}/renew", response_model=Control)
-async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RenewBody) -> Response:
+async def renew_attempt(
+    request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RenewBody
+) -> Response:
     """Renews the lease at once; responds when there is a signal for the attempt, or after `wait` seconds."""
     relay = relay_of(request)
     lease = _lease_ref(current, attempt_id, body.fence)
@@ -161,7 +163,9 @@ async def renew(request: Request, attempt_id: AttemptInPath, current: CurrentRun
 
 
 @router.post("/attempts/{attempt_id}/record", response_model=Control)
-async def record(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RecordBody) -> Response:
+async def record_items(
+    request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: RecordBody
+) -> Response:
     relay = relay_of(request)
     items = [item_of(item) for item in body.items]
     task, signals = await reports.record(
@@ -172,7 +176,9 @@ async def record(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 
 
 @router.post("/attempts/{attempt_id}/finish", response_model=Control)
-async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: FinishBody) -> Response:
+async def finish_attempt(
+    request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: FinishBody
+) -> Response:
     relay = relay_of(request)
     transition = await ends.finish(
         relay.database,
@@ -185,7 +191,9 @@ async def finish(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 
 
 @router.post("/attempts/{attempt_id}/release", response_model=Control)
-async def release(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: ReleaseBody) -> Response:
+async def release_attempt(
+    request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: ReleaseBody
+) -> Response:
     relay = relay_of(request)
     transition = await ends.release(
         relay.database, _lease_ref(current, attempt_id, body.fence), release_of(body), relay.now()
@@ -194,7 +202,9 @@ async def release(request: Request, attempt_id: AttemptInPath, current: CurrentR
 
 
 @router.post("/attempts/{attempt_id}/effect", response_model=Control)
-async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: EffectBody) -> Response:
+async def report_effect(
+    request: Request, attempt_id: AttemptInPath, current: CurrentRunner, body: EffectBody
+) -> Response:
     """Announces an effect or reports its outcome; also renews the lease."""
     relay = relay_of(request)
     effect_report = EffectReport(
@@ -211,7 +221,7 @@ async def effect(request: Request, attempt_id: AttemptInPath, current: CurrentRu
 
 
 @router.get("/tasks/{task_id}/effects", response_model=EffectsResponse)
-async def effects(request: Request, task_id: TaskInPath, current: CurrentRunner) -> Response:
+async def list_effects(request: Request, task_id: TaskInPath, current: CurrentRunner) -> Response:
     """Lists the effects of a task for a runner that held an attempt of it and must settle an effect it began."""
     found = await read_chain_effects(relay_of(request).database, task_id, current)
     return respond(

@@ -23,6 +23,7 @@ from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
 from delegate.relay.auth import require_owner
+from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, Relay, TaskInPath, relay_of
@@ -67,6 +68,7 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 @router.post("/tasks", status_code=201, response_model=TaskView, responses=SEEN)
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
+    await check_location(relay, body)
     submitted = await intake.submit(relay.database, request_of(body), relay.settings, relay.now())
     return _respond_submitted(relay, submitted)
 
@@ -82,6 +84,7 @@ async def submit_tasks(request: Request, body: BatchBody) -> Response:
     """Submits all tasks or none, in one commit."""
     relay = relay_of(request)
     entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
+    await check_locations(relay, body.tasks, "tasks")
     submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
     for one in submitted:
         notify(relay.hub, Transition(task=one.task))

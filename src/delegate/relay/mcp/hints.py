@@ -26,6 +26,9 @@ TOOLS = {
     "`--model`": "`model`",
     "`--timeout`": "`timeout`",
     "`--max-budget-usd`": "`maxBudgetUsd`",
+    "`--repository": "`repository",
+    "`--worktree`": "`worktree`",
+    "`--pr`": "`pr`",
 }
 NO_TOOL = re.compile(r"`(?:delegate (?!mcp )|--)[^`]+`")
 REWRITTEN_FIELDS = ("why", "advice", "message")  # our own texts; all other fields stay unchanged

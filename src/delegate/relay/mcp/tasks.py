@@ -14,6 +14,7 @@ from delegate.queue.cascade import Transition
 from delegate.queue.waiting import why
 from delegate.relay import views as pages
 from delegate.relay.mcp.calls import ToolCall, ToolResult
+from delegate.relay.locations import check_location
 from delegate.relay.mcp.hints import rewrite_for_agents, rewrite_view
 from delegate.relay.notify import notify
 from delegate.relay.views import STATUS_OF_STATE, attempt_view, checkpoint_view, task_view
@@ -29,9 +30,10 @@ STOPPING = "its runner is stopping it, and the tasks that wait for it are cancel
 async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult:
     relay = call.relay
     parameters = task_parameters(call, wanted)
-    request = request_of(SubmitRequest.model_construct(**parameters, request_key=call.request_key))
+    body = SubmitRequest.model_construct(**parameters, request_key=call.request_key)
+    await check_location(relay, body)
     submitted, snapshot = await intake.submit_and_read_snapshot(
-        relay.database, request, relay.settings, relay.rules, relay.now()
+        relay.database, request_of(body), relay.settings, relay.rules, relay.now()
     )
     task = submitted.task
     notify(relay.hub, Transition(task=task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +97,9 @@ async def _repository(git: Git | None, top: Path) -> tuple[Repository | None, st
 
 def _read_repofile(top: Path) -> tuple[RepoFile | None, str]:
     try:
+        if not stat.S_ISREG(kind := (top / FILE_NAME).lstat().st_mode):  # opening a named pipe would wait for ever
+            what = "a symbolic link" if stat.S_ISLNK(kind) else "not a regular file"
+            return None, f"{FILE_NAME} is {what}; a task reads only a file that is committed under this name"
         with (top / FILE_NAME).open("rb") as file:
             return parse(file.read(SIZE_MAX + 1)), ""
     except FileNotFoundError:

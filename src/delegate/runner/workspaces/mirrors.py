@@ -252,7 +252,7 @@ async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
     """The branch to start from, and its newest commit; the default branch when `wanted` is None."""
     name = mirror.repository.name
     if not mirror.heads:
-        raise SetupProblem(f"{name} has no commits: push a first one")
+        raise SetupProblem(f"{name} has no commits: {_first_commit_advice(mirror.repository)}")
     branch = wanted or mirror.default or next((usual for usual in USUAL_BRANCHES if usual in mirror.heads), None)
     if branch is None:
         raise SetupProblem(f"{name} has no default branch: choose a branch with --base")
@@ -261,6 +261,12 @@ async def base_of(git: Git, mirror: Mirror, wanted: str | None) -> Base:
     if problem := branch_problem(branch):  # git allows more than we do
         raise SetupProblem(f"the base {excerpt(branch)} of {name} {problem}")
     return Base(branch=branch, commit=mirror.heads[branch])
+
+
+def _first_commit_advice(repository: Repository) -> str:
+    if repository.url == str(repository.source):  # without a remote
+        return "make a first one with `git commit --allow-empty -m 'Initial commit'`"
+    return "push a first one with `git push -u origin HEAD`"
 
 
 async def _why_no_base(git: Git, mirror: Mirror, wanted: str) -> str:

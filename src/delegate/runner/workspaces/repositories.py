@@ -86,7 +86,7 @@ def checkout_above(directory: Path) -> Path:
     inner = Path(os.path.realpath(directory))
     top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
     if top is None and (inner / "HEAD").is_file() and (inner / "objects").is_dir():
-        raise SetupProblem(f"{directory} is a bare repository: name it with --repository")
+        raise SetupProblem(f"{directory} is a bare repository: name it with `--repository {directory}`")
     if top is None:
         raise SetupProblem(
             f"{directory} is not in a git repository. Use --repository, or leave out --pr to work in place"
@@ -173,7 +173,10 @@ async def _failure_reason(git: Git, source: Path, extra: Mapping[str, str]) -> s
         await git.run_remote("rev-parse", "--git-dir", cwd=source, timeout=READ_TIMEOUT, extra=extra)
     except GitFailed as failed:
         complaint = failed.done.stderr.decode(errors="replace") if failed.done else failed.why
-        return next(iter(complaint.splitlines()), failed.why)  # advice follows the first line
+        lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+        if "dubious ownership" in complaint:  # git's advice follows; a runner reads the user's settings when it starts
+            return f"{'; '.join(lines)}; then restart Delegate with `delegate down` and `delegate up`"
+        return next(iter(lines), failed.why)
     return "its settings cannot be read"
 
 

@@ -11,6 +11,7 @@ from delegate.runner.workspaces.mirrors import Base, Mirror
 from delegate.runner.workspaces.repositories import SetupProblem
 
 CACHE_SIZE = 32
+LINK_MODE = b"120000 "
 
 
 class RepositoryFiles:
@@ -36,4 +37,7 @@ async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:
     try:
         return parse(content[:-1])  # git adds a newline
     except BadRepoFile as problem:
+        entry = await git.run("ls-tree", base.commit, "--", FILE_NAME, cwd=mirror.path)
+        if entry.startswith(LINK_MODE):  # its content is the path of its target
+            raise SetupProblem(f"{FILE_NAME} in the repository is a symbolic link; commit the file itself") from None
         raise SetupProblem(problem.message) from problem
