@@ -98,11 +98,23 @@ class Keeper:
             elif is_late and self.policy == "skip":
                 self.note(now, "missed", sum(now - time > 5 * MINUTE for time in self.due))
             elif self.is_open:
-                self.note(now, "overlapped", len(self.due))
+                self.overlap(now)
             else:
                 self.is_open = self.note(now, "started", len(self.due))
                 self.runs += 1
                 self.is_over = self.runs == self.max_runs
+
+    def overlap(self, now: datetime) -> None:
+        """One row for all that overlap the same run."""
+        outcomes = [outcome for _, _, outcome, _ in self.rows]
+        started = len(outcomes) - 1 - outcomes[::-1].index("started")
+        if "overlapped" not in outcomes[started:]:
+            self.note(now, "overlapped", len(self.due))
+            return
+        place = outcomes.index("overlapped", started)
+        due, at, outcome, missed = self.rows[place]
+        self.rows[place] = (due, at, outcome, missed + min(len(self.due), 1001))
+        self.due.clear()
 
     def note(self, now: datetime, outcome: str, count: int) -> bool:
         self.rows.append((self.due[0], now, outcome, min(count - 1, 1000)))

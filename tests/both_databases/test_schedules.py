@@ -84,6 +84,23 @@ async def test_no_run_starts_before_the_one_before_has_ended(clock: Clockwork) -
     assert (await clock.look(schedule)).runs == 2
 
 
+async def test_all_times_that_overlap_one_run_are_one_row_with_a_count(clock: Clockwork) -> None:
+    schedule = await clock.create(cronExpression=HOURLY)
+    for hour in (1, 2, 3, 4):
+        await clock.at(NOON + hour * HOUR)
+    await clock.ends()
+    for hour in (5, 6):
+        await clock.at(NOON + hour * HOUR)
+
+    history = await clock.history(schedule)
+    assert [(run.occurrence, run.outcome, run.missed) for run in history] == [
+        (NOON + HOUR, "completed", 0),
+        (NOON + 2 * HOUR, "overlapped", 2),
+        (NOON + 5 * HOUR, "started", 0),
+        (NOON + 6 * HOUR, "overlapped", 0),
+    ]
+
+
 async def test_a_cancelled_task_is_a_cancelled_run(clock: Clockwork) -> None:
     schedule = await clock.create(cronExpression=HOURLY)
     (first,) = await clock.at(NOON + HOUR)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from tests.fakes.small_disk import filled, small_disk
 from tests.fakes.world import World, command_of, living, tree_of, wait_until
 
 from delegate import __version__
+from delegate.config.home_files import lock_home
+from delegate.config.paths import Home
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +74,73 @@ def test_a_prompt_that_starts_with_a_dash_works_behind_two_dashes(world: World) 
     done = world.run("delegate", "-a", "shell", "-f", "--", "-x 2>/dev/null; echo ran")
 
     assert (done.stdout, done.returncode) == ("ran\n", 0)
+
+
+def test_the_name_of_the_machine_exists_when_up_returns(world: World) -> None:
+    world.ok("up", "--runners", "0")
+
+    assert (world.home / "machine").read_text()
+
+
+@pytest.mark.parametrize("place", ["missing", "."])
+def test_the_command_line_refuses_a_pull_request_without_a_repository(world: World, place: str) -> None:
+    done = world.run("run", "--pr", "-w", place, "fix it")
+
+    why = "does not exist" if place == "missing" else "is not in a git repository; use `--repository`"
+    assert done.returncode == 2
+    assert done.stderr.startswith("delegate: --working-directory: ")
+    assert why in done.stderr
+
+
+@contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def first_words(command: subprocess.Popen[str]) -> str:
+    assert command.stderr is not None
+    return command.stderr.readline()
+
+
+def test_a_command_says_that_it_waits_for_a_relay_that_does_not_respond(world: World) -> None:
+    world.ok("up", "--runners", "0")
+
+    with suspended(world.relay_pid()):
+        command = world.popen("run", "-a", "shell", "true")
+        said = first_words(command)
+
+    url = json.loads((world.home / "relay.json").read_text())["url"]
+    assert said == f"delegate: waiting for the relay at {url} to respond\n"
+    out, _ = command.communicate(timeout=60)
+    assert (command.returncode, out[:5]) == (0, "task-")
+
+
+def test_down_says_that_it_waits_for_a_keeper_that_does_not_respond(world: World) -> None:
+    world.ok("up", "--runners", "0")
+    keeper = world.keeper_pid()
+
+    with suspended(keeper):
+        command = world.popen("down")
+        said = first_words(command)
+
+    assert said == f"delegate: waiting for the keeper, process {keeper}, to stop\n"
+    assert command.communicate(timeout=60)[0] == "stopped\n"
+
+
+def test_a_start_says_that_it_waits_for_a_keeper_that_never_gets_ready(world: World) -> None:
+    lock = lock_home(Home(world.home), timeout=1)  # this process holds the home, and starts no relay
+
+    command = world.popen("status")
+    said = first_words(command)
+    os.close(lock)
+
+    assert said.startswith(f"delegate: waiting for the keeper, process {os.getpid()}, which holds ")
+    command.communicate(timeout=60)
+    assert command.returncode == 0
 
 
 def test_a_reader_may_go_away(world: World) -> None:

@@ -62,7 +62,7 @@ class CommandContext:
     def _start_relay(self, settings: Settings) -> None:
         from delegate.keeper.start import start  # noqa: PLC0415  needed only when no relay runs, and slow to load
 
-        start(settings, runners=None, environ=self.environ)
+        start(settings, runners=None, environ=self.environ, notice=self.say_once)
 
     def style(self) -> OutputStyle:
         colour = terminal.wants_colour(self.environ, sys.stdout)
@@ -71,8 +71,7 @@ class CommandContext:
 
     def print(self, lines: Iterable[str]) -> None:
         """Results, on standard output."""
-        if sys.stdout is not None:
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def print_json(self, value: object) -> None:
         self.print_json_lines([value])
@@ -91,8 +90,7 @@ class CommandContext:
 
     def print_details(self, lines: Iterable[str]) -> None:
         """Details for people, not for programs; on standard error."""
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         if sys.stderr is not None:
             sys.stderr.write("".join(f"{line}\n" for line in lines))
             sys.stderr.flush()

@@ -14,7 +14,7 @@ import click
 from delegate import __version__
 from delegate.cli.context import COMPLETION_VARIABLE, CommandContext, HintedUsage, examples, shared_options
 from delegate.config.home_files import DISK_FULL_ERRORS
-from delegate.errors import DelegateError, DiskFull, Reported
+from delegate.errors import DelegateError, DiskFull, Refused, Reported
 
 # A command's module is loaded when the command is used: loading all of them takes longer than `delegate status`.
 COMMANDS = {
@@ -128,10 +128,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     context = CommandContext(environ=os.environ)
+    if sys.stdout is None:
+        closed = Refused(why="standard output is closed; redirect it, to /dev/null if the result is not needed")
+        context.print_error(closed, as_json="--json" in given)
+        return closed.exit_code
     try:
         code = _run_completion(context) if COMPLETION_VARIABLE in context.environ else _run(context, given)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
         code = EXIT_CLOSED_PIPE

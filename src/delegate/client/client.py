@@ -302,7 +302,10 @@ class Client:
         if body is not None:
             fields["Content-Type"] = "application/json"
             payload = json.dumps(body).encode()
-        response = HttpExchange(target, request_bytes(target, method, prefix + path, fields, payload), RESPONSE_TIMEOUT)
+        request = request_bytes(target, method, prefix + path, fields, payload)
+        response = HttpExchange(
+            target, request, RESPONSE_TIMEOUT, lambda: self._notice(f"waiting for the relay at {self.url} to respond")
+        )
         if response.status >= 300:
             raise self._problem(response)
         return response

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from delegate.client.http_response import NotHttp, Response
 
 READ_SIZE = 64 * 1024
+NOTICE_AFTER = 1.4  # seconds without a response after which the caller is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +33,38 @@ def request_bytes(target: Target, method: str, path: str, headers: Mapping[str, 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
+def ignore_delay() -> None:
+    """Wait in silence."""
+
+
 class HttpExchange:
     """A request that was sent, and its response. A `read` that times out can be repeated without losing data."""
 
-    def __init__(self, target: Target, request: bytes, timeout: float) -> None:
+    def __init__(
+        self, target: Target, request: bytes, timeout: float, on_delay: Callable[[], None] = ignore_delay
+    ) -> None:
         self._socket = _connect(target, timeout)
         self._response = Response()
         self._early_body = b""  # the part of the body that arrived with the head
         try:
-            self._socket.sendall(request)
-            while not self._response.status:
-                self._early_body = self._receive()
+            self._exchange(memoryview(request), time.monotonic() + timeout, on_delay)
+            self._socket.settimeout(timeout)
         except BaseException:
             self._socket.close()
             raise
+
+    def _exchange(self, unsent: memoryview, deadline: float, on_delay: Callable[[], None]) -> None:
+        self._socket.settimeout(min(NOTICE_AFTER, deadline - time.monotonic()))
+        while not self._response.status:
+            try:
+                if unsent:
+                    unsent = unsent[self._socket.send(unsent) :]
+                else:
+                    self._early_body = self._receive()
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                on_delay()
 
     @property
     def status(self) -> int:

@@ -31,6 +31,7 @@ from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule,
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
 from delegate.store.schedules import (
+    add_to_overlapped_run,
     drop_misses_ahead,
     get_schedule,
     has_run,
@@ -158,7 +159,8 @@ def _record_run(
     )
     task_id = schedule.last_task_id if task is None else task.id
     after = replace(decision.after, last_task_id=task_id, last_outcome=decision.outcome)
-    insert_run(connection, run)
+    if run.outcome is not RunOutcome.OVERLAPPED or not add_to_overlapped_run(connection, run):
+        insert_run(connection, run)
     followers = settle(connection, after, was=schedule.state, now=now)
     return FiredRun(schedule=after, run=run, task=task), followers
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,19 +22,34 @@ from delegate.keeper.logs import open_log
 
 ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 KEEPER = "delegate.keeper"
+NOTICE_AFTER = 1.5  # seconds of waiting for another process after which the user is told
+START_NOTICE_AFTER = 10.0  # seconds; a start on a busy machine takes less
 READY_TIMEOUT = 60.0  # seconds for a relay to become ready, including migrations
 
 
-def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]) -> bool:
+def ignore_notice(_: str) -> None:
+    """Wait in silence."""
+
+
+def start(
+    settings: Settings,
+    *,
+    runners: str | None,
+    environ: Mapping[str, str],
+    notice: Callable[[str], None] = ignore_notice,
+) -> bool:
     """Start a keeper in the background unless one runs; True if this call started it."""
     paths = Home(settings.home)
-    lock = home_files.acquire_lock(paths.start_lock, READY_TIMEOUT)
+    lock = home_files.acquire_lock(paths.start_lock, NOTICE_AFTER)
+    if lock is None:
+        notice("waiting for another command that is starting the relay")
+        lock = home_files.acquire_lock(paths.start_lock, READY_TIMEOUT)
     if lock is None:
         raise keeper.relay_not_ready(paths, "another command is still starting it")
     try:
-        if home_files.wait_for_address(paths, home_files.ADDRESS_REPAIR_TIMEOUT) is not None:
+        if _find_running_relay(paths, notice):
             return False
-        report = _launch(paths, runners, environ)
+        report = _launch(paths, runners, environ, notice)
     finally:
         os.close(lock)
     if "error" in report:
@@ -45,7 +60,18 @@ def start(settings: Settings, *, runners: str | None, environ: Mapping[str, str]
     return True
 
 
-def _launch(paths: Home, runners: str | None, environ: Mapping[str, str]) -> dict[str, Any]:
+def _find_running_relay(paths: Home, notice: Callable[[str], None]) -> bool:
+    if home_files.wait_for_address(paths, NOTICE_AFTER) is not None:
+        return True
+    other = home_files.lock_holder(paths.keeper_lock)
+    if other is not None:
+        notice(f"waiting for the keeper, process {other.pid}, which holds {paths.root} but has no relay")
+    return home_files.wait_for_address(paths, home_files.ADDRESS_REPAIR_TIMEOUT) is not None
+
+
+def _launch(
+    paths: Home, runners: str | None, environ: Mapping[str, str], notice: Callable[[str], None]
+) -> dict[str, Any]:
     errors = open_log(paths, "keeper")
     reading, writing = os.pipe()
     options = [] if runners is None else ["--runners", runners]
@@ -65,7 +91,7 @@ def _launch(paths: Home, runners: str | None, environ: Mapping[str, str]) -> dic
             )
             os.close(writing)
             os.close(errors)
-        report = _read_report(reading, paths)
+        report = _read_report(reading, paths, lambda: notice(f"waiting for the relay to start; see {paths.logs}"))
     except BaseException:
         if child is not None:
             child.terminate()
@@ -89,11 +115,13 @@ def _unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
-def _read_report(descriptor: int, paths: Home) -> dict[str, Any]:
+def _read_report(descriptor: int, paths: Home, on_delay: Callable[[], None]) -> dict[str, Any]:
     """Read what a keeper writes: perhaps what its relay waits for, then that it is ready or has failed."""
     deadline = time.monotonic() + READY_TIMEOUT
     why = f"it was not ready after {READY_TIMEOUT:.0f} s"
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        if not select.select([pipe], [], [], START_NOTICE_AFTER)[0]:
+            on_delay()
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             report = keeper.parse_ready_line(pipe.readline())
             if not report:

@@ -155,6 +155,20 @@ def insert_run(connection: Connection, run: ScheduleRun) -> None:
     )
 
 
+def add_to_overlapped_run(connection: Connection, run: ScheduleRun) -> bool:
+    """Count a run that overlaps the same task as an earlier one in that one's row; False if it is the first."""
+    changed = connection.execute(
+        update(schedule_run)
+        .where(
+            schedule_run.c.schedule_id == run.schedule_id,
+            schedule_run.c.outcome == RunOutcome.OVERLAPPED,
+            schedule_run.c.message == run.message,  # names the task
+        )
+        .values(missed=schedule_run.c.missed + run.missed + 1, finished_at=run.finished_at)
+    )
+    return changed.rowcount > 0
+
+
 def has_run(connection: Connection, schedule_id: ScheduleId, occurrence: datetime) -> bool:
     query = select(schedule_run.c.id).where(
         schedule_run.c.schedule_id == schedule_id, schedule_run.c.occurrence == occurrence

@@ -339,8 +339,10 @@ def test_status_works_wherever_it_is_typed(busy_world: World, surroundings: dict
     assert b"task-" in done.stdout
 
 
-@pytest.mark.parametrize("closed", ["0", "1", "2", "0,1,2"])
-def test_closed_standard_streams_do_no_harm(busy_world: World, closed: str) -> None:
+@pytest.mark.parametrize(("closed", "code"), [("0", 0), ("2", 0), ("0,2", 0), ("1", 2), ("0,1,2", 2)])
+def test_only_a_closed_standard_output_is_refused_before_its_result_is_lost(
+    busy_world: World, closed: str, code: int
+) -> None:
     before = len(busy_world.ok("status", "-n", "9999", "--json").splitlines())
     close = "".join(f" {number}>&-" for number in closed.split(","))
 
@@ -348,11 +350,14 @@ def test_closed_standard_streams_do_no_harm(busy_world: World, closed: str) -> N
         ["sh", "-c", f'"$0" -m delegate delegate -a shell true{close}', sys.executable],
         env=busy_world.environment,
         cwd=busy_world.work,
+        stderr=subprocess.PIPE,
+        text=True,
         timeout=60,
     )
 
-    assert done.returncode == 0
-    assert len(busy_world.ok("status", "-n", "9999", "--json").splitlines()) == before + 1
+    assert done.returncode == code
+    assert ("standard output is closed; redirect it" in done.stderr) == (closed == "1")
+    assert len(busy_world.ok("status", "-n", "9999", "--json").splitlines()) == before + (code == 0)
 
 
 def test_a_reader_that_leaves_ends_a_follower_quietly(busy_world: World) -> None:

@@ -32,6 +32,7 @@ NOT_ENDED = {
     "waiting": "waits for an answer",
     "running": "did not stop in time; its outcome is decided when Delegate runs again",
 }
+KEEPER_NOTICE_AFTER = 1.5  # seconds in which a keeper that runs no tasks usually stops
 FIRST_REPORT_AFTER = 0.5  # seconds; most drains end earlier and need no message
 REPORT_INTERVAL = 1.0  # seconds between queries for running tasks
 # Draining ends with the last task, and a task with its timeout; the margin is for stopping its processes.
@@ -57,7 +58,7 @@ def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     parse_runner_count(runners, context.settings)
     if foreground:
         return _run_in_foreground(context, runners)
-    started = start(context.settings, runners=runners, environ=context.environ)
+    started = start(context.settings, runners=runners, environ=context.environ, notice=context.say_once)
     address = home_files.live_address(context.home)
     if context.as_json:
         context.print_json({"url": address.url if address else None, "started": started})
@@ -140,7 +141,8 @@ def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> 
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     reporter, answered = DrainReporter(context), 0
-    deadline = time.monotonic() + DOWN_TIMEOUT
+    began = time.monotonic()
+    deadline = began + DOWN_TIMEOUT
     while home_files.is_keeper_active(context.home, holder) and time.monotonic() < deadline:
         if len(interrupts) > answered:
             answered += 1
@@ -148,6 +150,8 @@ def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> 
                 context.say("still waiting for running tasks; press Ctrl-C again to stop them now")
             elif holder.is_alive:
                 os.kill(holder.pid, signal.SIGQUIT)
+        if time.monotonic() > began + KEEPER_NOTICE_AFTER and not reporter.has_reported:
+            context.say_once(f"waiting for the keeper, process {holder.pid}, to stop")
         reporter.report()
         time.sleep(DOWN_POLL)
     return answered
@@ -160,6 +164,10 @@ class DrainReporter:
         self._context = context
         self._next_report_at = time.monotonic() + FIRST_REPORT_AFTER
         self._reported: set[str] = set()
+
+    @property
+    def has_reported(self) -> bool:
+        return bool(self._reported)
 
     def report(self) -> None:
         if time.monotonic() < self._next_report_at or home_files.live_address(self._context.home) is None:
