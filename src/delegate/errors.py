@@ -137,6 +137,19 @@ class MalformedBody(Refused):
     code, status = "malformed_json", 400
 
 
+class MalformedRequest(Refused):
+    """this is not a valid HTTP/1.1 request: {why}"""
+
+    code, status = "malformed_request", 400
+
+
+class RequestTimedOut(Refused):
+    """the request did not arrive completely within {seconds:.0f} seconds
+    send it again"""
+
+    code, status = "request_timed_out", 408
+
+
 class UnknownAgent(Refused):
     """unknown agent {agent}
     known agents: {known}"""
@@ -383,6 +396,13 @@ class Stopping(Unavailable):
     try again in a moment; if it does not come back, run `delegate up`"""
 
     code = "stopping"
+
+
+class MemoryFull(Unavailable):
+    """the relay has no memory left for this request
+    try again in a moment"""
+
+    code = "memory_full"
 
 
 class DiskFull(Unavailable):

@@ -405,3 +405,25 @@ def test_words_of_a_relay_cannot_drive_the_terminal(capsys: pytest.CaptureFixtur
     CommandContext(environ={}).say("it said \x1b[2J\u202e", "try\x9b")
 
     assert capsys.readouterr().err == "delegate: it said \\x1b[2J\\u202e\nhint: try\\x9b\n"
+
+
+def test_a_variable_that_is_not_a_setting_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DELEGATE_MAX_RUNERS", "2")
+
+    main(["workspaces"])
+
+    said = "delegate: DELEGATE_MAX_RUNERS is not a setting and has no effect\n"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["DELEGATE_TASK_ID", "DELEGATE_FAILPOINTS", "DELEGATE_GRACE"])
+def test_a_known_variable_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "2")
+
+    main(["workspaces"])
+
+    assert "is not a setting" not in capsys.readouterr().err

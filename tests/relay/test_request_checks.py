@@ -30,6 +30,7 @@ from tests.relay.peers import (
     problem_of,
     raw_exchange,
     read_answer,
+    relay_in_process,
     request_bytes,
     runner_of,
     running_relay,
@@ -37,8 +38,10 @@ from tests.relay.peers import (
 )
 
 from delegate.relay.api import tasks
+from delegate.relay.app import make_app
 from delegate.relay.auth import require_owner as owner_only
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
+from delegate.relay.requests import check_query
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
 
@@ -220,6 +223,97 @@ async def test_a_malformed_request_gets_a_400_and_is_cut_off(relay: RelayProcess
             answer = b"HTTP/1.1 400"
 
     assert answer.startswith(b"HTTP/1.1 400")
+
+
+def problem_in(answer: bytes, code: str) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.lower()
+    problem = json.loads(body)
+    assert (problem["type"], head.split(b" ")[1].decode()) == (code, str(problem["status"]))
+    return str(problem["detail"])
+
+
+async def test_what_the_parser_refuses_is_a_problem_document(relay: RelayProcess) -> None:
+    answer = raw_exchange(relay, NO_HTTP["a space before the colon"])
+
+    assert problem_in(answer, "malformed_request").startswith("this is not a valid HTTP/1.1 request: ")
+    assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize(("size", "status"), [(HEAD_MAX, b"200"), (HEAD_MAX + 1, b"400")])
+async def test_the_stated_limit_of_headers_is_the_enforced_one(relay: RelayProcess, size: int, status: bytes) -> None:
+    request = request_bytes(relay, "GET", "/api/relay", "X-Long: ")
+    request = request.replace(b"X-Long: ", b"X-Long: " + b"x" * (size - len(request)))
+
+    answer = raw_exchange(relay, request)
+
+    assert len(request) == size
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    if status == b"400":
+        assert "have more than 65,536 bytes" in problem_in(answer, "malformed_request")
+
+
+async def test_a_token_in_the_trailer_of_a_body_authenticates_nobody(relay: RelayProcess) -> None:
+    body = json.dumps(task()).encode()
+    chunks = b"%x\r\n%s\r\n0\r\n%s\r\n\r\n" % (len(body), body, auth())
+    lines = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    request = request_bytes(relay, "POST", "/api/tasks", *lines).replace(auth() + b"\r\n", b"") + chunks
+
+    assert problem_in(raw_exchange(relay, request), "unauthenticated")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "[::2]"])
+async def test_an_absolute_target_of_another_host_is_refused(relay: RelayProcess, host: str) -> None:
+    own = raw_exchange(relay, request_bytes(relay, "GET", f"http://{ADDRESS}:{relay.port}/api/relay"))
+    foreign = raw_exchange(relay, request_bytes(relay, "GET", f"http://{host}/api/relay"))
+
+    assert own.startswith(b"HTTP/1.1 200")
+    assert host in problem_in(foreign, "host_refused")
+
+
+QUERIES = {
+    "/api/tasks?limt=5": ("limt", "is not a known query parameter; known parameters: status, limit, cursor"),
+    "/api/tasks?limit=5&limit=6": ("limit", "is given more than once"),
+    "/api/schedules?cursr=s1": ("cursr", "is not a known query parameter"),
+    "/api/relay?verbose=1": ("verbose", "this route takes none"),
+}
+
+
+@pytest.mark.parametrize("path", QUERIES)
+async def test_unknown_and_repeated_query_parameters_are_refused(owner: httpx2.AsyncClient, path: str) -> None:
+    problem = problem_of(await owner.get(path), 422, "invalid_field")
+
+    field, why = QUERIES[path]
+    assert problem["field"] == field
+    assert why in problem["detail"]
+
+
+async def test_a_submit_with_a_query_is_refused(owner: httpx2.AsyncClient) -> None:
+    problem_of(await owner.post("/api/tasks?dryRun=1", json=task()), 422, "invalid_field")
+
+
+@pytest.mark.parametrize(
+    "body", ['{"prompt": "a", "prompt": "b"}', '{"prompt": "a", "issue": {"key": "A-1", "key": 1}}']
+)
+async def test_a_body_with_a_key_twice_is_refused(owner: httpx2.AsyncClient, body: str) -> None:
+    response = await owner.post("/api/tasks", content=body, headers={"content-type": "application/json"})
+
+    assert "more than once" in problem_of(response, 400, "malformed_json")["detail"]
+
+
+async def test_full_memory_is_reported_as_temporary(tmp_path: Path) -> None:
+    async with relay_in_process(tmp_path) as relay:
+        app = make_app(relay)
+
+        @app.get("/exhausting")
+        async def exhaust() -> None:
+            raise MemoryError
+
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            response = await http.get("/exhausting")
+
+    assert problem_of(response, 503, "memory_full")["retry_after"] == 1.0
 
 
 HOSTS = [
@@ -465,6 +559,7 @@ def test_whoever_sends_too_slowly_is_cut_off() -> None:
                 received = b"".join(iter(lambda: connection.recv(65536), b""))
 
             assert received.count(b"HTTP/1.1 200") == name.endswith("a good request"), (name, received)
+            assert received.count(b'"type":"request_timed_out"') == (name in {"half a head", "half a body"}), received
 
 
 def test_whoever_is_quick_is_not() -> None:
@@ -485,6 +580,6 @@ async def test_the_quick_way_to_submit_has_the_guards_of_the_documented_one(rela
     """Both lead to the same function; a guard that is added to the router must be added to the quick way, too."""
     guards = [dependency.dependency for dependency in tasks.router.dependencies]
 
-    assert guards == [owner_only]
+    assert guards == [owner_only, check_query]
     async with client(relay.url, token="wrong") as stranger:
         problem_of(await stranger.post("/api/tasks", json=task()), 401, "unauthenticated")

@@ -243,3 +243,9 @@ def test_the_coming_runs_are_as_many_as_are_left() -> None:
     assert upcoming_times(due_at(expires_at=NOON + HOUR)) == hours[:1]
     assert upcoming_times(due_at(cron=None, at=NOON)) == [NOON]
     assert upcoming_times(replace(due_at(), next_run_at=None)) == []
+
+
+@pytest.mark.parametrize("name", ["localtime", "Factory", "posixrules"])
+def test_a_file_of_the_database_that_is_not_a_zone_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSchedule, match=f"unknown time zone '{name}'"):
+        zone_named(name)

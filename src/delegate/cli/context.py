@@ -15,7 +15,7 @@ from delegate.cli.render import terminal
 from delegate.cli.render.terminal import OutputStyle, json_line
 from delegate.client.client import Client
 from delegate.config.paths import Home
-from delegate.config.settings import ResolvedSetting, Settings, resolve_settings, settings_from
+from delegate.config.settings import ResolvedSetting, Settings, find_unknown_variables, resolve_settings, settings_from
 from delegate.errors import DelegateError, InvalidField, Refused, escape
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class CommandContext:
 
     @cached_property
     def settings(self) -> Settings:
+        for name in find_unknown_variables(self.environ):
+            self.say(f"{name} is not a setting and has no effect", "`delegate config show` lists the settings")
         return settings_from(self.resolved_settings)
 
     @property

@@ -41,6 +41,19 @@ def setting(default: Any, *variables: str, parse: Callable[[str], Any], help: st
     return field(default=default, metadata={"source": SettingSpec(variables, parse, help)})
 
 
+# Variables that are no settings: those of agents, of tests, and a secret that agents never get.
+OTHER_VARIABLES = frozenset(
+    {
+        "DELEGATE_TASK_ID",
+        "DELEGATE_ATTEMPT_ID",
+        "DELEGATE_ASK_TOKEN",
+        "DELEGATE_CONTEXT",
+        "DELEGATE_FAILPOINTS",
+        "DELEGATE_SECRET_KEY",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     home: Path = setting(Path(DEFAULT_HOME), "DELEGATE_HOME", parse=Path, help="where Delegate keeps its files")
@@ -271,6 +284,12 @@ def resolve_settings(environ: Mapping[str, str]) -> list[ResolvedSetting]:
     values = {one.name: one.value for one in found} | {"home": home}
     _check(Settings(**values))
     return [replace(one, value=values[one.name]) for one in found]
+
+
+def find_unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like settings but are none; an agent's environment has a few others."""
+    known = OTHER_VARIABLES.union(*(spec.variables for spec in setting_specs().values()))
+    return sorted(name for name in environ if name.startswith("DELEGATE_") and name not in known)
 
 
 def home_of(environ: Mapping[str, str]) -> Path:

@@ -17,6 +17,7 @@ from delegate.errors import (
     DelegateError,
     InvalidField,
     MalformedBody,
+    MemoryFull,
     NoSuchRoute,
     Refused,
     Unauthenticated,
@@ -41,6 +42,9 @@ ERROR_TEXTS = {
     "string_pattern_mismatch": "does not match {pattern}",
     "too_short": "needs at least {min_length} entries, not {actual_length}",
     "too_long": "has more than {max_length} entries",
+    "model_type": "must be an object",
+    "dict_type": "must be an object",
+    "int_parsing": "must be a whole number",
 }
 INVALID_CURSOR = "is not a valid cursor; send `next` of the previous page unchanged"
 
@@ -94,6 +98,10 @@ def install(app: FastAPI) -> None:
     async def handle_routing(request: Request, error: HTTPException) -> Response:
         headers = {"allow": ", ".join(sorted(allowed_methods(request)))} if error.status_code == 405 else None
         return problem_response(routing_fault(request, error), request.state.request_id, headers)
+
+    @app.exception_handler(MemoryError)
+    async def handle_full_memory(request: Request, _error: MemoryError) -> Response:
+        return await handle_known(request, MemoryFull(retry_after=1.0))
 
     @app.exception_handler(Exception)
     async def handle_unexpected(request: Request, error: Exception) -> Response:
@@ -167,4 +175,4 @@ def describe_error(found: ErrorDetails) -> str:
         return text
     if text := ERROR_TEXTS.get(found["type"]):
         return text.format_map(found.get("ctx", {}))
-    return str(found["msg"]).removeprefix("Value error, ")
+    return str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")

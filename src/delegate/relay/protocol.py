@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import resource
+import secrets
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from delegate.errors import DelegateError, MalformedRequest, RequestTimedOut
+from delegate.relay.problems import problem_response
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle, Transport
@@ -20,6 +26,7 @@ UNKNOWN_KEEP_ALIVE = 5  # seconds that an idle connection stays open before it h
 WARNING_INTERVAL = 60.0  # seconds between two warnings about the same flood
 
 log = logging.getLogger(__name__)
+HEAD_TOO_LARGE = f"its request line and headers have more than {HEAD_MAX:,} bytes"
 
 
 class BufferedTransport:
@@ -88,7 +95,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._known_keep_alive, self.timeout_keep_alive = self.timeout_keep_alive, UNKNOWN_KEEP_ALIVE
         self._deadline: TimerHandle | None = None
         self._in_head = True
-        self._head_size = 0
+        self._head_size = 0  # bytes received of an incomplete head
+        self._why_refused = "it cannot be parsed"
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
@@ -111,14 +119,27 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_size += len(data)
         super().data_received(data)
         if self._in_head and self._head_size > HEAD_MAX and not self.transport.is_closing():
-            self.send_400_response("The request headers are too large.")
+            self._refuse(MalformedRequest(why=HEAD_TOO_LARGE))
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's own, without a reason
+        self._refuse(MalformedRequest(why=self._why_refused))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"]["connection"] = self
         self._set_deadline(self.head_timeout)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # the trailer of a chunked body sets no header: it arrives after the checks
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        """An error raised here ends in `send_400_response`."""
+        lines = sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+        if len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n\r\n") + lines > HEAD_MAX:
+            self._why_refused = HEAD_TOO_LARGE
+            raise ValueError(HEAD_TOO_LARGE)
+        self._use_host_of_target()
         super().on_headers_complete()
         self._in_head, self._head_size = False, 0
         self._set_deadline(self.body_timeout)
@@ -128,8 +149,34 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._set_deadline(None)
 
+    def _use_host_of_target(self) -> None:
+        """The host in an absolute target, `GET http://host/path`, replaces the header (RFC 9112, 3.2.2)."""
+        target = httptools.parse_url(self.url)
+        if target.host is None:
+            return
+        port = b"" if target.port is None else b":%d" % target.port
+        host = b"[%s]" % target.host if b":" in target.host else target.host
+        self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"] + [(b"host", host + port)]
+
     def _set_deadline(self, seconds: float | None) -> None:
-        """Close the connection unless the next part of the request arrives in time; None: no request is open."""
+        """Refuse the request unless its next part arrives in time; None: no request is open."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._expire, seconds)
+
+    def _expire(self, seconds: float) -> None:
+        if self._in_head and not self._head_size:  # nothing was sent
+            self.transport.close()
+        else:
+            self._refuse(RequestTimedOut(seconds=seconds))
+
+    def _refuse(self, error: DelegateError) -> None:
+        """Respond without the application, if no other response is being sent, and close the connection."""
+        cycle = self.cycle
+        is_idle = cycle is None or (cycle.response_complete if self._in_head else not cycle.response_started)
+        if is_idle and not self.pipeline and not self.transport.is_closing():
+            response = problem_response(error, secrets.token_hex(6), {"connection": "close"})
+            head = [b"HTTP/1.1 %d %s" % (error.status, HTTPStatus(error.status).phrase.encode())]
+            head += [b"%s: %s" % pair for pair in response.raw_headers]
+            self.transport.write(b"\r\n".join([*head, b"", bytes(response.body)]))
+        self.transport.close()

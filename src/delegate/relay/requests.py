@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar, cast
 
-from fastapi import Depends, Request
-from pydantic import ValidationError
 from anyio import CapacityLimiter
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from delegate.config.settings import Settings
-from delegate.errors import MalformedBody, NoSuchAttempt, NoSuchSchedule, NoSuchTask, UnsupportedMedia
+from delegate.errors import (
+    InvalidField,
+    MalformedBody,
+    NoSuchAttempt,
+    NoSuchSchedule,
+    NoSuchTask,
+    UnsupportedMedia,
+    excerpt,
+)
 from delegate.model import AttemptId, ScheduleId, TaskId
 from delegate.queue.limits import QueueRules, rules_of
 from delegate.relay.notify import Hub
@@ -29,8 +40,11 @@ class Relay:
     database: Database
     token_hash: str
     started_at: datetime
+    machine: str | None = None  # the machine of the relay and its keeper's runners; None: it has no keeper
     hub: Hub = field(default_factory=Hub)
     redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
+    # Its own limit: checks that hang on a network disk must not use up the threads of the database.
+    location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
 
     @property
     def rules(self) -> QueueRules:
@@ -41,10 +55,7 @@ class Relay:
 
 
 def relay_of(request: Request) -> Relay:
-    machine: str | None = None  # the machine of the relay and its keeper's runners; None: it has no keeper
     return cast(Relay, request.app.state.relay)  # FastAPI's state is untyped
-    # Its own limit: checks that hang on a network disk must not use up the threads of the database.
-    location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
 
 
 ID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -71,7 +82,38 @@ async def schedule_in_path(schedule_id: str) -> ScheduleId:
     return ScheduleId(schedule_id)
 
 
+async def check_query(request: Request) -> None:
+    """Refuse unknown and repeated parameters, which would be ignored otherwise."""
+    if not request.scope["query_string"]:
+        return
+    route = request.scope.get("route")
+    known = [parameter.alias for parameter in route.dependant.query_params] if isinstance(route, APIRoute) else []
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in known:
+            advice = f"known parameters: {', '.join(known)}" if known else "this route takes none"
+            raise InvalidField(field=name, why=f"is not a known query parameter; {advice}")
+        if names.count(name) > 1:
+            raise InvalidField(field=name, why="is given more than once")
+
+
 M = TypeVar("M", bound=Wire)
+
+
+def find_repeated_key(body: bytes) -> str | None:
+    """Return a key that an object of this JSON has twice: parsers silently take the last value."""
+    repeated: list[str] = []
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated.append(next(name for name, count in counts.items() if count > 1))
+
+    try:
+        json.loads(body, object_pairs_hook=check)
+    except (ValueError, RecursionError):  # reported by the parser that follows
+        return None
+    return next(iter(repeated), None)
 
 
 class JsonBody(Generic[M]):
@@ -81,13 +123,17 @@ class JsonBody(Generic[M]):
     accepted for 1, and 1 for a time in 1970). `describe` adds the model to the OpenAPI document.
     """
 
-    def __init__(self, model: type[M]) -> None:
+    def __init__(self, model: type[M], *, checks_keys: bool = True) -> None:
         self.model = model
+        self.checks_keys = checks_keys
 
     async def __call__(self, request: Request) -> M:
         check_content_type(request)
         try:
-            return self.model.model_validate_json(await request.body(), strict=True)
+            body = await request.body()
+            if self.checks_keys and (key := find_repeated_key(body)) is not None:
+                raise MalformedBody(why=f"an object has the key {excerpt(key)} more than once")
+            return self.model.model_validate_json(body, strict=True)
         except ValidationError as error:
             # Report only the first error, without its input: a body can have a hundred thousand.
             raise fault(error.errors(include_url=False, include_input=False)[0], self.model) from None

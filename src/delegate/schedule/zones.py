@@ -10,11 +10,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from delegate.errors import InvalidSchedule
 
 MINUTE = timedelta(minutes=1)
+# Files of the time zone database that are not zones: the machine's own zone, a placeholder, and rules for others.
+NOT_ZONES = frozenset({"localtime", "Factory", "posixrules"})
 
 
 @lru_cache(maxsize=64)
 def zone_named(name: str) -> ZoneInfo:
     try:
+        if name in NOT_ZONES:
+            raise ValueError(name)
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = get_close_matches(name, _names(), n=1)
@@ -25,7 +29,7 @@ def zone_named(name: str) -> ZoneInfo:
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
     """Cached, because it reads thousands of files."""
-    return frozenset(available_timezones())
+    return frozenset(available_timezones()) - NOT_ZONES
 
 
 def instants_of(time: datetime, zone: ZoneInfo) -> list[datetime]:

@@ -213,6 +213,8 @@ class RecordItem(Wire):
     def check_fields_of_kind(self) -> Self:
         if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
             raise ValueError("has output, but its kind is not output")
+        if self.output is not None and len(self.output) * 3 // 4 - self.output.count("=", -2) > CHUNK_MAX:
+            raise ValueError(f"has more than {CHUNK_MAX:,} bytes of output")
         if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
             raise ValueError("has skipped bytes, but its kind is not skipped")
         return self

@@ -8,6 +8,8 @@ import httpx2
 import pytest
 from tests.relay.peers import Runner, chunk, fact, problem_of, runner_of
 
+from delegate.wire.basics import CHUNK_MAX
+
 pytestmark = pytest.mark.anyio
 
 ASSIGNMENT_KEYS = {
@@ -280,3 +282,17 @@ async def test_a_runner_that_leaves_is_not_listed_and_its_token_is_void(
     assert answer.json() == {"runnerId": runner.id}
     assert runner.id not in [known["id"] for known in listed]
     problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(CHUNK_MAX, True), (CHUNK_MAX + 1, False), (CHUNK_MAX + 2, False)])
+async def test_the_stated_limit_of_an_output_item_is_the_enforced_one(
+    runner: Runner, size: int, is_taken: bool
+) -> None:
+    attempt = await runner.take()
+
+    response = await attempt.tell("record", items=[chunk(0, b"x" * size)])
+
+    if is_taken:
+        assert response.status_code == 200
+    else:
+        assert "has more than 262,144 bytes of output" in problem_of(response, 422, "invalid_field")["detail"]

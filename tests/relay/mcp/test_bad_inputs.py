@@ -342,3 +342,67 @@ def test_what_is_advertised_is_taken(name: str, arguments: dict[str, Any]) -> No
 @pytest.mark.parametrize(("name", "arguments"), BAD)
 def test_what_is_not_advertised_is_not_taken(name: str, arguments: dict[str, Any]) -> None:
     assert verdicts(name, arguments) == (False, False)
+
+
+BAD_IDS = ["null", "{}", "[]", "NaN", "1.5", "true"]
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+@pytest.mark.parametrize("bad", BAD_IDS)
+async def test_a_request_with_a_bad_id_gets_an_error_not_silence(owner: httpx2.AsyncClient, bad: str, era: str) -> None:
+    if era == "session":
+        await legacy(owner, "ping", {})
+    headers = {"mcp-protocol-version": VERSION, "mcp-method": "ping"} if era == "modern" else {}
+
+    response = await owner.post("/mcp", content=f'{{"jsonrpc":"2.0","id":{bad},"method":"ping"}}', headers=headers)
+
+    error = json.loads(refused(response, 400))["error"]
+    assert (error["code"], error["message"]) == (-32600, 'the "id" of a request must be a string or an integer')
+
+
+async def test_a_batch_works_in_a_session_of_the_version_that_has_them(owner: httpx2.AsyncClient) -> None:
+    await legacy(owner, "ping", {})
+    call = {"name": "TaskStatus", "arguments": {"limit": 1}}
+    batch: list[dict[str, Any]] = [
+        {"jsonrpc": "2.0", "id": "a", "method": "ping"},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+        {"jsonrpc": "2.0", "id": None, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 3, "method": "no/such"},
+    ]
+
+    response = await owner.post("/mcp", json=batch)
+    silent = await owner.post("/mcp", json=batch[1:2])
+
+    answers = response.json()
+    assert [answer["id"] for answer in answers] == ["a", 2, None, 3]
+    assert [answer.get("error", {}).get("code") for answer in answers] == [None, None, -32600, -32601]
+    assert "structuredContent" in answers[1]["result"]
+    assert (silent.status_code, silent.content) == (202, b"")
+
+
+@pytest.mark.parametrize("batch", [[], [PING] * 101], ids=len)
+async def test_a_batch_of_none_or_too_many_is_refused(owner: httpx2.AsyncClient, batch: list[Any]) -> None:
+    await legacy(owner, "ping", {})
+
+    assert "a batch has 1 to 100 messages" in refused(await owner.post("/mcp", json=batch), 400)
+
+
+async def test_a_message_with_a_key_twice_is_refused(owner: httpx2.AsyncClient) -> None:
+    body = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}'
+
+    assert "the key a more than once" in refused(await owner.post("/mcp", content=body), 400)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "message"),
+    [
+        ("initialize", {"protocolVersion": "2025-03-26", "capabilities": 3}, "params.capabilities: must be an object"),
+        ("tools/call", {"name": "TaskStatus", "_meta": 5}, "params._meta: must be an object"),
+        ("tools/list", {"cursor": 5}, "params.cursor: must be a valid string"),
+    ],
+)
+async def test_no_class_of_ours_or_the_sdks_is_in_an_error(
+    owner: httpx2.AsyncClient, method: str, params: dict[str, Any], message: str
+) -> None:
+    assert f'"message":"{message}"' in refused(await legacy(owner, method, params), 200)

@@ -18,7 +18,7 @@ from delegate.relay.auth import new_runner_token, require_owner, require_runner
 from delegate.relay.notify import AGENTS_KEY, holder_key, notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
-from delegate.relay.requests import JsonBody, Relay, TaskInPath, attempt_in_path, relay_of
+from delegate.relay.requests import JsonBody, Relay, TaskInPath, attempt_in_path, check_query, relay_of
 from delegate.relay.views import STATUS_OF_STATE, assignment, control, effect_view, respond
 from delegate.report import record as reports
 from delegate.report.effects import EffectReport, read_chain_effects, record_effect
@@ -46,14 +46,15 @@ from delegate.wire.runners import (
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/api/runners", responses=PROBLEMS)
+router = APIRouter(prefix="/api/runners", dependencies=[Depends(check_query)], responses=PROBLEMS)
 CurrentRunner = Annotated[Runner, Depends(require_runner)]
 AttemptInPath = Annotated[AttemptId, Depends(attempt_in_path)]
 RegisterBody = Annotated[RegisterRequest, Depends(JsonBody(RegisterRequest))]
 LeaveBody = Annotated[LeaveRequest, Depends(JsonBody(LeaveRequest))]
 ClaimBody = Annotated[ClaimRequest, Depends(JsonBody(ClaimRequest))]
 RenewBody = Annotated[RenewRequest, Depends(JsonBody(RenewRequest))]
-RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest))]
+# Not checked for repeated keys: with megabytes of output, parsing twice would be felt.
+RecordBody = Annotated[RecordRequest, Depends(JsonBody(RecordRequest, checks_keys=False))]
 FinishBody = Annotated[FinishRequest, Depends(JsonBody(FinishRequest))]
 EffectBody = Annotated[EffectRequest, Depends(JsonBody(EffectRequest))]
 ReleaseBody = Annotated[ReleaseRequest, Depends(JsonBody(ReleaseRequest))]

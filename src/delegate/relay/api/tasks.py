@@ -26,7 +26,7 @@ from delegate.relay.auth import require_owner
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
-from delegate.relay.requests import JsonBody, Relay, TaskInPath, relay_of
+from delegate.relay.requests import JsonBody, Relay, TaskInPath, check_query, relay_of
 from delegate.relay.views import change_view, respond, runner_view, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
@@ -55,7 +55,7 @@ from delegate.wire.tasks import (
 SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was used before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-router = APIRouter(prefix="/api", dependencies=[Depends(require_owner)], responses=PROBLEMS)
+router = APIRouter(prefix="/api", dependencies=[Depends(require_owner), Depends(check_query)], responses=PROBLEMS)
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
@@ -76,6 +76,7 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
 async def submit_task_quickly(request: Request) -> Response:
     """The endpoint above without FastAPI's own work on each request; submits come in bursts."""
     await require_owner(request)
+    await check_query(request)
     return await submit_task(request, await submit_body(request))
 
 
@@ -83,8 +84,8 @@ async def submit_task_quickly(request: Request) -> Response:
 async def submit_tasks(request: Request, body: BatchBody) -> Response:
     """Submits all tasks or none, in one commit."""
     relay = relay_of(request)
-    entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
     await check_locations(relay, body.tasks, "tasks")
+    entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
     submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
     for one in submitted:
         notify(relay.hub, Transition(task=one.task))

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from delegate.errors import Stopping, Unauthenticated
 from delegate.model import Attempt
 from delegate.relay.auth import agent_attempt, bearer_token, mark_known, require_owner
+from delegate.relay.mcp.batches import handle_messages
 from delegate.relay.mcp.messages import shorten_errors
 from delegate.relay.notify import AGENTS_KEY
 from delegate.relay.requests import Relay
@@ -56,7 +57,14 @@ class McpEndpoint:
         servers = self._servers or await self._load()
         scope["state"]["attempt"] = attempt
         manager = servers.for_delegating if attempt is None else servers.for_asking
-        await manager.handle_request(scope, receive, shorten_errors(send))
+
+        async def forward(receive: Receive, send: Send) -> None:
+            await manager.handle_request(scope, receive, shorten_errors(send))
+
+        if scope["method"] == "POST":
+            await handle_messages(scope, receive, send, forward)
+        else:
+            await forward(receive, send)
 
     async def _load_for_agents(self) -> None:
         """Load when the first agent starts: some agents continue without asking if ask_user is slow to respond."""

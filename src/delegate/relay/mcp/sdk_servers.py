@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from delegate import __version__
-from delegate.errors import DelegateError, excerpt
+from delegate.errors import DelegateError, MemoryFull, excerpt
 from delegate.relay.mcp.calls import ToolCall, parse_arguments, request_key
 from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
@@ -74,7 +74,8 @@ async def name_invalid_parameters(ctx: Context, call_next: CallNext) -> HandlerR
         return await call_next(ctx)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(excerpt(part) for part in ("params", *first["loc"]))
+        location = first["loc"][1:] if first["loc"][:1] == ("params",) else first["loc"]
+        path = ".".join(excerpt(part) for part in ("params", *location))
         raise MCPError(INVALID_PARAMS, f"{path}: {describe_error(first)}") from None
 
 
@@ -99,6 +100,8 @@ class Toolbox:
             result = await tool.run(self._call(context), parse_arguments(tool.parameters, params.arguments or {}))
         except DelegateError as error:
             return refusal(error)
+        except MemoryError:
+            return refusal(MemoryFull())
         except Exception:
             request_id = _request(context).state.request_id
             log.exception("tool failed", extra={"tool": tool.name, "request_id": request_id})

@@ -13,8 +13,8 @@ from delegate.queue import finish
 from delegate.queue.cascade import Transition
 from delegate.queue.waiting import why
 from delegate.relay import views as pages
-from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.locations import check_location
+from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.mcp.hints import rewrite_for_agents, rewrite_view
 from delegate.relay.notify import notify
 from delegate.relay.views import STATUS_OF_STATE, attempt_view, checkpoint_view, task_view
