@@ -193,6 +193,25 @@ def test_a_resumed_task_adopts_the_pull_request_that_is_there(shop: Shop) -> Non
     assert shop.on_remote(pull.head, "more.txt") == "more"
 
 
+def test_after_a_resume_the_pull_request_covers_the_whole_work(shop: Shop) -> None:
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
+    first = shop.deliver("Fix the discount", **CLAUDE)
+    claude_plays(shop, bash("echo more > more.txt"), {"text": "Added more."})
+    second = shop.world.wait_for(shop.world.ok("resume", first["taskId"], "--context", "Add more.txt").strip())
+    claude_plays(shop, bash("echo last > last.txt"), {"text": "Added the last."})
+
+    third = shop.world.wait_for(shop.world.ok("resume", second["taskId"], "--context", "Add last.txt").strip())
+
+    (pull,) = shop.pulls
+    subjects = shop.git("log", "--format=%s", f"main..{pull.head}", cwd=shop.github.bare(shop.repository))
+    spent = [task["usage"]["outputTokens"] for task in (first, second, third)]
+    assert subjects.splitlines() == ["Add last.txt", "Add more.txt", "Fix the discount"]
+    parts = ["The discount is read as a percentage now.", "Added more.", "Added the last."]
+    assert sorted(parts, key=pull.body.index) == parts
+    assert f" tokens in, {sum(spent)} out" in pull.body
+    assert all(spent)
+
+
 def test_a_message_in_mid_turn_waits_for_codex_to_end_and_then_continues(shop: Shop) -> None:
     codex_plays(
         shop,

@@ -273,3 +273,41 @@ def test_a_runner_that_slept_over_its_push_takes_the_branch_back(shop: Shop) -> 
     assert shop.branches == ["main"]
     assert [pull.state for pull in pulls(shop)] == ["MERGED"]
     shop.wait_until_tidy()
+
+
+def test_a_cancel_while_the_pull_request_is_opened_says_so_and_the_task_completes(shop: Shop) -> None:
+    gate = shop.github.hub.hold(CREATE)
+    task_id = shop.submit(fix_command(shop))
+    assert gate.reached.wait(GATE_PATIENCE)
+
+    cancelling = shop.world.popen("cancel", task_id)
+    assert cancelling.stderr is not None
+    said = cancelling.stderr.readline()
+    why = shop.world.task(task_id)["why"]
+    gate.open()
+    _, rest = cancelling.communicate(timeout=GATE_PATIENCE)
+    task = ended(shop, task_id)
+
+    assert why == "is being cancelled, but its pull request is being opened; it ends when that is done"
+    assert said == f"delegate: {task_id} {why}\n"
+    assert (task["status"], task["reason"]) == ("completed", "done")
+    assert task["message"].endswith("; the request to cancel came too late")
+    assert cancelling.returncode == 5
+    assert rest == f"delegate: {task_id} had completed before it could be cancelled: {task['message']}\n"
+    assert is_published_once(shop, task)
+
+
+def test_a_cancel_while_the_branch_is_pushed_opens_no_pull_request(shop: Shop) -> None:
+    gate = shop.github.hub.hold(PUSH)
+    task_id = shop.submit(fix_command(shop))
+    assert gate.reached.wait(GATE_PATIENCE)
+
+    shop.world.post(f"/api/tasks/{task_id}/cancel", {"reason": "not needed"})
+    wait_until(lambda: "its branch is being pushed" in (shop.world.task(task_id)["why"] or ""))
+    gate.open()
+    task = ended(shop, task_id)
+
+    branch = task["result"]["branch"]
+    assert (task["status"], task["reason"]) == ("cancelled", "cancelled")
+    assert task["message"] == f"not needed; {branch} was pushed, and no pull request was opened"
+    assert (branch in shop.branches, pulls(shop)) == (True, [])

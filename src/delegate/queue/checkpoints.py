@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, Outcome, OutputChunk, Task, TaskId
+from delegate.model import AgentName, Attempt, Checkpoint, Effect, Event, Outcome, OutputChunk, Task, TaskId, Usage
 from delegate.output_tail import event_lines, last_lines
-from delegate.states import AttemptState
+from delegate.states import AttemptState, Reason
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of
 from delegate.store.events import last_events_of_task, last_output_of_attempt
@@ -16,6 +17,8 @@ from delegate.store.tasks import chain_of, get_task
 
 TAIL_CHUNKS = 4  # of output that are searched for its last lines
 TAIL_EVENTS = 200
+# The reasons of tasks whose agent finished its work, whatever happened to it then.
+WORK_DONE = {Reason.DONE, Reason.CHECKS_FAILED, Reason.POLICY_DENIED, Reason.PUSH_REJECTED, Reason.PR_REJECTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class Continuation:
     checkpoint: Checkpoint | None = None
     effects: tuple[Effect, ...] = ()
     continued_task: ContinuedTask | None = None
+    summaries: tuple[str, ...] = ()  # of the work of earlier tasks of the lineage, oldest first
+    usage: Usage = Usage()  # of all earlier attempts of the lineage
 
 
 NO_CONTINUATION = Continuation()
@@ -42,10 +47,13 @@ def read_continuation(connection: Connection, task: Task) -> Continuation:
     if task.fence <= 1 and task.lineage == task.id:
         return NO_CONTINUATION if continued_task is None else Continuation(continued_task=continued_task)
     chain = [task_id for task_id, _ in chain_of(connection, task.lineage)]
+    tasks = [one for one in (get_task(connection, task_id) for task_id in chain) if one is not None]
     return Continuation(
         checkpoint=last_checkpoint(connection, chain),
         effects=tuple(effects_of(connection, chain)),
         continued_task=continued_task,
+        summaries=tuple(one.result.summary for one in tasks if one.reason in WORK_DONE and one.result is not None),
+        usage=reduce(Usage.plus, (one.usage for one in tasks), Usage()),
     )
 
 

@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, Event, Runner, Task, TaskId
+from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, EffectKind, Event, Runner, Task, TaskId
 from delegate.queue.claim import budget_left
+from delegate.queue.finish import open_effects
 from delegate.queue.limits import QueueRules
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import running_attempts
 from delegate.store.database import Connection
+from delegate.store.effects import effects_of
 from delegate.store.events import last_events_of_task
 from delegate.store.graph import Dependency, dependencies_of
 from delegate.store.runners import all_runners
 
+PUBLISHING = {
+    EffectKind.PUSH: "its branch is being pushed",
+    EffectKind.PULL_REQUEST: "its pull request is being opened",
+}
 AGENT_PROBE_TIME = timedelta(seconds=15)  # a new runner tries its agents' programs one after another
 
 
@@ -32,6 +38,7 @@ class QueueSnapshot:
     now: datetime
     dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by blocked task
     last_events: Mapping[TaskId, Event] = field(default_factory=dict)  # by running task
+    publishing: Mapping[TaskId, EffectKind] = field(default_factory=dict)  # open effects of tasks that are cancelled
 
     def is_alive(self, runner: Runner) -> bool:
         return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
@@ -52,6 +59,8 @@ def why(task: Task, snapshot: QueueSnapshot) -> str | None:
 
 
 def _why_still_running(task: Task, snapshot: QueueSnapshot) -> str | None:
+    if (kind := snapshot.publishing.get(task.id)) is not None and task.id not in snapshot.silent:
+        return f"is being cancelled, but {PUBLISHING[kind]}; it ends when that is done"
     if task.cancel_requested_at is not None:
         return "is being cancelled"
     if task.id in snapshot.silent:
@@ -114,6 +123,11 @@ def _why_no_budget(task: Task, snapshot: QueueSnapshot) -> str | None:
     return "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or reserved for running tasks; it resets at 00:00 UTC"
 
 
+def _find_publishing(connection: Connection, tasks: Sequence[Task]) -> dict[TaskId, EffectKind]:
+    stopping = [task.id for task in tasks if task.state is TaskState.RUNNING and task.cancel_requested_at is not None]
+    return {one.task_id: one.kind for one in open_effects(effects_of(connection, stopping))} if stopping else {}
+
+
 def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRules, now: datetime) -> QueueSnapshot:
     """Read the state of the queue, and what `tasks` that are blocked or running wait for."""
     running = [task.id for task in tasks if task.state is TaskState.RUNNING]
@@ -130,4 +144,5 @@ def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRul
         now=now,
         dependencies=dependencies_of(connection, blocked) if blocked else {},
         last_events={task_id: event for task_id in running for event in last_events_of_task(connection, task_id, 1)},
+        publishing=_find_publishing(connection, tasks),
     )

@@ -241,6 +241,8 @@ def assignment(held: ClaimedTask) -> AssignmentView:
         continued_task=continued_task_view(held.continuation.continued_task, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],
         effects=[effect_view(effect) for effect in held.continuation.effects],
+        summaries=list(held.continuation.summaries),
+        usage_before=usage_view(held.continuation.usage),
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId
+from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId, Usage
 from delegate.wire.runners import AssignmentView
-from delegate.wire.shared_models import ContinuedTaskView, checkpoint_of
+from delegate.wire.shared_models import ContinuedTaskView, checkpoint_of, usage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class Assignment:
     continued_task: PrecedingTask | None = None
     questions: tuple[AnsweredQuestion, ...] = ()  # of the previous attempt
     effects: tuple[Effect, ...] = ()  # of all tasks in the lineage
+    summaries: tuple[str, ...] = ()  # of the finished work of earlier tasks of the lineage, oldest first
+    usage_before: Usage = Usage()  # of all earlier attempts of the lineage
     resume_session: str | None = None  # the agent session of the previous attempt, if any
     next_seq: int = 0
 
@@ -96,6 +98,8 @@ def assignment_of(view: AssignmentView) -> Assignment:
             for asked in view.questions
         ),
         effects=tuple(Effect(**{**effect.model_dump(), "task_id": TaskId(effect.task_id)}) for effect in view.effects),
+        summaries=tuple(view.summaries),
+        usage_before=usage_of(view.usage_before),
         resume_session=view.resume_session,
         next_seq=view.next_seq,
     )

@@ -121,6 +121,8 @@ class AssignmentView(Wire):
     continued_task: ContinuedTaskView | None = None  # the task that this one continues, with that task's checkpoint
     questions: list[QuestionView] = []  # of the previous attempt, answered
     effects: list[EffectView] = []  # of all tasks in the lineage
+    summaries: list[str] = []  # of the finished work of earlier tasks of the lineage, oldest first
+    usage_before: UsageView = Field(default_factory=UsageView)  # of all earlier attempts of the lineage
     resume_session: str | None = None  # the agent session of the previous attempt, if any
     next_seq: int = 0
 
@@ -211,10 +213,10 @@ class RecordItem(Wire):
 
     @model_validator(mode="after")
     def check_fields_of_kind(self) -> Self:
-        if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
-            raise ValueError("has output, but its kind is not output")
         if self.output is not None and len(self.output) * 3 // 4 - self.output.count("=", -2) > CHUNK_MAX:
             raise ValueError(f"has more than {CHUNK_MAX:,} bytes of output")
+        if self.kind is not EventKind.OUTPUT and (self.stream is not None or self.output is not None):
+            raise ValueError("has output, but its kind is not output")
         if self.kind is not EventKind.SKIPPED and (self.through is not None or self.bytes is not None):
             raise ValueError("has skipped bytes, but its kind is not skipped")
         return self

@@ -31,6 +31,7 @@ TAIL_MAX = 10_000  # the most lines that the relay returns
 ENDED = {"completed", "failed", "cancelled"}
 CANCEL_MARGIN = 20.0  # seconds beyond the agents' grace that a cancel waits for its task's end
 CANCEL_POLL = 0.1
+CANCELLING = "is being cancelled"  # why a cancelled task still runs, if nothing else delays it
 ID_LIKE = re.compile(r"task-\S*")  # also a mistyped id: no reason starts like this
 REASON_HINT = "write the reason as --reason TEXT"
 
@@ -200,7 +201,7 @@ def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) 
             context.print_error(error, as_json=context.as_json)  # the other tasks are still cancelled
             codes.append(error.exit_code)
     deadline = time.monotonic() + context.settings.grace.total_seconds() + CANCEL_MARGIN
-    codes += [_report_cancel(context, _wait_for_end(client, task, deadline)) for task in asked]
+    codes += [_report_cancel(context, _wait_for_end(context, client, task, deadline)) for task in asked]
     return max(codes)
 
 
@@ -215,9 +216,11 @@ def split_ids_and_reason(arguments: tuple[str, ...], reason: str | None) -> tupl
     return list(dict.fromkeys(ids)), " ".join(rest) if reason is None else reason
 
 
-def _wait_for_end(client: Client, task: TaskData, deadline: float) -> TaskData:
+def _wait_for_end(context: CommandContext, client: Client, task: TaskData, deadline: float) -> TaskData:
     """The task when it has ended, or as it is at the deadline."""
     while task["status"] not in ENDED and time.monotonic() < deadline:
+        if task["why"] not in {None, CANCELLING}:  # it publishes its work, or its runner is silent
+            context.say_once(f"{task['taskId']} {task['why']}")
         time.sleep(CANCEL_POLL)
         task = client.task(task["taskId"])["task"]
     return task
@@ -229,7 +232,10 @@ def _report_cancel(context: CommandContext, task: TaskData) -> int:
     elif task["status"] == "cancelled":
         context.print([f"{task['taskId']} {task['status']}"])
     elif task["status"] in ENDED:
-        context.say(f"{task['taskId']} had {task['status']} before it could be cancelled")
+        ended = f"{task['taskId']} had {task['status']} before it could be cancelled"
+        context.say(f"{ended}: {terminal.one_line(task['message'])}" if task["message"] else ended)
+    elif task["why"] not in {None, CANCELLING}:
+        context.say_once(f"{task['taskId']} {task['why']}")
     else:
         context.say(f"{task['taskId']} will be cancelled when its runner reconnects")
     return IllegalMove.exit_code if task["status"] in ENDED - {"cancelled"} else 0

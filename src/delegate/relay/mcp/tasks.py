@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from delegate.errors import InvalidField
@@ -11,7 +12,7 @@ from delegate.intake.from_wire import request_of
 from delegate.model import TaskId
 from delegate.queue import finish
 from delegate.queue.cascade import Transition
-from delegate.queue.waiting import why
+from delegate.queue.waiting import read_snapshot, why
 from delegate.relay import views as pages
 from delegate.relay.locations import check_location
 from delegate.relay.mcp.calls import ToolCall, ToolResult
@@ -81,7 +82,10 @@ async def cancel_task(call: ToolCall, asked: wire.CancelTask) -> ToolResult:
     notify(relay.hub, transition)
     task, others = transition.task, [task.id for task in transition.others if task.state is TaskState.CANCELLED]
     status = STATUS_OF_STATE[task.state]
+    snapshot = await relay.database.read(partial(read_snapshot, tasks=[task], rules=relay.rules, now=relay.now()))
     text = f"{task.id} is {status}" + (f"; {STOPPING}" if status == "running" else "")
+    if task.id in snapshot.publishing:
+        text = f"{task.id} {why(task, snapshot)}"
     return ToolResult(answer=wire.CancelTaskResult(task_id=task.id, status=status, also_cancelled=[*others]), text=text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -83,7 +84,7 @@ class Delivery:
         self._publication = Publication(
             git=git, prepared=prepared, record=context.record, effects=self._effects(), at=datetime.now(UTC)
         )
-        self._progress = Progress()
+        self._progress = Progress(spent_before=prepared.assignment.usage_before)
         self.is_closed = False
         self._tree_lock = anyio.Lock()  # only one operation reads the tree at a time
 
@@ -187,7 +188,8 @@ class Delivery:
         before, self._progress.draft = found
         self._publication = replace(self._publication, at=before.at)
         self._conversation.summary = before.summary
-        self._progress.spent_before = before.usage
+        # The relay may not have received the usage of the attempt that was lost.
+        self._progress.spent_before = max(before.usage, self._assignment.usage_before, key=count_tokens)
         return True
 
     def _skip_agent_turn(self) -> Outcome:
@@ -224,7 +226,7 @@ class Delivery:
 
     @property
     def _spent(self) -> Usage:
-        """Usage for this work, including lost attempts."""
+        """Usage for this work, by all attempts of the lineage."""
         return self._progress.spent_before.plus(self._conversation.spent)
 
     def _prompts(self) -> tuple[str, str]:
@@ -249,11 +251,20 @@ class Delivery:
         self._progress.is_pushed = True
         message = f"pushed to {self._prepared.workspace.branch}"
         if self._assignment.mode is Mode.PULL_REQUEST:
+            if self._context.lease.cancel_reason is not None:
+                return self._cancelled_after_push()
             forge = await self._forge()
             ensured = await self._publication.open_pull_request(forge, draft, self._review_facts(checks))
             self._progress.pull_request = ensured.pull_request.url
             message = f"pull request {'updated' if ensured.adopted else 'opened'}: {ensured.pull_request.url}"
+        if self._context.lease.cancel_reason is not None:
+            message += "; the request to cancel came too late"
         return Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message=message)
+
+    def _cancelled_after_push(self) -> Outcome:
+        branch = self._prepared.workspace.branch
+        message = f"{self._context.lease.cancel_reason}; {branch} was pushed, and no pull request was opened"
+        return Outcome(state=AttemptState.CANCELLED, reason=Reason.CANCELLED, message=message)
 
     async def _forge(self) -> Forge:
         repository, settings = self._prepared.workspace.repository, self._runner_context.settings
@@ -261,7 +272,7 @@ class Delivery:
 
     def _review_facts(self, checks: Checks) -> ReviewFacts:
         return ReviewFacts(
-            summary=self._conversation.summary,
+            summary=join_summaries([*self._assignment.summaries, self._conversation.summary]),
             checks=checks,
             model=self._assignment.model or self._context.tail.model,
             usage=self._spent,
@@ -343,6 +354,16 @@ class Delivery:
         return checkpoint_of(self._progress, self._prepared.workspace, self._conversation, tail=tail, error=error)
 
 
+def join_summaries(summaries: Sequence[str]) -> str:
+    """Pure: describe the whole work; an attempt that only publishes repeats the summary of the previous one."""
+    distinct = list(dict.fromkeys(summary.strip() for summary in summaries if summary.strip()))
+    return "\n\n**Later:**\n\n".join(distinct)
+
+
+def count_tokens(usage: Usage) -> int:
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens
+
+
 def describe_failure(result: CommandResult) -> str:
     if result.timed_out:
         return f"timed out after {result.seconds:.0f} s"
@@ -361,7 +382,7 @@ class Progress:
     checks: Checks | None = None
     is_pushed: bool = False
     pull_request: str | None = None
-    spent_before: Usage = field(default_factory=Usage)  # on the same work, by a lost attempt
+    spent_before: Usage = field(default_factory=Usage)  # on the same work, by earlier attempts
 
 
 def result_of(progress: Progress, workspace: Workspace, summary: str, *, is_kept: bool) -> Result:

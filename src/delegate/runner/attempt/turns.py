@@ -139,7 +139,7 @@ class Conversation:
         self.spent = self.spent.plus(reading.usage)
         self._session_spent = self._session_spent.plus(reading.usage)
         self.session = reading.session_id or self.session
-        self.summary = reading.summary.replace("\0", "")[:SUMMARY_MAX] or self.summary
+        self.summary = cut_summary(reading.summary.replace("\0", "")) or self.summary
         return reading, end
 
     def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome:
@@ -188,6 +188,14 @@ def prior_session_usage(assignment: Assignment) -> Usage:
     if left is None or assignment.resume_session is None:
         return Usage()
     return left.usage
+
+
+def cut_summary(text: str) -> str:
+    """Pure: shorten a summary that is too long, and say so."""
+    if len(text) <= SUMMARY_MAX:
+        return text
+    note = f"\n\n(cut here: the whole summary has {len(text):,} characters)"
+    return text[: SUMMARY_MAX - len(note)] + note
 
 
 def write_files(files: Mapping[Path, str]) -> None:

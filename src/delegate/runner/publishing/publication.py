@@ -266,6 +266,8 @@ def warnings_of(snapshot: Snapshot) -> Iterator[str]:
 def commit_message(assignment: Assignment) -> str:
     """For uncommitted changes. Sanitized, because a forge acts on commit messages too."""
     title = assignment.issue.title if assignment.issue else assignment.title
+    if assignment.context:  # a resumed task: its commit follows that of the first
+        title = assignment.context
     subject = one_line(pull_request_title(None, title, assignment.prompt), SUBJECT_MAX)
     key = f"\n\nFor {assignment.issue.key}." if assignment.issue else ""
     return f"{subject}{key}\n\nDelegate-Task: {assignment.task_id}\n"
