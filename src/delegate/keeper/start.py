@@ -25,6 +25,7 @@ KEEPER = "delegate.keeper"
 NOTICE_AFTER = 1.5  # seconds of waiting for another process after which the user is told
 START_NOTICE_AFTER = 10.0  # seconds; a start on a busy machine takes less
 READY_TIMEOUT = 60.0  # seconds for a relay to become ready, including migrations
+DATABASE_TIMEOUT = 20.0  # seconds that a command waits for a database that does not respond
 
 
 def ignore_notice(_: str) -> None:
@@ -117,7 +118,8 @@ def _unblock_signals() -> None:
 
 def _read_report(descriptor: int, paths: Home, on_delay: Callable[[], None]) -> dict[str, Any]:
     """Read what a keeper writes: perhaps what its relay waits for, then that it is ready or has failed."""
-    deadline = time.monotonic() + READY_TIMEOUT
+    started_at = time.monotonic()
+    deadline = started_at + READY_TIMEOUT
     why = f"it was not ready after {READY_TIMEOUT:.0f} s"
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         if not select.select([pipe], [], [], START_NOTICE_AFTER)[0]:
@@ -129,4 +131,5 @@ def _read_report(descriptor: int, paths: Home, on_delay: Callable[[], None]) -> 
             if "waiting" not in report:
                 return report
             why = report["waiting"]
+            deadline = min(deadline, started_at + DATABASE_TIMEOUT)
     raise keeper.relay_not_ready(paths, why)
