@@ -8,7 +8,7 @@ import signal
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -77,11 +77,23 @@ def test_a_task_that_ends_while_the_relay_is_away_is_reported_when_it_is_back(wo
     assert world.relay_pid() != relay
 
 
-def server_processes(url: str) -> list[int]:
-    """The server, and all its processes."""
+@contextmanager
+def server_stopped(url: str) -> Iterator[None]:
+    """All processes of the server are stopped, as on a machine that hangs: connections stay open."""
     with psycopg.connect(url) as connection:
         stat = Path(f"/proc/{connection.info.backend_pid}/stat").read_text()
-    return tree_of(int(stat.rpartition(")")[2].split()[1]))
+    server = int(stat.rpartition(")")[2].split()[1])
+    try:
+        signal_all(tree_of(server), signal.SIGSTOP)
+        yield
+    finally:
+        signal_all(tree_of(server), signal.SIGCONT)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a connection that was just closed
+            os.kill(pid, number)
 
 
 def status_of(world: World, path: str) -> int:
@@ -99,15 +111,8 @@ def test_a_postgresql_that_stops_responding_is_a_503_for_everybody(tmp_path: Pat
     with living(tmp_path / "home", DELEGATE_DATABASE_URL=postgres_url) as world:
         world.ok("up", "--runners", "0")
         assert status_of(world, "/api/tasks") == 200
-        stopped = server_processes(postgres_url)
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            with ThreadPoolExecutor(24) as clients:
-                answers = list(clients.map(lambda _: status_of(world, "/api/tasks"), range(24)))
-        finally:
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+        with server_stopped(postgres_url), ThreadPoolExecutor(24) as clients:
+            answers = list(clients.map(lambda _: status_of(world, "/api/tasks"), range(24)))
 
         assert set(answers) == {503}
         wait_until(lambda: status_of(world, "/api/tasks") == 200)
