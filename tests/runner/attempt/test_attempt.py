@@ -41,6 +41,7 @@ class Script:
     directory: Path | None = None  # where the first segment of a spool becomes a full disk
     sessions: list[str | None] | None = None  # what each start was to resume
     parse_errors: int = 0
+    budgets: list[float | None] | None = None  # what each start may cost
 
     def program(self, environ: Mapping[str, str]) -> str | None:
         return None
@@ -54,6 +55,8 @@ class Script:
             (self.directory / assignment.attempt_id / f"{0:016d}.jsonl").symlink_to("/dev/full")
         if self.sessions is not None:
             self.sessions.append(turn.session)
+        if self.budgets is not None:
+            self.budgets.append(assignment.budget_usd)
         env = {**environ, "DELEGATE_ATTEMPT_ID": assignment.attempt_id}
         argv = ("/bin/sh", "-c", assignment.prompt)
         return Invocation(argv=argv, env=env, initial_input=b"hello\n", keep_input_open=True)
@@ -284,6 +287,15 @@ async def test_a_session_that_is_gone_is_not_resumed_twice(stage: Stage) -> None
     assert sessions == ["old", None]
     warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
     assert warnings == ["the session of the previous attempt no longer exists; the agent starts a new one"]
+
+
+async def test_the_smallest_budget_reaches_the_agent_as_it_is(stage: Stage) -> None:
+    equipment, assignment = await stage.take("echo RESULT", agent="claude", maxBudgetUsd=0.001)
+    budgets: list[float | None] = []
+
+    await run_attempt(with_script(equipment, Script(budgets=budgets)), assignment)
+
+    assert budgets == [0.001]
 
 
 @pytest.mark.promise("P10")

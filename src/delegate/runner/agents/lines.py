@@ -7,7 +7,7 @@ import json
 from delegate.model import Stream
 from delegate.wire.basics import SEQ_MAX
 
-LINE_MAX = 1024 * 1024  # bytes; longer lines are kept as output, but not parsed
+LINE_MAX = 16 * 1024 * 1024  # bytes; longer lines are kept as output, but not parsed
 STDERR_KEPT = 4096  # bytes of its end, for the error of a program that could not start
 AMOUNT_MAX = 1e15  # larger numbers are invalid
 

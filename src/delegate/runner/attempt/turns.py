@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 TERMINATED_CODE = 128 + signal.SIGTERM  # of a program that handles TERM, and of a shell whose command it ended
 SUMMARY_MAX = 20_000  # characters that the relay accepts
-BUDGET_MIN = 0.01  # dollars; an agent takes a budget of 0 for none
+NO_BUDGET = 0.0001  # dollars, when nothing is left: an agent takes a budget of 0 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,9 @@ class Conversation:
 
     def _build_turn(self, text: str) -> AgentTurn:
         budget = self._assignment.budget_usd
-        left = None if budget is None else max(budget - self.spent.cost_usd, BUDGET_MIN)
+        left = None if budget is None else budget - self.spent.cost_usd
         return AgentTurn(
-            assignment=replace(self._assignment, budget_usd=left),
+            assignment=replace(self._assignment, budget_usd=NO_BUDGET if left is not None and left <= 0 else left),
             text=text,
             session=self.session,
             workspace=self._location.roots,
