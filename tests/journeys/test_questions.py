@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 from tests.journeys.shop import FIXED, Market, Shop, audited_market, contents, open_shop
@@ -17,9 +15,8 @@ QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mil
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    with audited_market(tmp_path_factory.mktemp("market"), "git", "claude", "codex") as made:
-        with suppress(HTTPError):  # refused, but the server is loaded then: a scripted model calls its tool at once
-            made.world.post("/mcp", {})
+    patient = {"DELEGATE_LEASE": "30", "DELEGATE_RECLAIM_AFTER": "60"}  # the relay loads ask_user within half a lease
+    with audited_market(tmp_path_factory.mktemp("market"), "git", "claude", "codex", **patient) as made:
         yield made
 
 

@@ -51,7 +51,7 @@ def make_app(relay: Relay) -> FastAPI:
         # Telemetry would look for providers at every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.state.relay = relay
+    app.state.relay, app.state.mcp = relay, mcp
     app.add_middleware(DiskSpaceGuard, disk=disk)
     app.add_middleware(Guard)
     problems.install(app)

@@ -15,7 +15,6 @@ from delegate.states import FINAL_TASK_STATES, TaskState
 FEED_TURNS = 2  # feeds that read and encode at once; more would take the threads and the time of other requests
 ALL_TASKS = "*"
 CLOCK_KEY = "clock"  # the relay's clock subscribes to it
-AGENTS_KEY = "agents"  # the MCP endpoint subscribes to it, to load when the first agent starts
 
 
 @dataclass(eq=False, slots=True)

@@ -15,7 +15,7 @@ from delegate.queue import finish as ends
 from delegate.queue.cascade import Transition
 from delegate.queue.lease_guard import LeaseRef
 from delegate.relay.auth import new_runner_token, require_owner, require_runner
-from delegate.relay.notify import AGENTS_KEY, holder_key, notify
+from delegate.relay.notify import holder_key, notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
 from delegate.relay.requests import JsonBody, Relay, TaskInPath, attempt_in_path, check_query, relay_of
@@ -105,8 +105,8 @@ async def claim_task(request: Request, current: CurrentRunner, body: ClaimBody) 
         ask_hash=body.ask_hash,
     )
     held = await _claim_or_wait(request, relay, query, body.wait)
-    if held is not None and held.task.agent != AgentName.SHELL:
-        relay.hub.notify_key(AGENTS_KEY)
+    if held is not None and held.task.agent != AgentName.SHELL and body.ask_hash is not None:
+        await request.app.state.mcp.load_for_agent()
     return respond(ClaimResponse(assignment=assignment(held) if held else None))
 
 

@@ -18,14 +18,12 @@ from delegate.model import Attempt
 from delegate.relay.auth import agent_attempt, bearer_token, mark_known, require_owner
 from delegate.relay.mcp.batches import handle_messages
 from delegate.relay.mcp.messages import shorten_errors
-from delegate.relay.notify import AGENTS_KEY
 from delegate.relay.requests import Relay
 from delegate.tokens import AGENT_PREFIX
 
 if TYPE_CHECKING:
     from delegate.relay.mcp.sdk_servers import Servers
 
-WAIT_SECONDS = 3600.0  # seconds; the value does not matter
 CALLS_STOP_TIMEOUT = 2.0  # seconds for open calls when the relay stops; less than STOP_TIMEOUT of the relay
 
 
@@ -37,13 +35,13 @@ class McpEndpoint:
         self._loading = anyio.Lock()
         self._group: TaskGroup | None = None
         self._servers: Servers | None = None
+        self._loaded = anyio.Event()
         self._calls = 0
         self._call_ended = anyio.Event()
 
     def open(self, group: TaskGroup) -> None:
         """Run the servers in this task group once they are needed."""
         self._group = group
-        group.start_soon(self._load_for_agents)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":  # a client's event stream, or the end of its session
@@ -66,13 +64,18 @@ class McpEndpoint:
         else:
             await forward(receive, send)
 
-    async def _load_for_agents(self) -> None:
-        """Load when the first agent starts: some agents continue without asking if ask_user is slow to respond."""
-        with self._relay.hub.subscribe(AGENTS_KEY) as subscription:
-            while not await subscription.wait(WAIT_SECONDS):
-                pass
+    async def load_for_agent(self) -> None:
+        """Load before an agent starts, which may continue without ask_user if that is slow to respond. Waits for less
+        than the lease of its attempt."""
+        if self._servers is None and self._group is not None:
+            self._group.start_soon(self._load_quietly)
+            with anyio.move_on_after(self._relay.rules.lease.total_seconds() / 2):
+                await self._loaded.wait()
+
+    async def _load_quietly(self) -> None:
         with suppress(Stopping):
             await self._load()
+        self._loaded.set()
 
     async def _load(self) -> Servers:
         async with self._loading:
