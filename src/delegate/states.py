@@ -34,6 +34,7 @@ class Reason(StrEnum):
     RATE_LIMITED = "rate_limited"
     USAGE_LIMIT = "usage_limit"
     OVERLOADED = "overloaded"
+    UNREACHABLE = "unreachable"
     CONTEXT_TOO_LONG = "context_too_long"
     MAX_TURNS = "max_turns"
     BUDGET = "budget"
@@ -102,6 +103,8 @@ ADVICE: dict[Reason, str] = {
     Reason.RATE_LIMITED: "nothing: the task restarts automatically when the limit resets",
     Reason.USAGE_LIMIT: "nothing: the task restarts automatically when the subscription's limit resets",
     Reason.OVERLOADED: "the model's service is overloaded; run the task again later with `delegate retry`",
+    Reason.UNREACHABLE: "check the network and the proxy of the runner's machine, then run the task again with "
+    "`delegate retry`",
     Reason.CONTEXT_TOO_LONG: "split the work into smaller tasks, or shorten the prompt",
     Reason.MAX_TURNS: "submit again with a higher `--max-turns`, or split the work",
     Reason.BUDGET: "submit again with a higher `--max-budget-usd`, or split the work",

@@ -469,6 +469,7 @@ def test_why_a_turn_stopped_is_the_outcome(
         (-32603, "Internal error: API Error: 429 Too Many Requests", {}, Reason.RATE_LIMITED),
         (-32603, "You've hit your usage limit", {}, Reason.USAGE_LIMIT),
         (-32603, "Internal error", {"details": "Overloaded"}, Reason.OVERLOADED),
+        (-32603, "Internal error: API Error: read ECONNRESET", {}, Reason.UNREACHABLE),
         (-32603, "Internal error: model: claude-x", {"errorName": "APIError"}, Reason.UNKNOWN_MODEL),
         (-32603, "Internal error: Prompt is too long", {"errorKind": "invalid_request"}, Reason.CONTEXT_TOO_LONG),
         (-32603, "Internal error", {"details": "cannot read properties of undefined"}, Reason.AGENT_ERROR),

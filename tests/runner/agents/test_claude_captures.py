@@ -83,8 +83,8 @@ BAD = {
     ),
     "connection_refused": Bad(
         1,
-        Reason.OVERLOADED,
-        "the model's service failed or is overloaded: API Error: Unable to connect to API (ConnectionRefused)",
+        Reason.UNREACHABLE,
+        "the model's service could not be reached: API Error: Unable to connect to API (ConnectionRefused)",
     ),
     "credit_balance_too_low": Bad(
         1, Reason.AGENT_ERROR, "the account that claude uses has no credit left: Credit balance is too low"

@@ -440,6 +440,28 @@ def test_a_command_in_the_background_does_not_hold_up_an_error(new_reading: NewR
 # How it ended.
 
 
+def test_a_result_of_several_megabytes_is_read(new_reading: NewReading, now: datetime) -> None:
+    reading = new_reading()
+
+    feed(reading, {**GOOD_RESULT, "result": "x" * 3_000_000})
+
+    assert (reading.judge(EXIT_0, Ending.EXITED, now).reason, reading.parse_errors) == (Reason.DONE, 0)
+
+
+@pytest.mark.parametrize("error", ["ECONNRESET", "ConnectionRefused", "ENOTFOUND"])
+def test_a_broken_connection_is_not_an_overload(error: str, new_reading: NewReading, now: datetime) -> None:
+    reading = new_reading()
+    text = f"API Error: Unable to connect to API ({error})"
+
+    feed(reading, says(error="server_error"), {**GOOD_RESULT, "is_error": True, "result": text})
+
+    outcome = reading.judge(EXIT_1, Ending.EXITED, now)
+    assert (outcome.reason, outcome.message) == (
+        Reason.UNREACHABLE,
+        f"the model's service could not be reached: {text}",
+    )
+
+
 @pytest.mark.parametrize(
     ("events", "exit", "ending", "state", "reason"),
     [

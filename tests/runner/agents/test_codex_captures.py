@@ -66,7 +66,8 @@ BAD = {
     "auth_failure_401": Bad(
         1,
         Reason.NOT_LOGGED_IN,
-        "codex is not logged in: unexpected status 401 Unauthorized: Incorrect API key provided, url: http://127.…",
+        "codex is not logged in: unexpected status 401 Unauthorized: Incorrect API key provided, url: "
+        "http://127.0.0.1:42293/v1/responses, request id: req_standin_59a4834a8a9c",
     ),
     "context_length_400": Bad(
         1,
@@ -77,7 +78,7 @@ BAD = {
         1,
         Reason.REFUSED,
         "the model declined the request: stream disconnected before completion: Incomplete response returned, reason: "
-        "con…",
+        "content_filter",
     ),
     "declined_prompt": Bad(
         1,
@@ -88,12 +89,13 @@ BAD = {
         1,
         Reason.CONTEXT_TOO_LONG,
         "the conversation is too long for the model: Codex ran out of room in the model's context window. Start a new "
-        "thread or clear…",
+        "thread or clear earlier history before retrying.",
     ),
     "forbidden_403": Bad(
         1,
         Reason.NOT_LOGGED_IN,
-        "codex is not logged in: unexpected status 403 Forbidden: forbidden, url: http://127.0.0.1:43937/v1/respo…",
+        "codex is not logged in: unexpected status 403 Forbidden: forbidden, url: "
+        "http://127.0.0.1:43937/v1/responses, request id: req_standin_80bdd14f08434d3b817c",
     ),
     "full_auto_flag": Bad(
         2,
@@ -131,13 +133,13 @@ BAD = {
         1,
         Reason.OVERLOADED,
         "the model's service failed or is overloaded: unexpected status 503 Service Unavailable: Overloaded, url: "
-        "http://127.0.0.1:369…",
+        "http://127.0.0.1:36977/v1/responses, request id: req_standin_afba16aa2c67",
     ),
     "plan_without_codex": Bad(
         1,
         Reason.AGENT_ERROR,
         "the account that codex uses has no credit left, or no plan for codex: To use Codex with your ChatGPT plan, "
-        "upgrade to Plus: https://chatgpt.com/explor…",
+        "upgrade to Plus: https://chatgpt.com/explore/plus.",
     ),
     "resume_after_sigterm_first": Bad(128 + 15, Reason.CRASHED, "codex was killed by SIGTERM, without a result"),
     "resume_unknown_session": Bad(
@@ -169,25 +171,27 @@ PARKED = {
         1,
         Reason.RATE_LIMITED,
         "the model's service limits the rate of requests: exceeded retry limit, last status: 429 Too Many Requests, "
-        "request id: req_standi…",
+        "request id: req_standin_bf175be12136",
     ),
     "usage_limit_no_reset": Bad(
         1,
         Reason.USAGE_LIMIT,
         "the subscription's usage limit is reached: You’ve hit your usage limit. Upgrade to Pro "
-        "(https://chatgpt.com/explore/pro), v…",
+        "(https://chatgpt.com/explore/pro), visit https://chatgpt.com/settings/usage to purchase more credits or try "
+        "again later.",
     ),
     "usage_limit_other_day": Bad(
         1,
         Reason.USAGE_LIMIT,
         "the subscription's usage limit is reached: You’ve hit your usage limit. "
-        "Visit https://chatgpt.com/settings/usage to purchas…",
+        "Visit https://chatgpt.com/settings/usage to purchase more credits or try again at Nov 18th, 2026 6:43 AM.",
     ),
     "usage_limit_reached": Bad(
         1,
         Reason.USAGE_LIMIT,
         "the subscription's usage limit is reached: You’ve hit your usage limit. Upgrade to Pro "
-        "(https://chatgpt.com/explore/pro), v…",
+        "(https://chatgpt.com/explore/pro), visit https://chatgpt.com/settings/usage to purchase more credits or try "
+        "again at 8:53 AM.",
     ),
 }
 

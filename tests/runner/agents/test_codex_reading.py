@@ -276,6 +276,29 @@ def test_exit_code_0_without_a_completed_turn_is_a_failure() -> None:
     assert outcome.message == "codex ended with exit code 0, without a result"
 
 
+def test_a_bad_request_is_shown_whole() -> None:
+    reading = CodexReading(codex_turn())
+    why = "Unsupported value: 'xhigh' is not supported with this model. " + "Supported values are: low, medium. " * 9
+    body = json.dumps({"error": {"message": why.strip(), "code": "unsupported_value"}})
+
+    feed(reading, STARTED, {"type": "turn.failed", "error": {"message": body}})
+
+    outcome = reading.judge(EXIT_1, Ending.EXITED, NOW)
+    assert outcome.message == f"codex ended with an error: {why.strip()}"
+
+
+@pytest.mark.parametrize(
+    "error", ["error sending request for url (http://x.test/)", "Connection reset by peer (os error 104)", "ECONNRESET"]
+)
+def test_a_broken_connection_is_not_an_overload(error: str) -> None:
+    reading = CodexReading(codex_turn())
+    message = f"stream disconnected before completion: {error}"
+
+    feed(reading, STARTED, {"type": "turn.failed", "error": {"message": message}})
+
+    assert reading.judge(EXIT_1, Ending.EXITED, NOW).reason is Reason.UNREACHABLE
+
+
 def test_a_failed_turn_is_a_failure_whatever_the_exit_code() -> None:
     reading = CodexReading(codex_turn())
     feed(reading, STARTED, failed("unexpected status 503 Service Unavailable: Overloaded"))

@@ -30,12 +30,14 @@ REASON_PATTERNS = (
     (Reason.CONTEXT_TOO_LONG, r"too long|context (length|window)|maximum context"),
     (Reason.NOT_LOGGED_IN, r"authenticat|not logged in|log ?in\b|api.?key|unauthori[sz]ed|\b401\b"),
     (Reason.UNKNOWN_MODEL, r"^model:|model.*(not (found|exist|supported|available)|no access)|unknown model"),
-    (Reason.OVERLOADED, r"overloaded|\b(500|502|503|504|529)\b|unable to connect|connection (error|refused|reset)"),
+    (Reason.UNREACHABLE, r"unable to connect|connection (error|refused|reset)|\bECONN[A-Z]+"),
+    (Reason.OVERLOADED, r"overloaded|\b(500|502|503|504|529)\b"),
 )
 SENTENCES = {
     Reason.NOT_LOGGED_IN: "{agent} is not logged in",
     Reason.UNKNOWN_MODEL: "{agent} does not know the model or may not use it",
     Reason.OVERLOADED: "the model's service failed or is overloaded",
+    Reason.UNREACHABLE: "the model's service could not be reached",
     Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
     Reason.MAX_TURNS: "{agent} reached its turn limit",
     Reason.REFUSED: "the model declined the request",

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from delegate.errors import excerpt
+from delegate.errors import EXCERPT_MAX, excerpt
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.agents.ask_tool import ASK_INSTRUCTIONS, TOKEN_VARIABLE, AskEndpoint
 from delegate.runner.assignment import Assignment
@@ -292,8 +292,8 @@ def no_result_verdict(agent: str, exit: Exit, last_line: str) -> RunVerdict:
     return failure_verdict(reason, with_detail(f"{agent} {describe_exit(exit)}, without a result", last_line))
 
 
-def with_detail(sentence: str, detail: str) -> str:
-    return f"{sentence}: {excerpt(detail)}" if detail.strip() else sentence
+def with_detail(sentence: str, detail: str, limit: int = EXCERPT_MAX) -> str:
+    return f"{sentence}: {excerpt(detail, limit)}" if detail.strip() else sentence
 
 
 def outcome_of(reading: AgentReading, verdict: RunVerdict, exit: Exit) -> Outcome:

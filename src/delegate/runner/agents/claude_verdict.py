@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -32,6 +33,7 @@ BY_ERROR = {
     "rate_limit": Reason.RATE_LIMITED,
     "server_error": Reason.OVERLOADED,
 }
+NO_CONNECTION = re.compile(r"unable to connect|\bE[A-Z]*CONN[A-Z]+|ENOTFOUND|ETIMEDOUT|EAI_AGAIN|EPIPE", re.IGNORECASE)
 BY_STATUS = {
     401: Reason.NOT_LOGGED_IN,
     403: Reason.NOT_LOGGED_IN,
@@ -48,6 +50,7 @@ SENTENCES = {
     Reason.NOT_LOGGED_IN: "claude is not logged in",
     Reason.UNKNOWN_MODEL: "claude does not know the model or may not use it",
     Reason.OVERLOADED: "the model's service failed or is overloaded",
+    Reason.UNREACHABLE: "the model's service could not be reached",
     Reason.CONTEXT_TOO_LONG: "the conversation is too long for the model",
     Reason.MAX_TURNS: "claude reached its turn limit",
     Reason.BUDGET: "claude reached its budget limit",
@@ -137,6 +140,8 @@ def _reason(result: ClaudeResult) -> Reason:
         return Reason.REFUSED
     if result.terminal_reason == "prompt_too_long":
         return Reason.CONTEXT_TOO_LONG
+    if not isinstance(result.status, int) and NO_CONNECTION.search(result.text):
+        return Reason.UNREACHABLE
     if result.error in BY_ERROR:
         return BY_ERROR[result.error]
     status = result.status

@@ -23,7 +23,7 @@ from delegate.runner.agents.lines import as_object, as_text
 from delegate.runner.process.agent_process import Exit
 from delegate.states import AttemptState, Reason
 
-READ_MAX = 4_000  # characters of an error that are examined
+READ_MAX = 4_000  # characters of an error that are examined and shown
 NO_CREDIT = "the account that codex uses has no credit left, or no plan for codex"
 # The first match decides: a text about a refusal may also mention a broken stream.
 REASON_PATTERNS = tuple(
@@ -57,8 +57,13 @@ REASON_PATTERNS = tuple(
             "the model declined the request",
         ),
         (
+            r"error sending request|network error|connection (reset|refused)|\bECONN[A-Z]+",
+            Reason.UNREACHABLE,
+            "the model's service could not be reached",
+        ),
+        (
             r"status:? 5\d\d\b|at capacity|capacity (is )?unavailable|overloaded|high demand|stream disconnected"
-            r"|error sending request|network error|timed? ?out",
+            r"|timed? ?out",
             Reason.OVERLOADED,
             "the model's service failed or is overloaded",
         ),
@@ -115,7 +120,7 @@ def _success(text: str, exit: Exit, ending: Ending) -> RunVerdict:
 
 def _failure(text: str, now: datetime) -> RunVerdict:
     reason, sentence = _classify_error(text[:READ_MAX])
-    message = with_detail(sentence, _error_message(text))
+    message = with_detail(sentence, _error_message(text), READ_MAX)
     if reason not in (Reason.USAGE_LIMIT, Reason.RATE_LIMITED):
         return failure_verdict(reason, message)
     not_before = reset_time(text[:READ_MAX], now) or now + UNKNOWN_RESET
