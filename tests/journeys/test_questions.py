@@ -15,8 +15,9 @@ QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mil
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    patient = {"DELEGATE_LEASE": "30", "DELEGATE_RECLAIM_AFTER": "60"}  # the relay loads ask_user within half a lease
-    with audited_market(tmp_path_factory.mktemp("market"), "git", "claude", "codex", **patient) as made:
+    place = tmp_path_factory.mktemp("market")
+    # The relay loads ask_user within half a lease.
+    with audited_market(place, "git", "claude", "codex", DELEGATE_LEASE="30", DELEGATE_RECLAIM_AFTER="60") as made:
         yield made
 
 
