@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench import peer
 from bench.measure import Row, beside, progress, seconds, table
-from bench.product import PATIENCE, Product, wait_for_end, workplace
+from bench.product import PATIENCE, Product, wait_for_end, wait_until, workplace
 from bench.start import PAUSE, Bell
 
 PAIRS = 100
@@ -66,8 +66,7 @@ def supervisor(version: Version) -> float:
 
 def runner(version: Version) -> float:
     """From the start of a runner to the start of the task that waits for it."""
-    if version.info()["runners"]:
-        raise RuntimeError("another runner would take the task")
+    wait_until(lambda: not version.info()["runners"])  # another runner would take the task
     connection = version.connect()
     task_id = connection.call("POST", "/api/tasks", version.task_request(version.bell.ring))["taskId"]
     argv = [version.python, "-P", "-m", "delegate.runner", "--slot", "9", "--relay-url", f"http://{connection.host}"]
