@@ -122,3 +122,27 @@ def test_a_default_branch_with_an_odd_name_is_reported_before_the_agent_starts(s
     assert (task["status"], task["reason"]) == ("failed", "setup_error")
     assert "a;id" in task["message"]
     assert "started" not in [event["kind"] for event in task["timeline"]]
+
+
+@pytest.mark.promise("P22")
+def test_what_an_agent_writes_into_the_home_runs_in_no_later_task(shop: Shop) -> None:
+    payload, canary = shop.clone.parent / "payload", shop.clone.parent / "canary"
+    payload.write_text(f"#!/bin/sh\necho ran >> {canary}\n")
+    payload.chmod(0o755)
+    settings = shop.clone.parent / "settings"
+    settings.write_text(
+        f'[core]\n\tfsmonitor = {payload}\n[protocol "ext"]\n\tallow = always\n'
+        f'[url "ext::{payload} "]\n\tinsteadOf = {shop.github.url(shop.repository)}\n'
+    )
+    home = shop.world.home
+    poisoning = (
+        'mirror=$(dirname "$(cat "$(git rev-parse --git-common-dir)/objects/info/alternates")")\n'
+        f"find {home}/mirrors {home}/runners -name '*config' | while read file; do cat {settings} >> $file; done\n"
+        f"mkdir $mirror/hooks; cp {payload} $mirror/hooks/reference-transaction\n"
+    )
+
+    first = shop.deliver(f"{poisoning} echo x > first.txt")
+    second = shop.deliver("echo x > second.txt")
+
+    assert (first["status"], second["status"]) == ("completed", "completed"), second["message"]
+    assert not canary.exists()

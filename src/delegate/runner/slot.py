@@ -77,7 +77,7 @@ class Slot:
 
     @property
     def git(self) -> Path:
-        """Our copies of the user's git configuration."""
+        """Temporary git repositories."""
         return self._directory / "git"
 
     @property

@@ -17,6 +17,7 @@ from delegate.runner.context import RunnerContext
 from delegate.runner.forges.base import ForgeFailed, PullRequest, PullState
 from delegate.runner.forges.body import marker
 from delegate.runner.forges.remotes import forge_for
+from delegate.runner.git.bare import read_refs, write_refs
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.publishing.effects import (
     ENDED_STATUSES,
@@ -67,7 +68,7 @@ async def _undo_due(runner_context: RunnerContext, git: Git, now: datetime) -> N
         if may_try and (undo.entry.not_before or now) <= now:
             may_try = await _undo(runner_context, git, undo, now)
         elif undo.entry.kind is EffectKind.PUSH:
-            await _forget_branch(git, Home(runner_context.settings.home), undo.entry)
+            await _forget_branch(Home(runner_context.settings.home), undo.entry)
 
 
 async def _undo(runner_context: RunnerContext, git: Git, undo: Undo, now: datetime) -> bool:
@@ -118,26 +119,27 @@ def _repository_of(entry: EffectEntry) -> Repository:
 
 async def _delete_branch(git: Git, home: Home, entry: EffectEntry) -> None:
     """Delete it at the remote if it is unchanged; the lock keeps a fetch from restoring it in the mirror."""
-    async with _mirror_without_branch(git, home, entry):
+    async with _mirror_without_branch(home, entry):
         await delete_branch_if_unchanged(git, _repository_of(entry).push_url, entry.target, entry.commit)
 
 
-async def _forget_branch(git: Git, home: Home, entry: EffectEntry) -> None:
+async def _forget_branch(home: Home, entry: EffectEntry) -> None:
     try:
-        async with _mirror_without_branch(git, home, entry):
+        async with _mirror_without_branch(home, entry):
             pass
     except (GitFailed, SetupProblem) as problem:
         log.warning("branch not removed from the mirror", extra={"branch": entry.target, "why": str(problem)})
 
 
 @asynccontextmanager
-async def _mirror_without_branch(git: Git, home: Home, entry: EffectEntry) -> AsyncIterator[None]:
+async def _mirror_without_branch(home: Home, entry: EffectEntry) -> AsyncIterator[None]:
     """Remove the branch from the mirror: a sweep does not save commits that the mirror says the remote has."""
     found = _repository_of(entry)
     mirror, ref = mirror_of(home, found.key), pushed_ref(found, entry.target)
     async with hold_lock(lock_of(mirror), MIRROR_LOCK_TIMEOUT, "the repository's mirror is in use"):
-        if mirror.is_dir():
-            await git.run(f"--git-dir={mirror}", "update-ref", "-d", ref, cwd=mirror)
+        refs = read_refs(mirror)
+        if refs.pop(ref, None):
+            write_refs(mirror, refs)
         yield
 
 

@@ -133,6 +133,25 @@ def _poison_kept(poison: Poison, site: Site) -> None:
     (kept / "info" / "attributes").write_text(ATTRIBUTES)
 
 
+def poison_home(poison: Poison, url: str, *directories: Path) -> None:
+    """Settings, hooks, attributes and pointers in every place from which a repository or a settings file is read."""
+    common = poison.directory / "common.git"
+    for directory in directories:
+        settings = {directory / "config", *directory.glob("*config*")}
+        for file in settings:
+            _poison_settings(poison, file, url, "home-")
+            with file.open("a") as opened:
+                opened.write(f'[url "ext::{poison.payload("ext")} "]\n\tinsteadOf = {url}\n')
+        poison.hooks(directory / "hooks")
+        (directory / "commondir").write_text(f"{common}\n")
+        (directory / "info").mkdir(exist_ok=True)
+        (directory / "info" / "attributes").write_text(ATTRIBUTES)
+        (directory / "objects" / "info").mkdir(parents=True, exist_ok=True)
+        alternates = directory / "objects" / "info" / "alternates"
+        alternates.unlink(missing_ok=True)
+        os.mkfifo(alternates)  # git would wait for a writer
+
+
 def _poison_settings(poison: Poison, config: Path, url: str, prefix: str = "") -> None:
     included = poison.directory / f"{prefix}included.gitconfig"
     included.write_text(_written("core.fsmonitor", poison.payload(f"{prefix}included")))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.runner.publishing.conftest import AT, MESSAGE, Site, plain_git
-from tests.runner.publishing.poison import Poison, mix_poison, nest, run_plainly
+from tests.runner.publishing.poison import Poison, mix_poison, nest, poison_home, run_plainly
 from tests.runner.workspaces.conftest import assignment
 
 from delegate.config.paths import Home
@@ -168,3 +169,51 @@ async def test_settings_in_the_environment_of_the_runner_are_not_taken_over(
     await publish(site)
 
     assert poison.ran == set()
+
+
+@pytest.mark.promise("P22")
+async def test_nothing_that_an_agent_writes_into_the_mirror_or_beside_it_runs_in_the_next_task(
+    tmp_path: Path, git: Git, seeded_remote: Path
+) -> None:
+    remote, home = tmp_path / "remote.git", Home(tmp_path / "home")
+    shutil.copytree(seeded_remote, remote)
+    async for site in life(home, git, remote, "task-1"):
+        poison = poisoned(tmp_path / "poison", site)
+    poison_home(poison, str(remote), *home.mirrors.glob("*.git"), tmp_path / "runner")
+    plain_git("branch", "other", "main", cwd=remote)
+
+    async for site in life(home, git, remote, "task-2"):
+        site.write("work.txt", "more work\n")
+
+    assert poison.ran == set()
+    assert plain_git("for-each-ref", cwd=poison.thief) == ""
+
+
+@pytest.mark.promise("P22")
+async def test_a_mirror_that_an_agent_led_elsewhere_is_made_again(
+    tmp_path: Path, git: Git, seeded_remote: Path
+) -> None:
+    home, owned = Home(tmp_path / "home"), tmp_path / "owned.git"
+    mirror = await fetch_mirror(git, home, repository(str(seeded_remote)))
+    shutil.copytree(mirror.path, owned)
+    plain_git("branch", "mine", "main", cwd=owned)
+    shutil.rmtree(mirror.path)
+    mirror.path.symlink_to(owned)
+
+    again = await fetch_mirror(git, home, mirror.repository)
+
+    assert not mirror.path.is_symlink()
+    assert again.heads == mirror.heads
+    assert plain_git("branch", "--format=%(refname:short)", cwd=owned) == "main\nmine"
+
+
+@pytest.mark.promise("P22")
+async def test_scratch_repositories_are_made_under_the_home(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))  # does not exist: nothing can be made in it
+    site.write("work.txt", "work\n")
+    commit = await publish(site)
+
+    assert await delete_branch_if_unchanged(site.git, str(site.remote), site.workspace.branch, commit)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.runner.publishing.conftest import Site, publication
+from tests.runner.publishing.conftest import PLAIN, Site, publication
 
 from delegate.runner.git import fifo_guard
-from delegate.runner.git.program import GitFailed
+from delegate.runner.git.program import GitFailed, read_git
 from delegate.runner.workspaces.classify import SkippedPath, SkipReason
+from delegate.runner.workspaces.snapshot import take_snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -82,10 +83,12 @@ async def test_ignored_and_carried_files_stay_out(site: Site) -> None:
 
 
 async def test_what_the_user_never_commits_stays_out(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "runner" / "excludes").write_text("*.swp\n")
+    (tmp_path / "ignore").write_text("*.swp")
+    (tmp_path / "user" / ".gitconfig").write_text(f"[core]\n\texcludesFile = {tmp_path}/ignore\n")
+    git = await read_git({**PLAIN, "GIT_CONFIG_GLOBAL": str(tmp_path / "user" / ".gitconfig")}, tmp_path / "runner")
     site.write("file.swp", "x")
 
-    assert (await site.take()).dirty == ()
+    assert (await take_snapshot(git, site.workspace)).dirty == ()
 
 
 @pytest.mark.parametrize(

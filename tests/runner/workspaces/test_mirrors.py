@@ -9,6 +9,7 @@ import pytest
 from tests.git import run_git
 from tests.runner.workspaces.conftest import Scene
 
+from delegate.runner.git.program import read_git
 from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
 from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
 from delegate.runner.workspaces.repository_files import RepositoryFiles
@@ -204,3 +205,13 @@ def in_a_pack_of_its_own(scene: Scene, mirror: Mirror, number: int) -> str:
     commit = scene.run("commit-tree", "-m", str(number), "main^{tree}", cwd=mirror.path)
     run_git("pack-objects", "-q", "objects/pack/pack", cwd=mirror.path, input=commit.encode())
     return commit
+
+
+async def test_a_remote_of_another_user_that_the_user_trusts_is_fetched(scene: Scene) -> None:
+    another = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}  # how git's own tests pretend that
+    run_git("config", "--global", "safe.directory", str(scene.remote), cwd=scene.place, env=scene.env)
+    git = await read_git({**scene.env, **another}, scene.place / "runner")
+
+    mirror = await fetch_mirror(git, scene.home, repository(str(scene.remote)))
+
+    assert mirror.heads["main"] == scene.run("rev-parse", "HEAD")

@@ -115,8 +115,7 @@ async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
     from delegate.runner.workspaces.kept import restore  # noqa: PLC0415  the same
 
     try:
-        # It uses its own copy of git's settings: a runner of this home may be reading the other.
-        with TemporaryDirectory(prefix="delegate-") as scratch:
+        with TemporaryDirectory(prefix="restore-", dir=context.home.root) as scratch:
             git = await read_git(context.environ, Path(scratch))
             await restore(git, context.home, lineage, target)
     except GitFailed as failure:

@@ -114,7 +114,7 @@ def _read_repository(top: Path, git_dir: Path) -> FoundRepository:
 
 
 async def _dirty_files(git: Git, found: FoundRepository, index_base: str, scratch: Path) -> tuple[str, ...] | None:
-    with bare_repository(scratch, index_base) as directory:
+    with bare_repository(git, index_base, scratch) as directory:
         clean = ScratchRepository(program=git, directory=directory, tree=found.top, env=_environment(found, directory))
         if not await anyio.to_thread.run_sync(_copy, found, clean, abandon_on_cancel=True):
             return None
@@ -143,9 +143,9 @@ def _environment(found: FoundRepository, directory: Path) -> dict[str, str]:
 
 def _copy(found: FoundRepository, clean: ScratchRepository) -> bool:
     """Copy what git needs besides objects: the excludes and the index; False when the index is too large."""
-    (clean.directory / "info").mkdir()
     excludes = read_small(found.common / "info" / "exclude", EXCLUDES_MAX)
-    (clean.directory / "info" / "exclude").write_text(excludes, errors="surrogateescape")
+    with (clean.directory / "info" / "exclude").open("a", errors="surrogateescape") as file:
+        file.write(excludes)
     try:
         seen = (found.git_dir / "index").lstat()
     except FileNotFoundError:

@@ -50,7 +50,7 @@ async def _examine_signing(context: DoctorContext, git: Git) -> list[Finding]:
     if git.signing is None:
         return []
     person = {f"GIT_{role}_{what}": "doctor" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    with bare_repository(context.scratch, "") as directory:
+    with bare_repository(git, "", context.scratch) as directory:
         own = {"GIT_DIR": str(directory), **person, **git.signing.env}
         try:
             with anyio.fail_after(SIGNING_TIMEOUT):

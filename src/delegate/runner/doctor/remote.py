@@ -10,13 +10,13 @@ from delegate.config.values import mask_login
 from delegate.runner.doctor.context import EXAMINATION_TIMEOUT, NEUTRAL_DIRECTORY, DoctorContext, quote_line
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.forges.remotes import Remote, parse_remote
-from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.git.program import NO_REPOSITORY, Git, GitFailed
 from delegate.runner.workspaces.repositories import Repository
 
 DEFAULT_BRANCH = re.compile(rb"^ref: refs/heads/(\S+)\s+HEAD$", re.MULTILINE)
 ASKPASS_VARIABLES = ("GIT_ASKPASS", "SSH_ASKPASS")
 # Credential helpers must not open a login window.
-NO_PROMPTS = {"SSH_ASKPASS_REQUIRE": "never", "GCM_INTERACTIVE": "never"}
+NO_PROMPTS = {**NO_REPOSITORY, "SSH_ASKPASS_REQUIRE": "never", "GCM_INTERACTIVE": "never"}
 # Shorter than an examination, so that the finding quotes git's error and not our own timeout.
 REMOTE_TIMEOUT = EXAMINATION_TIMEOUT * 0.8
 
@@ -77,7 +77,7 @@ def _report_missing_ssh(remote: Remote) -> Finding:
 async def resolve_url(git: Git, url: str) -> str:
     """The URL after git's `insteadOf` settings."""
     answer = await git.run_remote(
-        "ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=EXAMINATION_TIMEOUT
+        "ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=EXAMINATION_TIMEOUT, extra=NO_REPOSITORY
     )
     return answer.decode(errors="replace").strip() or url
 
@@ -90,7 +90,13 @@ async def _has_login(context: DoctorContext, git: Git, url: str) -> bool:
     for name in ("credential.helper", "http.extraHeader"):
         try:
             await git.run_remote(
-                "config", "--get-urlmatch", name, url, cwd=NEUTRAL_DIRECTORY, timeout=EXAMINATION_TIMEOUT
+                "config",
+                "--get-urlmatch",
+                name,
+                url,
+                cwd=NEUTRAL_DIRECTORY,
+                timeout=EXAMINATION_TIMEOUT,
+                extra=NO_REPOSITORY,
             )
         except GitFailed:
             continue

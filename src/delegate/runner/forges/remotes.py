@@ -11,7 +11,7 @@ from pathlib import Path
 from delegate.runner.forges.base import Forge
 from delegate.runner.forges.github import GitHub, has_login
 from delegate.runner.forges.local import Local
-from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.git.program import NO_REPOSITORY, Git, GitFailed
 from delegate.runner.process.programs import ProgramMissing, ProgramTimedOut, run_program
 from delegate.runner.workspaces.repositories import Repository
 
@@ -69,7 +69,8 @@ def parse_remote(url: str) -> Remote | None:
 async def _resolve_url(git: Git, url: str) -> str:
     """The URL after git's `insteadOf` settings."""
     try:
-        shown = await git.run_remote("ls-remote", "--get-url", "--", url, cwd=NEUTRAL_DIRECTORY, timeout=CONFIG_TIMEOUT)
+        arguments = ("ls-remote", "--get-url", "--", url)
+        shown = await git.run_remote(*arguments, cwd=NEUTRAL_DIRECTORY, timeout=CONFIG_TIMEOUT, extra=NO_REPOSITORY)
     except GitFailed:
         return url
     return shown.decode(errors="replace").strip() or url

@@ -43,7 +43,7 @@ def write_bare(
     write_new_file(path / "config", (bare_config(object_id) + config).encode(errors="surrogateescape"))
     write_new_file(path / "objects" / "info" / "alternates", alternates)
     if refs is not None:
-        write_new_file(path / "packed-refs", _format_packed_refs(refs))
+        write_new_file(path / "packed-refs", format_packed_refs(refs))
 
 
 def ensure_real_directory(directory: Path) -> None:
@@ -68,7 +68,22 @@ def write_new_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _format_packed_refs(refs: Mapping[str, str]) -> bytes:
+def replace_file(path: Path, content: bytes) -> None:
+    """Like `write_new_file`, but a reader sees the old content or the new."""
+    write_new_file(path.with_name(f"{path.name}.new"), content)
+    if is_directory(path):
+        remove(path.parent, path.name)
+    path.with_name(f"{path.name}.new").replace(path)
+
+
+def write_refs(repository: Path, refs: Mapping[str, str]) -> None:
+    """Replaces all refs, without following links in the repository."""
+    replace_file(repository / "packed-refs", format_packed_refs(refs))
+    remove(repository, "refs")
+    (repository / "refs").mkdir()
+
+
+def format_packed_refs(refs: Mapping[str, str]) -> bytes:
     lines = sorted((name.encode(errors="surrogateescape"), commit.encode()) for name, commit in refs.items())
     return b"# pack-refs with: sorted \n" + b"".join(b"%s %s\n" % (commit, name) for name, commit in lines)
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 
-from delegate.config.home_files import make_directory, write_private
+from delegate.config.home_files import make_directory
 from delegate.runner.process.programs import OUTPUT_MAX, ProgramMissing, ProgramResult, ProgramTimedOut, run_program
+from delegate.runner.removal import remove
 
 LOCAL_TIMEOUT = timedelta(minutes=30)  # a checkout of 100,000 files takes about a minute, on a slow disk many
 CONFIG_TIMEOUT = timedelta(seconds=30)
-# Git must not run programs that a hostile tree could configure: hooks, filters and monitors.
+SCRATCH_PREFIX = "publish-"
+# Git must not run programs that a hostile tree could configure: hooks, filters and monitors. Settings are passed as
+# variables, not as files: they win over those of a repository, and no agent can change them.
 OUR_CONFIG = {
     "core.hooksPath": os.devnull,
+    "core.alternateRefsCommand": ":",  # no git runs in the repositories that objects are borrowed from
     "core.fsmonitor": "false",
     "core.attributesFile": os.devnull,
     "core.protectHFS": "true",
@@ -31,10 +37,16 @@ OUR_CONFIG = {
     "push.recurseSubmodules": "no",
     "protocol.ext.allow": "never",
     "advice.detachedHead": "false",
+    # Git trusts its object caches without checking them, and an agent can write them.
+    "core.commitGraph": "false",
+    "core.multiPackIndex": "false",
+    "pack.useBitmaps": "false",
 }
 # The user's settings that remote commands keep: what reaches a remote, and the user's identity.
 REMOTE_CONFIG_PREFIXES = ("credential.", "url.", "http.", "https.", "ssh.", "protocol.", "user.", "safe.")
 REMOTE_CONFIG_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
+GIT_PROTOCOLS = ("file", "git", "http", "https", "ssh")
+USER_PROTOCOL = re.compile(r"protocol\.([^.]+)\.allow|url\.([^:.]+)::.*")
 # Variables with which an outer git or the user's shell may redirect git to another repository or configuration.
 REDIRECTING_VARIABLES = (
     "GIT_CONFIG",
@@ -56,13 +68,15 @@ FIXED_ENVIRONMENT = {
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
     "LC_ALL": "C",
 }
 FALSE_VALUES = frozenset({"false", "no", "off", "0", ""})
 SIGNING_VARIABLES = ("HOME", "USER", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 NO_QUESTIONS = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "", "GPG_TTY": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
-# A variable, because git drops it for the other side of a local remote, whose own hooks must run.
-NO_HOOKS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": os.devnull}
+# For commands that need no repository: git must not find one above the current directory.
+NO_REPOSITORY = {"GIT_DIR": os.devnull}
 
 
 class GitFailed(Exception):
@@ -89,6 +103,9 @@ class Git:
     remote_env: Mapping[str, str]  # for fetch and push: the user's environment and remote settings
     user_name: str
     user_email: str
+    excludes: str  # the user's ignore lines for all repositories
+    trusted: tuple[str, ...]  # directories of other users that the user lets git read
+    scratch: Path  # for temporary repositories
     push_default: str | None = None  # the user's remote.pushDefault, for checkouts that set none
     signing: Signing | None = None  # the user's commit.gpgSign
 
@@ -104,7 +121,17 @@ class Git:
     ) -> bytes:
         """Run a command that connects to a remote as the user would; it is killed when this process dies."""
         env = {**self.remote_env, **(extra or {})}
-        return await self._output_of(_GitCall(arguments=arguments, cwd=cwd, env=env, is_remote=True), timeout)
+        call = _GitCall(arguments=self._pass_on_trust(arguments), cwd=cwd, env=env, is_remote=True)
+        return await self._output_of(call, timeout)
+
+    def _pass_on_trust(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        """Git drops settings in variables for the other side of a local remote, which checks who owns it."""
+        verb, url = arguments[0], arguments[arguments.index("--") + 1] if "--" in arguments else ""
+        if not self.trusted or not url.startswith(("/", "file://")):
+            return arguments
+        side = "receive-pack" if verb == "push" else "upload-pack"
+        words = [word for directory in self.trusted for word in ("-c", f"safe.directory={directory}")]
+        return verb, f"--{side}={shlex.join(['git', *words, side])}", *arguments[1:]
 
     async def _output_of(self, call: _GitCall, timeout: timedelta) -> bytes:
         try:
@@ -151,41 +178,49 @@ class GitSetup:
 
 
 async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
-    """Read the user's git setup; writes the configuration files for local and remote commands to `directory`."""
+    """Read the user's git setup; temporary repositories are created in `directory`, which no other process uses."""
     program = shutil.which("git", path=environ.get("PATH", os.defpath))
     if program is None:
         raise GitFailed((), None, "git is not installed")
     own = {name: value for name, value in environ.items() if not name.startswith(REDIRECTING_VARIABLES)}
     theirs = await _read_settings(
-        program, {**own, **_config_variables(environ), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+        program, {**own, **_config_variables(environ), **NO_REPOSITORY, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     )
     settings = dict(theirs)
-    make_directory(directory)
-    excludes = directory / "excludes"
-    write_private(excludes, _read_excludes(settings, own))
-    ours = list({**OUR_CONFIG, "core.excludesFile": str(excludes)}.items())
-    who = [
-        ("user.name", settings.get("user.name", "Delegate")),
-        ("user.email", settings.get("user.email", "delegate@localhost")),
-    ]
-    write_private(directory / "local.gitconfig", _format_config([*who, *ours]))
-    reaching = [*_remote_settings(theirs), *(pair for pair in ours if pair[0] != "core.hooksPath")]
-    write_private(directory / "remote.gitconfig", _format_config(reaching))
-    path = {"PATH": environ.get("PATH", os.defpath)}
+    _prepare_scratch(directory)
+    who = {
+        "user.name": settings.get("user.name", "Delegate"),
+        "user.email": settings.get("user.email", "delegate@localhost"),
+    }
     return Git(
         program=program,
         local_env={
-            **path,
+            "PATH": environ.get("PATH", os.defpath),
+            "HOME": os.devnull,
             **FIXED_ENVIRONMENT,
-            "HOME": str(directory),
-            "GIT_CONFIG_GLOBAL": str(directory / "local.gitconfig"),
+            **_settings_variables([*who.items(), *OUR_CONFIG.items()]),
         },
-        remote_env={**own, **FIXED_ENVIRONMENT, **NO_HOOKS, "GIT_CONFIG_GLOBAL": str(directory / "remote.gitconfig")},
-        user_name=who[0][1],
-        user_email=who[1][1],
+        remote_env={
+            **own,
+            **FIXED_ENVIRONMENT,
+            **_settings_variables([*_remote_settings(theirs), *OUR_CONFIG.items()]),
+            "GIT_ALLOW_PROTOCOL": environ.get("GIT_ALLOW_PROTOCOL") or ":".join(_protocols(theirs)),
+        },
+        user_name=who["user.name"],
+        user_email=who["user.email"],
+        excludes=_read_excludes(settings, own),
+        trusted=tuple(value for name, value in theirs if name == "safe.directory"),
+        scratch=directory,
         push_default=settings.get("remote.pushdefault"),
         signing=_read_signing(settings, own),
     )
+
+
+def _prepare_scratch(directory: Path) -> None:
+    """Create the directory, and remove the repositories that a killed process left in it."""
+    make_directory(directory)
+    for leftover in directory.glob(f"{SCRATCH_PREFIX}*"):
+        remove(directory, leftover.name)
 
 
 async def _read_settings(program: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -231,19 +266,21 @@ def _read_excludes(settings: Mapping[str, str], environ: Mapping[str, str]) -> s
         return ""
 
 
-def _format_config(settings: list[tuple[str, str]]) -> str:
-    return "".join(f"{_header(name)}\t{name.rpartition('.')[2]} = {_quote(value)}\n" for name, value in settings)
+def _protocols(settings: list[tuple[str, str]]) -> list[str]:
+    """Git's own protocols and those that the user's settings name, except `ext`, which runs any command."""
+    named = dict.fromkeys(GIT_PROTOCOLS, dict(settings).get("protocol.allow", "always"))
+    for name, value in settings:
+        if found := USER_PROTOCOL.fullmatch(name):
+            named |= {found[1]: value} if found[1] else {found[2]: "always"}
+    return [name for name, allowed in named.items() if allowed != "never" and name != "ext"]
 
 
-def _header(name: str) -> str:
-    section, _, rest = name.partition(".")
-    subsection = rest.rpartition(".")[0]
-    if not subsection:
-        return f"[{section}]\n"
-    escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
-    return f'[{section} "{escaped}"]\n'
-
-
-def _quote(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{escaped}"'
+def _settings_variables(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The settings as variables. Git drops them for the other side of a local remote, whose own hooks must run."""
+    pairs = list(enumerate(settings))
+    keys = {f"GIT_CONFIG_KEY_{number}": name for number, (name, _) in pairs}
+    return {
+        **keys,
+        **{f"GIT_CONFIG_VALUE_{number}": value for number, (_, value) in pairs},
+        "GIT_CONFIG_COUNT": str(len(pairs)),
+    }

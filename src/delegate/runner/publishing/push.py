@@ -96,7 +96,7 @@ async def push(
 
 async def delete_branch_if_unchanged(git: Git, url: str, branch: str, commit: str) -> bool:
     """Deletes a pushed branch unless it has changed since; True when it is gone."""
-    with bare_repository(None, commit) as directory:
+    with bare_repository(git, commit) as directory:
         scratch = ScratchRepository(program=git, directory=directory, tree=directory, env={"GIT_DIR": str(directory)})
         remote = _RemoteBranch(scratch=scratch, url=url, branch=branch)
         if await remote.swap(commit, ""):

@@ -128,7 +128,7 @@ async def _restore_into(git: Git, root: Path, target: Path) -> None:
     if journal is None or commit is None:
         raise InvalidField(field="workspace", why=f"{root} cannot be read; inspect it by hand")
     await anyio.to_thread.run_sync(_copy_objects, root / "kept.git", target / ".git")
-    with bare_repository(None, commit) as directory:
+    with bare_repository(git, commit) as directory:
         scratch = ScratchRepository(
             program=git, directory=directory, tree=target, env=_scratch_environment(directory, target / ".git")
         )
@@ -145,6 +145,7 @@ async def _restore_into(git: Git, root: Path, target: Path) -> None:
 def _copy_objects(kept: Path, repository: Path) -> None:
     repository.mkdir()
     copy_tree(kept / "objects", repository / "objects")
+    remove(repository / "objects", "info")
     copy_path(str(kept / "shallow"), str(repository / "shallow"))
     if is_directory(kept / LFS):
         copy_tree(kept / LFS, repository / LFS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -20,11 +21,21 @@ from delegate.config.values import mask_login
 from delegate.errors import excerpt
 from delegate.failpoints import failpoint
 from delegate.preferences.names import branch_problem, repository_name
-from delegate.runner.git.bare import COMMIT, SHA256_CONFIG, read_refs, read_small, write_bare
-from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.git.bare import (
+    COMMIT,
+    SHA256_CONFIG,
+    is_directory,
+    read_refs,
+    read_small,
+    replace_file,
+    write_bare,
+    write_refs,
+)
+from delegate.runner.git.program import NO_REPOSITORY, Git, GitFailed
 from delegate.runner.removal import remove
 from delegate.runner.workspaces.locks import hold_lock
 from delegate.runner.workspaces.repositories import Repository, SetupProblem
+from delegate.runner.workspaces.scratch import copy_shallow, scratch_mirror
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +86,17 @@ def lock_of(mirror: Path) -> Path:
     return mirror.with_suffix(".lock")
 
 
+def is_mirror(path: Path) -> bool:
+    """Whether it exists; a link in its place would let git write elsewhere."""
+    return all(map(is_directory, (path, path / "objects", path / "objects" / "info", path / "objects" / "pack")))
+
+
 async def fetch_mirror(git: Git, home: Home, repository: Repository) -> Mirror:
     """Fetches the mirror; creates it when it is missing, and recreates it when it is damaged."""
     make_directory(home.mirrors)
     path = mirror_of(home, repository.key)
     async with _lock_mirror(path, repository):
-        if not path.is_dir():
+        if not is_mirror(path):
             return await _clone(git, path, repository)
         try:
             has_head = await _fetch(git, path, repository, FETCH_TIMEOUT)
@@ -93,7 +109,7 @@ async def repair_mirror(git: Git, home: Home, repository: Repository) -> bool:
     """Recreates the mirror if it is damaged; False when it is intact."""
     path = mirror_of(home, repository.key)
     async with _lock_mirror(path, repository):
-        if path.is_dir() and await _is_intact(git, path):
+        if is_mirror(path) and await _is_intact(git, path):
             return False
         await _clone(git, path, repository)
     return True
@@ -124,7 +140,12 @@ async def _fetch(git: Git, path: Path, repository: Repository, timeout: timedelt
 
 async def _fetch_refs(git: Git, path: Path, url: str, timeout: timedelta, *refspecs: str) -> None:
     quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune", "--update-shallow")
-    await git.run_remote(f"--git-dir={path}", "fetch", *quiet, "--", url, *refspecs, cwd=path, timeout=timeout)
+    with scratch_mirror(git, path) as scratch:
+        await scratch.run_remote("fetch", *quiet, "--", url, *refspecs, timeout=timeout)
+        copy_shallow(scratch.directory, path)
+        refs = read_refs(scratch.directory)
+    if refs != read_refs(path):
+        write_refs(path, refs)
 
 
 async def _after_failure(git: Git, path: Path, repository: Repository, failed: GitFailed) -> Mirror:
@@ -143,7 +164,8 @@ async def _after_failure(git: Git, path: Path, repository: Repository, failed: G
 
 async def _is_intact(git: Git, path: Path, *how: str) -> bool:
     try:
-        await git.run(f"--git-dir={path}", "fsck", "--no-dangling", "--no-progress", *how, cwd=path)
+        with scratch_mirror(git, path) as scratch:
+            await scratch.git("fsck", "--no-dangling", "--no-progress", *how)
     except GitFailed as failed:
         log.warning("mirror damaged", extra={"mirror": path.name, "why": failed.why})
         return False
@@ -166,7 +188,6 @@ async def _clone(git: Git, path: Path, repository: Repository) -> Mirror:
     failpoint("mirror.made")
     try:
         has_head = await _fetch_first(git, fresh, repository)
-        await git.run(f"--git-dir={fresh}", "pack-refs", "--all", cwd=fresh)
     except GitFailed as failed:
         await anyio.to_thread.run_sync(remove, fresh.parent, fresh.name)
         raise _unreachable_problem(repository.url, failed) from failed
@@ -187,7 +208,7 @@ async def _fetch_first(git: Git, fresh: Path, repository: Repository) -> bool:
 
 
 def _replace(path: Path, fresh: Path) -> None:
-    if path.exists():
+    if os.path.lexists(path):
         old = path.parent / f"{fresh.name}-old"  # the next sweep removes this name
         path.rename(old)
         fresh.rename(path)
@@ -220,7 +241,7 @@ async def _find_default_branch(git: Git, path: Path, repository: Repository, tie
         return None
     named = tied[0] if len(tied) == 1 else await _query_default_branch(git, repository)
     if named in tied:
-        (path / "HEAD").write_text(f"ref: {HEADS}{named}\n")
+        replace_file(path / "HEAD", f"ref: {HEADS}{named}\n".encode())
         return named
     return None
 
@@ -234,7 +255,7 @@ async def _query_default_branch(git: Git, repository: Repository) -> str | None:
 async def _query_remote(git: Git, repository: Repository, *patterns: str) -> str:
     arguments = ("ls-remote", "-q", "--symref", "--", repository.url, *patterns)
     try:
-        answer = await git.run_remote(*arguments, cwd=Path("/"), timeout=QUERY_TIMEOUT)
+        answer = await git.run_remote(*arguments, cwd=Path("/"), timeout=QUERY_TIMEOUT, extra=NO_REPOSITORY)
     except GitFailed as failed:
         raise _unreachable_problem(repository.url, failed) from failed
     return answer.decode(errors="surrogateescape")
@@ -293,11 +314,11 @@ async def tidy(git: Git, home: Home) -> None:
     """Packs objects, but drops none: running attempts may borrow any of them."""
     if not home.mirrors.is_dir():
         return
-    for path in sorted(home.mirrors.glob("*.git")):
+    for path in filter(is_mirror, sorted(home.mirrors.glob("*.git"))):
         packs = sum(1 for _ in path.glob("objects/pack/*.pack"))
         if packs <= PACKS_MAX and sum(1 for _ in path.glob("objects/17/*")) <= LOOSE_MAX:
             continue
         with suppress(SetupProblem, GitFailed):  # in use, or damaged: the next fetch handles it
             async with hold_lock(lock_of(path), TIDY_TIMEOUT, "in use"):
-                await git.run(f"--git-dir={path}", "repack", "-q", "-d", "--geometric=2", cwd=path)
-                await git.run(f"--git-dir={path}", "pack-refs", "--all", cwd=path)
+                with scratch_mirror(git, path) as scratch:
+                    await scratch.git("repack", "-q", "-n", "-d", "--geometric=2")

@@ -45,7 +45,7 @@ from delegate.runner.workspaces.saving import (
     read_saved,
     reset_kept_repository,
 )
-from delegate.runner.workspaces.scratch import scratch_repository
+from delegate.runner.workspaces.scratch import scratch_mirror, scratch_repository
 from delegate.runner.workspaces.worktrees import Workspace, check_out, save_index, write_repository
 
 log = logging.getLogger(__name__)
@@ -204,8 +204,8 @@ class _Preparation:
         return None
 
     async def _run_in_mirror(self, *arguments: str) -> str:
-        path = self.mirror.path
-        return (await self.git.run(f"--git-dir={path}", *arguments, cwd=path)).decode().strip()
+        with scratch_mirror(self.git, self.mirror.path) as scratch:
+            return (await scratch.git(*arguments)).decode().strip()
 
     async def _is_ancestor(self, older: str, newer: str) -> bool:
         try:

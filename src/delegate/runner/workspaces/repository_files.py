@@ -9,6 +9,7 @@ from delegate.preferences.repofile import FILE_NAME, RepoFile, parse
 from delegate.runner.git.program import Git
 from delegate.runner.workspaces.mirrors import Base, Mirror
 from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.scratch import scratch_mirror
 
 CACHE_SIZE = 32
 LINK_MODE = b"120000 "
@@ -28,7 +29,8 @@ class RepositoryFiles:
 
 
 async def _read(git: Git, mirror: Mirror, base: Base) -> RepoFile:
-    found = await git.run("cat-file", "--batch", cwd=mirror.path, input=f"{base.commit}:{FILE_NAME}\n".encode())
+    with scratch_mirror(git, mirror.path) as scratch:
+        found = await scratch.git("cat-file", "--batch", input=f"{base.commit}:{FILE_NAME}\n".encode())
     header, _, content = found.partition(b"\n")
     if header.endswith(b" missing"):
         return RepoFile()

@@ -23,7 +23,7 @@ from delegate.runner.git.program import Git
 from delegate.runner.removal import remove
 from delegate.runner.workspaces.history import copy_commits, read_agent_history
 from delegate.runner.workspaces.mirrors import UNKNOWN_BRANCH
-from delegate.runner.workspaces.scratch import SAFE_CONFIG, ScratchRepository, scratch_repository
+from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import gitlinks, stage, start_index
 from delegate.runner.workspaces.worktrees import Workspace
 
@@ -136,7 +136,6 @@ def reset_kept_repository(workspace: Workspace) -> None:
         branch=UNKNOWN_BRANCH,
         alternates=workspace.alternates,
         object_id=workspace.base.commit,
-        config=SAFE_CONFIG,
     )
     for entry in workspace.kept_repository.iterdir():
         if entry.name not in OWN_ENTRIES:  # such as `commondir`, which would redirect git to another configuration
@@ -151,9 +150,7 @@ def move_lfs_objects(source: Path, target: Path) -> None:
 
 def disable_conversion(scratch: ScratchRepository) -> None:
     """Makes git store and check out files byte for byte, whatever the tree's attributes say."""
-    information = scratch.directory / "info"
-    information.mkdir(exist_ok=True)
-    (information / "attributes").write_text(RAW_ATTRIBUTES)
+    (scratch.directory / "info" / "attributes").write_text(RAW_ATTRIBUTES)
 
 
 def _has_content(tree: bytes, name: bytes) -> bool:

@@ -12,25 +12,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delegate.runner.git.bare import bare_config
-from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.git.bare import (
+    SHA256_CONFIG,
+    SHA256_LENGTH,
+    bare_config,
+    ensure_real_directory,
+    format_packed_refs,
+    is_directory,
+    read_refs,
+    read_small,
+    replace_file,
+    write_new_file,
+)
+from delegate.runner.git.program import SCRATCH_PREFIX, Git, GitFailed
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.worktrees import Workspace
 
-PREFIX = "publish-"
+SHALLOW_MAX = 64 * 1024 * 1024
 NOT_AN_ANCESTOR = 1  # git's exit code for "no"; others are failures
-# No git runs in the repositories that objects are borrowed from, to list their refs. The last three: git trusts its
-# object caches without checking them, and an agent can write them.
-SAFE_CONFIG = f"""\
-[core]
-\thooksPath = {os.devnull}
-\talternateRefsCommand = :
-\tcommitGraph = false
-\tmultiPackIndex = false
-[pack]
-\tuseBitmaps = false
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,12 @@ class ScratchRepository:
 @asynccontextmanager
 async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[ScratchRepository]:
     """New objects go to the kept repository, those of the base are borrowed from the mirror."""
-    with bare_repository(workspace.root, workspace.base.commit) as directory:
+    reset_alternates(workspace.kept_repository, workspace.alternates)
+    reset_alternates(workspace.mirror)
+    with bare_repository(git, workspace.base.commit, workspace.root) as directory:
         if workspace.carried_excludes.exists():
-            (directory / "info").mkdir()
-            shutil.copy(workspace.carried_excludes, directory / "info" / "exclude")
+            with (directory / "info" / "exclude").open("ab") as excludes:
+                excludes.write(workspace.carried_excludes.read_bytes())
         env = {
             "GIT_DIR": str(directory),
             "GIT_INDEX_FILE": str(directory / "index"),
@@ -86,14 +88,48 @@ async def scratch_repository(git: Git, workspace: Workspace) -> AsyncIterator[Sc
 
 
 @contextmanager
-def bare_repository(parent: Path | None, object_id: str) -> Iterator[Path]:
+def scratch_mirror(git: Git, mirror: Path) -> Iterator[ScratchRepository]:
+    """The mirror's objects and refs without its configuration, which an agent can write."""
+    reset_alternates(mirror)
+    refs = read_refs(mirror)
+    # A mirror without refs is new: no agent has seen it.
+    is_sha256 = not refs and read_small(mirror / "config") == SHA256_CONFIG
+    object_id = "0" * SHA256_LENGTH if is_sha256 else next(iter(refs.values()), "")
+    with bare_repository(git, object_id) as directory:
+        (directory / "packed-refs").write_bytes(format_packed_refs(refs))
+        copy_shallow(mirror, directory)
+        env = {"GIT_DIR": str(directory), "GIT_OBJECT_DIRECTORY": str(mirror / "objects")}
+        yield ScratchRepository(program=git, directory=directory, tree=directory, env=env)
+
+
+def reset_alternates(repository: Path, content: bytes = b"") -> None:
+    """Git must borrow objects only from where we say: an agent can write this file, or put a pipe in its place."""
+    if not is_directory(repository / "objects"):
+        return
+    ensure_real_directory(repository / "objects" / "info")
+    file = repository / "objects" / "info" / "alternates"
+    if os.path.lexists(file) and not (content and read_small(file).encode(errors="surrogateescape") == content):
+        write_new_file(file, content)
+
+
+def copy_shallow(source: Path, target: Path) -> None:
+    """Copies git's list of commits whose parents are missing."""
+    shallow = read_small(source / "shallow", SHALLOW_MAX)
+    if shallow != read_small(target / "shallow", SHALLOW_MAX):
+        replace_file(target / "shallow", shallow.encode(errors="surrogateescape"))
+
+
+@contextmanager
+def bare_repository(git: Git, object_id: str, parent: Path | None = None) -> Iterator[Path]:
     """A minimal temporary repository for objects such as this one."""
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    directory = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=parent or git.scratch))
     try:
-        for part in ("refs", "objects"):
+        for part in ("refs", "objects", "info"):
             (directory / part).mkdir()
         (directory / "HEAD").write_text("ref: refs/heads/unborn\n")
-        (directory / "config").write_text(bare_config(object_id) + SAFE_CONFIG)
+        (directory / "config").write_text(bare_config(object_id))
+        excludes = git.excludes if git.excludes.endswith("\n") else f"{git.excludes}\n"
+        (directory / "info" / "exclude").write_text(excludes, errors="surrogateescape")
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
