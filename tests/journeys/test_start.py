@@ -15,6 +15,7 @@ import pytest
 from tests.fakes.audit import strays
 from tests.fakes.small_disk import filled, small_disk
 from tests.fakes.world import World, command_of, living, tree_of, wait_until
+from tests.git import PERSON, run_git, try_git
 
 from delegate import __version__
 from delegate.config.home_files import lock_home
@@ -265,3 +266,29 @@ def test_everything_on_disk_belongs_to_its_user_alone(world: World) -> None:
 
 def test_the_version_is_printed(world: World) -> None:
     assert __version__ in world.ok("--version")
+
+
+@pytest.mark.promise("P22")
+def test_a_relay_started_by_a_git_hook_leaves_the_repository_of_the_hook_alone(world: World, tmp_path: Path) -> None:
+    git = {**world.environment, **PERSON, "GIT_CONFIG_GLOBAL": os.devnull}
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for place in (mine, other):
+        run_git("init", "-q", "-b", "main", str(place), cwd=tmp_path, env=git)
+    work = (
+        "echo x > agent.txt; git add agent.txt; git commit -qm agent; env | grep -c -E '^GIT_(DIR|INDEX|WORK|PREFIX)'"
+    )
+    hook = mine / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m delegate run -a shell -w {other} -f "{work}" > {tmp_path}/seen\n'
+    )
+    hook.chmod(0o755)
+    (mine / "staged.txt").write_text("staged\n")
+    here = ("--git-dir", str(mine / ".git"), "--work-tree", str(mine))
+    run_git(*here, "add", "staged.txt", cwd=mine, env=git)
+
+    try_git(*here, "commit", "-qm", "mine", cwd=mine, env=git)  # the hook's exit code is that of `grep`
+
+    assert (tmp_path / "seen").read_text().split()[-1] == "0"
+    assert run_git("log", "--format=%s", cwd=other, env=git) == "agent"
+    assert run_git("status", "--porcelain", cwd=mine, env=git) == "A  staged.txt"

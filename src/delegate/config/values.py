@@ -18,6 +18,30 @@ OUTPUT_RANGE = (1_024, 1_073_741_824)
 AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
 RUNNERS_MAX = 256
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+# Set by git for its hooks, aliases and `rebase --exec`, or by a user: each ties git to one repository. A relay that is
+# started there must not pass them on.
+REPOSITORY_VARIABLES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_ATTR_SOURCE",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_QUARANTINE_PATH",
+        "GIT_REFLOG_ACTION",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
 COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
 # Up to the last @: a password may contain one, or a slash.
 LOGIN = re.compile(r"//(?:\S*|[^/]*)@")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from delegate.config.paths import Home
+from delegate.config.values import REPOSITORY_VARIABLES
 from delegate.errors import DelegateError
 from delegate.keeper.logs import open_log
 from delegate.runner.keeper_protocol import RunnerCommand, encode_line
@@ -96,8 +97,9 @@ def hold_command(why: str) -> bytes:
 
 
 def child_environment(paths: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment, except that every process of this home uses its relay and its token."""
-    elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN"}
+    """The user's environment, except that every process of this home uses its relay and its token, and that git finds
+    the repository of the directory it runs in."""
+    elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN", *REPOSITORY_VARIABLES}
     kept = {name: value for name, value in environ.items() if name not in elsewhere}
     return {**kept, "DELEGATE_HOME": str(paths.root)}
 

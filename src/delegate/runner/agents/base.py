@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from delegate.config.values import REPOSITORY_VARIABLES
 from delegate.errors import EXCERPT_MAX, excerpt
 from delegate.model import EventKind, Mode, Outcome, Stream, Usage
 from delegate.runner.agents.ask_tool import ASK_INSTRUCTIONS, TOKEN_VARIABLE, AskEndpoint
@@ -226,8 +227,9 @@ class Agent(Protocol):
 
 
 def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment and logins, without variables of Delegate or of an outer session."""
-    return {name: value for name, value in environ.items() if name not in OWN_SECRETS | OUTER_SESSION | OUTER_TASK}
+    """The user's environment and logins, without variables of Delegate, an outer session or another repository."""
+    unwanted = OWN_SECRETS | OUTER_SESSION | OUTER_TASK | REPOSITORY_VARIABLES
+    return {name: value for name, value in environ.items() if name not in unwanted}
 
 
 def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:

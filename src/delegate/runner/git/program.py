@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from delegate.config.home_files import make_directory
+from delegate.config.values import REPOSITORY_VARIABLES
 from delegate.runner.process.programs import OUTPUT_MAX, ProgramMissing, ProgramResult, ProgramTimedOut, run_program
 from delegate.runner.removal import remove
 
@@ -47,20 +48,13 @@ REMOTE_CONFIG_PREFIXES = ("credential.", "url.", "http.", "https.", "ssh.", "pro
 REMOTE_CONFIG_KEYS = frozenset({"core.sshcommand", "core.askpass", "core.gitproxy"})
 GIT_PROTOCOLS = ("file", "git", "http", "https", "ssh")
 USER_PROTOCOL = re.compile(r"protocol\.([^.]+)\.allow|url\.([^:.]+)::.*")
-# Variables with which an outer git or the user's shell may redirect git to another repository or configuration.
+# Beginnings of variables with which an outer git or the user's shell may redirect git.
 REDIRECTING_VARIABLES = (
+    *REPOSITORY_VARIABLES,
     "GIT_CONFIG",
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX",
-    "GIT_OBJECT",
-    "GIT_ALTERNATE",
-    "GIT_NAMESPACE",
-    "GIT_COMMON_DIR",
     "GIT_CEILING",
     "GIT_EXTERNAL_DIFF",
     "GIT_EDITOR",
-    "GIT_PREFIX",
     "GIT_TRACE",
 )
 FIXED_ENVIRONMENT = {
