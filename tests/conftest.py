@@ -26,6 +26,8 @@ WATCH = Path(__file__).parent / "fakes" / "postgres_watch.py"
 
 def pytest_configure(config: pytest.Config) -> None:
     os.umask(0o022)  # with 002, other users could write to the homes that tests make
+    # Git must not find what another program left above the directories of the tests.
+    os.environ["GIT_CEILING_DIRECTORIES"] = os.path.realpath(tempfile.gettempdir())
     config.addinivalue_line("markers", "soak: the long form of a test, for `make soak`")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.fakes.world import World, wait_until
@@ -194,3 +195,29 @@ def test_down_now_fails_a_command_that_may_not_run_again(world: World) -> None:
     task = world.task(task_id)
     assert (task["status"], task["reason"]) == ("failed", "lost_runner")
     assert (world.work / "runs").read_text() == "ran\n"
+
+
+@pytest.mark.promise("P22")
+def test_an_attempt_has_a_temporary_directory_of_its_own_that_goes_with_it(world: World) -> None:
+    world.ok("up", "--runners", "1")
+    leave = 'echo "$TMPDIR"; ls -A "$TMPDIR"; mkdir -p "$TMPDIR/locked/inner"; chmod 500 "$TMPDIR/locked"'
+
+    first, second = (world.ok("delegate", "-a", "shell", "-f", leave).split() for _ in range(2))
+
+    assert first == second == [str(world.home / "runners" / "1" / "tmp")]
+    wait_until(lambda: not any(Path(first[0]).iterdir()))
+
+
+@pytest.mark.promise("P22")
+def test_the_empty_directories_of_a_killed_codex_are_removed(world: World, tmp_path: Path) -> None:
+    codex = tmp_path / "codex"
+    codex.write_text('#!/bin/sh\n[ "$1" = exec ] || exec echo codex-cli 1.0\nmkdir .git .codex .agents; kill -9 $$\n')
+    codex.chmod(0o755)
+    world.environment["DELEGATE_CODEX_COMMAND"] = str(codex)
+    (world.work / ".agents").mkdir()
+    (world.work / ".agents" / "mine").touch()
+
+    task = world.wait_for(world.submit("anything", agent="codex"))
+
+    assert (task["status"], task["reason"]) == ("failed", "crashed"), task["message"]
+    assert [path.name for path in world.work.iterdir()] == [".agents"]

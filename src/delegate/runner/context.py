@@ -71,6 +71,7 @@ def build_context(
     keeper_link: KeeperLink | None = None,
 ) -> RunnerContext:
     """Build the context of the runner in this slot; without `keeper_link` it is never held."""
+    environ = {**environ, "TMPDIR": str(slot.temporary)}
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_WAIT = timedelta(seconds=25)  # how long the relay holds a claim; proxies cut idle connections after 30 or 60
 LEAVE_TIMEOUT = 5.0  # seconds to check whether the relay answered a claim that was cancelled
+CLEAR_TIMEOUT = 60.0  # seconds to remove an attempt's temporary files; the next attempt removes the rest
 EARLY_RESPONSE_PAUSE = 0.2
 CLAIMS_PER_LEASE = 4  # claims sent per lease duration while the runner is held
 RETRY_PAUSE = 5.0  # seconds after a failure that an immediate retry would only repeat
@@ -180,6 +181,7 @@ class RunnerLoop:
             outcome = await run_attempt(self._runner_context, assignment, self._ask_token)
         finally:
             self._runner_context.memory_limits.end(assignment.attempt_id)
+            await self._clear_temporary()
             self._runner_context.keeper_link.report_idle()
         if outcome is None or assignment.mode is not Mode.IN_PLACE:
             self._tidy_at = datetime.now(UTC)
@@ -202,6 +204,7 @@ class RunnerLoop:
             if strays:
                 log.warning("stray processes killed", extra={"attempt_id": attempt_id, "count": len(strays)})
             self._runner_context.memory_limits.end(attempt_id)
+        await self._clear_temporary()
         if held:
             slot.forget_claim()  # the relay answered it, even if the answer was lost
         for assignment in found:
@@ -210,6 +213,10 @@ class RunnerLoop:
             slot.remove_spool(attempt_id)
         slot.forget_stop()
         self._is_recovered = True
+
+    async def _clear_temporary(self) -> None:
+        with anyio.move_on_after(CLEAR_TIMEOUT, shield=True):
+            await anyio.to_thread.run_sync(self._runner_context.slot.clear_temporary, abandon_on_cancel=True)
 
     async def _recover_attempt(self, assignment: Assignment) -> None:
         spool = self._runner_context.slot.spool(assignment.attempt_id)

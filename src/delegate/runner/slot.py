@@ -14,6 +14,7 @@ from delegate.config.home_files import acquire_lock, make_directory, write_priva
 from delegate.errors import AlreadyRunning, InvalidField
 from delegate.model import RunnerId
 from delegate.runner.keeper_protocol import STOP_MARK
+from delegate.runner.removal import remove
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Slot:
             raise AlreadyRunning(home=directory, pid="unknown")
         self._lock = lock
         make_directory(self._spools)
+        make_directory(self.temporary)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -84,6 +86,18 @@ class Slot:
     def clock(self) -> Path:
         """The times that this runner has observed, for its deletions."""
         return self._directory / "clock.json"
+
+    @property
+    def temporary(self) -> Path:
+        """The TMPDIR of the running attempt. Its path is short, because programs put sockets there."""
+        return self._directory / "tmp"
+
+    def clear_temporary(self) -> None:
+        try:
+            remove(self._directory, self.temporary.name)
+        except OSError as error:  # the next attempt tries again
+            log.warning("temporary files not removed", extra={"path": str(self.temporary), "why": error.strerror})
+        make_directory(self.temporary)
 
     @property
     def effects(self) -> Path:

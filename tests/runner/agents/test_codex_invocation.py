@@ -57,6 +57,7 @@ def test_a_turn_runs_unattended_in_the_sandbox_with_the_network(program: Path) -
         "approval_policy": "never",
         "sandbox_mode": "workspace-write",
         "sandbox_workspace_write.network_access": True,
+        "sandbox_workspace_write.exclude_slash_tmp": True,
         "sandbox_workspace_write.writable_roots": [],
     }
     assert not made.keep_input_open

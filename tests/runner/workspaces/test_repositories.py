@@ -191,3 +191,14 @@ async def test_a_repository_named_by_a_link_is_refused(scene: Scene) -> None:
 async def test_a_bare_repository_as_directory_says_what_to_type(scene: Scene) -> None:
     with pytest.raises(SetupProblem, match=f"name it with `--repository {scene.remote}`"):
         await located(scene, scene.remote)
+
+
+async def test_an_empty_git_directory_in_the_way_is_named(scene: Scene) -> None:
+    for place in (scene.place, scene.checkout / "src"):
+        (place / ".git").mkdir()
+    (scene.place / "plain").mkdir()
+
+    assert (await located(scene, scene.checkout / "src")).source == scene.checkout
+    with pytest.raises(SetupProblem) as caught:
+        await located(scene, scene.place / "plain")
+    assert f"rmdir {scene.place}/.git" in str(caught.value)

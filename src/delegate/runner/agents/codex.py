@@ -19,9 +19,12 @@ NODE_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}  # No
 # Outside a repository codex would refuse to start.
 UNATTENDED = ("--json", "--skip-git-repo-check", "-c", 'approval_policy="never"')
 # All other modes, and the default, use the sandbox: the network is open, but only the task's directory, its repository
-# and /tmp are writable. `bypassPermissions` has no sandbox; it must be requested by name.
+# and the attempt's TMPDIR are writable, not /tmp. `bypassPermissions` has no sandbox; it must be requested by name.
 SANDBOXES = {"plan": "read-only", "bypassPermissions": "danger-full-access"}
 WORKSPACE_WRITE = "workspace-write"
+# Names that the sandbox protects in each writable directory. It creates an empty directory for one that is missing, and
+# removes it at its end, unless it is killed.
+PLACEHOLDERS = (".git", ".codex", ".agents")
 # Set by codex for the commands of a session; a relay started by one of them must not pass them on.
 OUTER_SESSION = frozenset(
     {
@@ -60,6 +63,7 @@ class Codex:
             # Codex rejects a prompt with lone surrogates.
             initial_input=prompt_text(turn).encode("utf-8", "replace"),
             keep_input_open=False,
+            placeholders=tuple(root / name for root in _writable_directories(turn) for name in PLACEHOLDERS),
         )
 
     def reading(self, turn: AgentTurn) -> CodexReading:
@@ -88,6 +92,7 @@ def _options(turn: AgentTurn) -> list[str]:
     settings: dict[str, object] = {"sandbox_mode": sandbox}
     if sandbox == WORKSPACE_WRITE:
         settings["sandbox_workspace_write.network_access"] = True
+        settings["sandbox_workspace_write.exclude_slash_tmp"] = True
         settings["sandbox_workspace_write.writable_roots"] = [str(place) for place in _git_directories(turn)]
     if assignment.model is not None:
         settings["model"] = assignment.model
@@ -113,6 +118,12 @@ def _server(url: str) -> dict[str, object]:
 def _toml(value: object) -> str:
     """Strings, lists and booleans are the same in JSON and TOML, except characters escaped as surrogate pairs."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _writable_directories(turn: AgentTurn) -> list[Path]:
+    directory = turn.assignment.working_directory
+    own = turn.workspace.tree if turn.workspace is not None else Path(directory) if directory else None
+    return [*([own] if own else ()), *_git_directories(turn)]
 
 
 def _git_directories(turn: AgentTurn) -> list[Path]:

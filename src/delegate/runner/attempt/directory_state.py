@@ -20,6 +20,7 @@ from delegate.runner.attempt.delivery import DIRTY_MAX
 from delegate.runner.git.bare import COMMIT, read_small
 from delegate.runner.git.program import Git, GitFailed, GitSetup
 from delegate.runner.workspaces.history import read_branch
+from delegate.runner.workspaces.repositories import has_repository
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, format_alternates
 
 STATE_TIMEOUT = 0.5  # seconds that the end of a task waits at most; a small repository takes 10 ms
@@ -79,7 +80,7 @@ async def read_directory_state(setup: GitSetup, directory: Path, scratch: Path) 
 def find_repository(directory: Path) -> FoundRepository | None:
     """The repository that git would find from there; None if another user owns it."""
     resolved = directory.resolve()
-    for top in (resolved, *resolved.parents):
+    for top in filter(has_repository, (resolved, *resolved.parents)):
         try:
             mark = (top / ".git").stat()
         except OSError:

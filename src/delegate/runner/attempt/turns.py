@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,7 +135,10 @@ class Conversation:
         log.info("agent started", extra={**log_fields, "pid": process.pid})
         self._context.record.fact(EventKind.STARTED, {"pid": process.pid, "argv0": invocation.argv[0]})
         run = AgentRun(process, reading, replace(self._context, spent=self.spent))
-        end = await run.run_to_end(invocation)
+        try:
+            end = await run.run_to_end(invocation)
+        finally:
+            remove_empty(invocation.placeholders)
         self._ran_out_of_memory = context.memory_kills() > kills
         self.spent = self.spent.plus(reading.usage)
         self._session_spent = self._session_spent.plus(reading.usage)
@@ -196,6 +200,12 @@ def cut_summary(text: str) -> str:
         return text
     note = f"\n\n(cut here: the whole summary has {len(text):,} characters)"
     return text[: SUMMARY_MAX - len(note)] + note
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        with suppress(OSError):  # missing, or not empty
+            directory.rmdir()
 
 
 def write_files(files: Mapping[Path, str]) -> None:

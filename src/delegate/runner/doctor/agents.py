@@ -119,7 +119,8 @@ async def _report_unknown_agent(need: Need) -> list[Finding]:
 
 async def _check_sandbox(context: DoctorContext, codex: Agent, need: Need) -> list[Finding]:
     """Runs `true` in the sandbox, as codex would run a command."""
-    argv = (codex.program(context.environ) or "", "sandbox", "-c", f'sandbox_mode="{WORKSPACE_WRITE}"', "--", "true")
+    options = ("-c", f'sandbox_mode="{WORKSPACE_WRITE}"', "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
+    argv = (codex.program(context.environ) or "", "sandbox", *options, "--", "true")
     done = await context.run(*argv, cwd=context.scratch)
     if done.code == 0:
         return [DoctorSection.AGENTS.ok("codex sandbox", "works")]

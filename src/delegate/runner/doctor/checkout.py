@@ -24,7 +24,7 @@ from delegate.runner.doctor.context import (
 )
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.git.program import Git, GitFailed
-from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+from delegate.runner.workspaces.repositories import Repository, SetupProblem, has_repository, locate
 from delegate.runner.workspaces.untracked_files import INCLUDE_FILE, INCLUDE_MAX
 
 NO_OPTIONAL_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
@@ -82,7 +82,7 @@ async def find_checkout(context: DoctorContext, git: Git | None) -> Checkout:
 def _top(context: DoctorContext) -> Path | None:
     """Skips a repository in the home directory itself (dotfiles): tasks do not work on it."""
     inner = Path(os.path.realpath(context.directory))
-    top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
+    top = next(filter(has_repository, (inner, *inner.parents)), None)
     return None if top in {Path("/"), Path(os.path.realpath(context.environ.get("HOME", "/")))} else top
 
 

@@ -74,7 +74,7 @@ def _checkout_at(path: Path) -> Path | None:
     """The checkout that a task names by its path; None when it may be a bare repository."""
     if path.is_symlink():
         raise SetupProblem(f"{path} is a symbolic link; name the repository itself")
-    if path.is_dir() and not (path / ".git").exists():
+    if path.is_dir() and not has_repository(path):
         return None
     return checkout_above(path)
 
@@ -84,9 +84,15 @@ def checkout_above(directory: Path) -> Path:
     if not directory.is_dir():
         raise SetupProblem(f"{directory} is not a directory on this machine")
     inner = Path(os.path.realpath(directory))
-    top = next((path for path in (inner, *inner.parents) if (path / ".git").exists()), None)
+    top = next(filter(has_repository, (inner, *inner.parents)), None)
     if top is None and (inner / "HEAD").is_file() and (inner / "objects").is_dir():
         raise SetupProblem(f"{directory} is a bare repository: name it with `--repository {directory}`")
+    empty = next((path / ".git" for path in (inner, *inner.parents) if (path / ".git").exists()), None)
+    if top is None and empty is not None:
+        raise SetupProblem(
+            f"{directory} is not in a git repository: {empty} is an empty directory, which a killed program may have "
+            f"left. Remove it with `rmdir {empty}`, or use --repository"
+        )
     if top is None:
         raise SetupProblem(
             f"{directory} is not in a git repository. Use --repository, or leave out --pr to work in place"
@@ -94,6 +100,17 @@ def checkout_above(directory: Path) -> Path:
     if top in {Path(os.path.realpath(Path.home())), Path("/")}:
         raise SetupProblem(f"{top} itself cannot be the repository of a task; name a project's repository")
     return top
+
+
+def has_repository(directory: Path) -> bool:
+    """Whether the directory has a `.git` that is not empty; git passes over an empty one too."""
+    entry = directory / ".git"
+    try:
+        return entry.is_file() or any(entry.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # git says why it cannot be read
+        return True
 
 
 async def _locate_checkout(git: Git, source: Path) -> Repository:
