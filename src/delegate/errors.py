@@ -5,6 +5,8 @@ DelegateError
 ├── Refused                 the request itself is wrong
 │   ├── InvalidField        one field has an invalid value
 │   ├── MalformedBody
+│   ├── MalformedRequest    not HTTP that a server can answer
+│   ├── RequestTimedOut
 │   ├── UnknownAgent
 │   ├── PreferenceConflict  preferences that contradict each other or cannot be met
 │   ├── UnknownDependency
@@ -41,7 +43,8 @@ DelegateError
 │   ├── RelayUnreachable
 │   ├── StoreBusy
 │   ├── Stopping            the relay is shutting down
-│   └── DiskFull
+│   ├── DiskFull
+│   └── MemoryFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
     │   └── BadSettingsFile
@@ -144,7 +147,7 @@ class MalformedRequest(Refused):
 
 
 class RequestTimedOut(Refused):
-    """the request did not arrive completely within {seconds:.0f} seconds
+    """the request did not arrive completely within {seconds} seconds
     send it again"""
 
     code, status = "request_timed_out", 408

@@ -168,7 +168,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._in_head and not self._head_size:  # nothing was sent
             self.transport.close()
         else:
-            self._refuse(RequestTimedOut(seconds=seconds))
+            self._refuse(RequestTimedOut(seconds=f"{seconds:g}"))
 
     def _refuse(self, error: DelegateError) -> None:
         """Respond without the application, if no other response is being sent, and close the connection."""
