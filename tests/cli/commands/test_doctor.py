@@ -33,8 +33,7 @@ from delegate.runner.doctor.examine import examine
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process import supervisor
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, write_journal
-from delegate.runner.workspaces.mirrors import Base
-from delegate.runner.workspaces.repositories import repository
+from delegate.runner.workspaces.repositories import Base, repository
 
 CLAUDE = "echo '2.1.197 (Claude Code)'"
 CODEX = """case "$*" in

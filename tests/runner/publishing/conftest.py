@@ -22,8 +22,7 @@ from delegate.runner.secrets.redaction import Redactor
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Spool
 from delegate.runner.wakeup import Wakeup
-from delegate.runner.workspaces.mirrors import Base
-from delegate.runner.workspaces.repositories import Repository
+from delegate.runner.workspaces.repositories import Base, Repository
 from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
 from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace
 from delegate.wire.runners import AssignmentView

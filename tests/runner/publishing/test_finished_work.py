@@ -11,8 +11,7 @@ from tests.runner.workspaces.conftest import LINEAGE, assignment
 from delegate.model import EffectKind, EffectState
 from delegate.runner.publishing import finished_work
 from delegate.runner.publishing.finished_work import FinishedWork
-from delegate.runner.workspaces.mirrors import Base
-from delegate.runner.workspaces.repositories import repository
+from delegate.runner.workspaces.repositories import Base, repository
 from delegate.runner.workspaces.saving import FINISHED_WORK
 from delegate.runner.workspaces.worktrees import Workspace
 

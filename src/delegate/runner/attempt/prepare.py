@@ -15,10 +15,10 @@ from delegate.runner.assignment import Assignment, PrecedingTask
 from delegate.runner.context import RunnerContext
 from delegate.runner.git.program import Git
 from delegate.runner.upload.record import Record
-from delegate.runner.workspaces.mirrors import Base, Mirror, base_of, fetch_mirror
+from delegate.runner.workspaces.mirrors import Mirror, base_of, fetch_mirror
 from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.remote_changes import refuse_changed_remote
-from delegate.runner.workspaces.repositories import Repository, SetupProblem, locate
+from delegate.runner.workspaces.repositories import Base, Repository, SetupProblem, locate
 from delegate.runner.workspaces.worktrees import PreparedWorkspace
 
 

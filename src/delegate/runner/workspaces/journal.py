@@ -11,8 +11,7 @@ from typing import Any
 
 from delegate.config.home_files import write_private
 from delegate.runner.git.bare import read_small
-from delegate.runner.workspaces.mirrors import Base
-from delegate.runner.workspaces.repositories import Repository
+from delegate.runner.workspaces.repositories import Base, Repository
 
 FILE_NAME = "workspace.json"
 SIZE_MAX = 1024 * 1024

@@ -34,7 +34,7 @@ from delegate.runner.git.bare import (
 from delegate.runner.git.program import NO_REPOSITORY, Git, GitFailed
 from delegate.runner.removal import remove
 from delegate.runner.workspaces.locks import hold_lock
-from delegate.runner.workspaces.repositories import Repository, SetupProblem
+from delegate.runner.workspaces.repositories import Base, Repository, SetupProblem
 from delegate.runner.workspaces.scratch import copy_shallow, scratch_mirror
 
 log = logging.getLogger(__name__)
@@ -61,14 +61,6 @@ class Mirror:
     heads: Mapping[str, str]  # each branch and its commit after the fetch
     default: str | None  # the branch that the repository's HEAD names
     pushed_heads: Mapping[str, str]  # the branches where tasks push to: the same, or those of the fork
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """The branch and commit that the work starts from and is compared with."""
-
-    branch: str
-    commit: str
 
 
 def mirror_of(home: Home, key: str) -> Path:

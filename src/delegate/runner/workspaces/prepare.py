@@ -34,9 +34,9 @@ from delegate.runner.workspaces.closing import (
 )
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
 from delegate.runner.workspaces.locks import DirectoryLock, lock_directory, wait_until_idle
-from delegate.runner.workspaces.mirrors import Base, Mirror, repair_mirror
+from delegate.runner.workspaces.mirrors import Mirror, repair_mirror
 from delegate.runner.workspaces.non_git_files import move_back
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.repositories import Base, SetupProblem
 from delegate.runner.workspaces.saving import (
     SavedWork,
     disable_conversion,

@@ -26,6 +26,14 @@ HELPER_URL = re.compile(r"[A-Za-z0-9+.-]+::")  # a URL that makes git run a help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The branch and commit that the work starts from and is compared with."""
+
+    branch: str
+    commit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
     key: str  # names the mirror on disk
     url: str  # fetched from, as the user wrote it

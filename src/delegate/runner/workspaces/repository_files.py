@@ -7,8 +7,8 @@ from pathlib import Path
 from delegate.errors import BadRepoFile
 from delegate.preferences.repofile import FILE_NAME, RepoFile, parse
 from delegate.runner.git.program import Git
-from delegate.runner.workspaces.mirrors import Base, Mirror
-from delegate.runner.workspaces.repositories import SetupProblem
+from delegate.runner.workspaces.mirrors import Mirror
+from delegate.runner.workspaces.repositories import Base, SetupProblem
 from delegate.runner.workspaces.scratch import scratch_mirror
 
 CACHE_SIZE = 32

@@ -15,8 +15,7 @@ from delegate.runner.assignment import Assignment
 from delegate.runner.git.bare import remote_config, write_bare
 from delegate.runner.git.program import Git
 from delegate.runner.workspaces.locks import DirectoryLock
-from delegate.runner.workspaces.mirrors import Base
-from delegate.runner.workspaces.repositories import Repository
+from delegate.runner.workspaces.repositories import Base, Repository
 
 # No background maintenance may run while the repository is removed.
 NO_MAINTENANCE_CONFIG = "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
