@@ -22,6 +22,7 @@ class Try:
     fence: int
     number: int
     renewed: datetime
+    is_extended: bool = False  # by the relay, since the runner renewed it
     state: str = "running"
     end: tuple[str, str | None, int | None] | None = None  # state, reason and exit code of its end
     next_seq: int = 0
@@ -41,7 +42,7 @@ class Job:
     agent: str
     rerun: bool
     priority: int
-    created: datetime
+    claimable: datetime  # since when
     state: str = "queued"
     reason: str | None = None
     fence: int = 0
@@ -59,7 +60,7 @@ class Job:
         if self.cancelled:
             self.end("cancelled", "cancelled")
             return
-        self.state, self.not_before = "queued", not_before
+        self.state, self.not_before, self.claimable = "queued", not_before, not_before or self.claimable
         self.attempts -= 0 if counted else 1
 
 
@@ -90,7 +91,7 @@ class Reference:
         if not ready:
             return None
         heads = {(job.lane, job.priority): job for job in reversed(ready)}.values()  # the oldest of each
-        job = min(heads, key=lambda job: (job.created + job.priority * AGEING, job.order))
+        job = min(heads, key=lambda job: (job.priority > 0, job.claimable + job.priority * AGEING, job.order))
         job.state, job.fence, job.attempts, job.not_before = "running", job.fence + 1, job.attempts + 1, None
         job.is_open = False
         held = Try(task=job, runner=runner, fence=job.fence, number=job.attempts, renewed=self.now)
@@ -101,7 +102,7 @@ class Reference:
     def renew(self, held: Try) -> str | None:
         if held.state != "running":
             return "StaleFence"
-        held.renewed = self.now
+        held.renewed, held.is_extended = self.now, False
         return None
 
     def record(self, held: Try, first: int, count: int) -> str | None:
@@ -110,7 +111,7 @@ class Reference:
         if first > held.next_seq:
             return "SequenceGap"
         held.next_seq = max(held.next_seq, first + count)
-        held.renewed = self.now
+        held.renewed, held.is_extended = self.now, False
         return None
 
     def finish(self, held: Try, end: tuple[str, str | None, int | None], next_seq: int | None) -> str | None:
@@ -145,7 +146,8 @@ class Reference:
         if job.state in FINAL or not job.is_open:
             return "NoQuestion"
         job.is_open = False
-        job.state = "queued" if job.state == "waiting" else job.state
+        if job.state == "waiting":
+            job.state, job.claimable = "queued", self.now
         return None
 
     def give_back(self, held: Try, end: tuple[str, str | None, int | None], until: datetime | None) -> str | None:
@@ -202,5 +204,5 @@ class Reference:
 
     def forgive(self, seen: datetime) -> None:
         for one in self.running():
-            if one.renewed >= seen - self.rules.lease:
-                one.renewed = self.now
+            if one.renewed >= seen - self.rules.lease and not one.is_extended:
+                one.renewed, one.is_extended = self.now, True

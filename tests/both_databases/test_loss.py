@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
@@ -14,6 +14,7 @@ from delegate.model import EventKind, TaskId
 from delegate.queue.claim import ClaimedTask, ClaimQuery
 from delegate.queue.finish import cancel
 from delegate.queue.rescue import ABANDONED_AFTER, has_expired, renew_leases_after_restart
+from delegate.relay.requests import SharedClock
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.offline import tasks_running_since
 from delegate.store.runners import delete_silent_runners
@@ -273,6 +274,52 @@ async def test_a_restart_of_the_relay_costs_no_runner_its_lease(scene: Scene) ->
     taken = await scene.claim(EVE)
     assert taken is not None
     assert taken.task.id == held.task.id
+
+
+@pytest.mark.promise("P5")
+async def test_a_relay_that_keeps_restarting_extends_a_silent_runners_lease_only_once(scene: Scene) -> None:
+    held = await scene.take(agent="claude")
+    waited = timedelta()
+    while await scene.claim(EVE) is None:
+        scene.now += LEASE * 1.5
+        waited += LEASE * 1.5
+        await renew_leases_after_restart(scene.database, scene.rules, scene.now)
+        assert waited <= 2 * RECLAIM_AFTER
+
+    assert (await scene.kinds(held))[-2:] == [EventKind.LOST, EventKind.CLAIMED]
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("verb", ["renew", "record"])
+async def test_a_runner_that_renews_between_restarts_keeps_its_lease(scene: Scene, verb: str) -> None:
+    held = await scene.take(agent="claude")
+    for seq in range(3):
+        scene.now += timedelta(days=1)
+        await renew_leases_after_restart(scene.database, scene.rules, scene.now)
+        assert await scene.claim(EVE) is None
+        await (scene.renew(held) if verb == "renew" else scene.record(held, fact(seq)))
+
+    assert (await scene.finish(held)).state is TaskState.COMPLETED
+
+
+@pytest.mark.promise("P23")
+@pytest.mark.parametrize("skew", [timedelta(minutes=3), timedelta(minutes=11)])
+async def test_relays_whose_clocks_differ_agree_on_the_time_of_a_lease(scene: Scene, skew: timedelta) -> None:
+    if scene.database.is_sqlite:
+        pytest.skip("a file has one relay")
+    clocks = [SharedClock(lambda skew=ahead: datetime.now(UTC) + skew) for ahead in (timedelta(), skew)]
+    for clock in clocks:
+        await clock.sync(scene.database)
+    scene.now = clocks[0].now()
+    held = await scene.take(agent="claude")
+
+    scene.now = clocks[1].now()
+    assert await scene.claim(EVE) is None
+    first = (await scene.attempts(held))[0].renewed_at
+    scene.now = clocks[0].now()
+    await scene.tick()
+
+    assert (await scene.attempts(held))[0].renewed_at == first
 
 
 async def test_a_restart_does_not_bring_back_a_lease_that_was_over_before(scene: Scene) -> None:

@@ -13,6 +13,12 @@ from delegate.config.home_files import write_private
 
 OBSERVED_MIN = timedelta(hours=1)
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+# Counts the time the machine sleeps, unlike the clock that timeouts run on.
+SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+
+
+def sleep_counting_clock() -> float:
+    return time.clock_gettime(SLEEP_COUNTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ async def _serve(
             machine=home_files.machine_id(Home(settings.home)) if keeper else None,
         )
         try:
+            await relay.clock.sync(database)
             await renew_leases_after_restart(database, relay.rules, relay.now())
         except DelegateError as error:
             return error

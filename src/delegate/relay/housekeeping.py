@@ -50,6 +50,7 @@ async def _repeat(relay: Relay, chore: Callable[[Relay], Awaitable[None]], pause
 
 
 async def _tick(relay: Relay) -> None:
+    await relay.clock.sync(relay.database)
     for transition in await rescue(relay.database, relay.rules, relay.now()):
         notify(relay.hub, transition)
 

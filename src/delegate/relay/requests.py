@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Generic, TypeVar, cast
 
 from anyio import CapacityLimiter
@@ -16,6 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
+from delegate.config.observed_time import sleep_counting_clock
 from delegate.config.settings import Settings
 from delegate.errors import (
     InvalidField,
@@ -31,7 +33,27 @@ from delegate.queue.limits import QueueRules, rules_of
 from delegate.relay.notify import Hub
 from delegate.relay.problems import fault
 from delegate.store.database import Database
+from delegate.store.runners import database_time
 from delegate.wire.basics import Wire
+
+
+@dataclass(slots=True)
+class SharedClock:
+    """The time of this machine or, with PostgreSQL, of the database: relays whose clocks differ must agree on it."""
+
+    machine_time: Callable[[], datetime] = partial(datetime.now, UTC)
+    _synced: tuple[datetime, float] | None = None  # the database's time, and that of the clock that counts sleep
+
+    async def sync(self, database: Database) -> None:
+        asked_at = sleep_counting_clock()
+        shared = await database.read(database_time)
+        self._synced = None if shared is None else (shared, (asked_at + sleep_counting_clock()) / 2)
+
+    def now(self) -> datetime:
+        if self._synced is None:
+            return self.machine_time()
+        shared, synced_at = self._synced
+        return shared + timedelta(seconds=sleep_counting_clock() - synced_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +67,14 @@ class Relay:
     redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
     # Its own limit: checks that hang on a network disk must not use up the threads of the database.
     location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
+    clock: SharedClock = field(default_factory=SharedClock)
 
     @property
     def rules(self) -> QueueRules:
         return rules_of(self.settings)
 
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return self.clock.now()
 
 
 def relay_of(request: Request) -> Relay:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 
 import anyio
 
+from delegate.config.observed_time import sleep_counting_clock
 from delegate.runner.assignment import Assignment
 from delegate.runner.upload.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
@@ -21,12 +21,6 @@ FIRST_RENEWAL_DELAY = 0.05  # seconds; the claim counts as a renewal, and the ag
 EFFECT_SHARE = 6  # a sixth of the lease must remain when an external effect starts
 HEARTBEAT_JITTER = 0.1  # spreads the heartbeats of many runners
 ASKED_HEARTBEAT = 2.0  # seconds; after a question the relay does not hold renewals, and the agent ends soon
-# Counts the time the machine sleeps, unlike the clock that timeouts run on.
-SLEEP_COUNTING = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
-
-
-def sleep_counting_clock() -> float:
-    return time.clock_gettime(SLEEP_COUNTING)
 
 
 class Lease:

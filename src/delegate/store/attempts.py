@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, false, func, insert, or_, select, update
 
 from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId, Usage
 from delegate.states import AttemptState, Reason
@@ -116,17 +116,16 @@ def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, 
     result = connection.execute(
         update(attempt)
         .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(renewed_at=now, messages_seen=max(held.messages_seen, messages_seen))
+        .values(renewed_at=now, is_extended=False, messages_seen=max(held.messages_seen, messages_seen))
     )
     return result.rowcount == 1
 
 
 def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> int:
-    """Renew every lease that was last renewed at or after `good_at`."""
+    """Renew every lease that its runner last renewed at or after `good_at`: at most once until the runner renews it."""
+    good = (attempt.c.renewed_at >= good_at, attempt.c.is_extended.is_(false()))
     result = connection.execute(
-        update(attempt)
-        .where(has_state(attempt, AttemptState.RUNNING), attempt.c.renewed_at >= good_at)
-        .values(renewed_at=now)
+        update(attempt).where(has_state(attempt, AttemptState.RUNNING), *good).values(renewed_at=now, is_extended=True)
     )
     return result.rowcount
 
@@ -142,7 +141,13 @@ def advance_attempt(
     result = connection.execute(
         update(attempt)
         .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(next_seq=next_seq, output_bytes=output_bytes, truncated_bytes=truncated_bytes, renewed_at=now)
+        .values(
+            next_seq=next_seq,
+            output_bytes=output_bytes,
+            truncated_bytes=truncated_bytes,
+            renewed_at=now,
+            is_extended=False,
+        )
     )
     return result.rowcount == 1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from delegate.model import Runner, RunnerId
 from delegate.store.tables import relay, runner
@@ -70,6 +70,13 @@ def delete_runner(connection: Connection, runner_id: RunnerId) -> None:
 
 def delete_silent_runners(connection: Connection, *, silent_since: datetime) -> int:
     return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
+
+
+def database_time(connection: Connection) -> datetime | None:
+    """Return PostgreSQL's time, which several relays share; None for SQLite, whose only relay has its own."""
+    if connection.dialect.name == "sqlite":
+        return None
+    return connection.execute(select(func.clock_timestamp())).scalar_one().astimezone(UTC)
 
 
 def relay_seen_at(connection: Connection) -> datetime | None:

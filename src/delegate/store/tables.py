@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     literal_column,
 )
 from sqlalchemy.engine import Dialect
@@ -118,6 +119,7 @@ task = Table(
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("created_at", Instant, nullable=False),
     Column("not_before", Instant),
+    Column("claimable_at", Instant),  # when it last became claimable; NULL if that was when it was created
     Column("started_at", Instant),
     Column("finished_at", Instant),
     Column("cancel_requested_at", Instant),
@@ -156,6 +158,9 @@ attempt = Table(
     Column("state", Text, nullable=False),
     Column("started_at", Instant, nullable=False),
     Column("renewed_at", Instant, nullable=False),
+    Column(
+        "is_extended", Boolean, nullable=False, server_default=false()
+    ),  # the relay, not the runner, renewed it last
     Column("ask_hash", Text),  # of the token with which the agent of this attempt asks questions
     Column("finished_at", Instant),
     Column("next_seq", BigInteger, nullable=False, server_default="0"),

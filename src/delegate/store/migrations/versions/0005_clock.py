@@ -1,4 +1,4 @@
-"""Schedules that become active again when the clock was ahead."""
+"""Schedules that open again after a clock was ahead, leases that the relay extends once, and when tasks can start."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,4 +8,6 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
+    op.add_column("task", sa.Column("claimable_at", sa.BigInteger(), nullable=True))
+    op.add_column("attempt", sa.Column("is_extended", sa.Boolean(), server_default=sa.false(), nullable=False))
     op.add_column("schedule", sa.Column("reopens_as", sa.Text(), nullable=True))
