@@ -8,6 +8,7 @@ from tests.both_databases.scene import DONE, NOON, Scene, parked_until, runner
 
 from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
 from delegate.queue.claim import ClaimQuery, ClaimResult, claim_if_any, read_claimed_tasks
+from delegate.queue.questions import answer, ask
 from delegate.states import AttemptState, TaskState
 from delegate.store.runners import all_runners, get_runner
 
@@ -40,6 +41,47 @@ async def test_the_more_urgent_task_comes_first_and_of_equals_the_older(scene: S
     claimed = [await scene.claim() for _ in submitted]
 
     assert [held.task.prompt for held in claimed if held] == ["2", "4", "1", "0", "3"]
+
+
+@pytest.mark.promise("P16")
+async def test_a_new_p0_goes_before_every_older_task_and_an_old_p2_before_a_new_p1(scene: Scene) -> None:
+    for priority in (Priority.P2, Priority.P1):
+        await scene.submit(f"old {priority.name}", priority=priority)
+    scene.now += timedelta(days=1)
+    for priority in (Priority.P1, Priority.P0):
+        await scene.submit(f"new {priority.name}", priority=priority)
+
+    claimed = [await scene.claim() for _ in range(4)]
+
+    assert [held.task.prompt for held in claimed if held] == ["new P0", "old P1", "old P2", "new P1"]
+
+
+@pytest.mark.promise("P16")
+@pytest.mark.parametrize("waits", ["for a task", "for a limit", "for an answer"])
+async def test_a_task_ages_from_when_it_could_start(scene: Scene, waits: str) -> None:
+    first = await scene.submit("first", priority=Priority.P0, agent="claude")
+    held = await scene.claim()
+    assert held is not None
+    if waits == "for a task":
+        await scene.submit("aged", agent="claude", depends_on=(first.id,))
+    else:
+        await scene.finish(held)
+        held = await scene.take(prompt="aged", agent="claude")
+    if waits == "for an answer":
+        await ask(scene.database, held.attempt.id, "Red or blue?", [], scene.now)
+        await scene.finish(held)
+    if waits == "for a limit":
+        await scene.release(held, parked_until(NOON + timedelta(days=1)))
+    scene.now += timedelta(days=1)
+    await scene.submit("new", priority=Priority.P1)
+    if waits == "for a task":
+        await scene.finish(held)
+    if waits == "for an answer":
+        await answer(scene.database, held.task.id, "Red.", request_key=None, now=scene.now)
+
+    claimed = [await scene.claim() for _ in range(2)]
+
+    assert [one.task.prompt for one in claimed if one] == ["new", "aged"]
 
 
 async def test_urgency_counts_across_lanes(scene: Scene) -> None:

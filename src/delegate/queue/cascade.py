@@ -138,7 +138,7 @@ def _settle_some(
 
 def _release(connection: Connection, ready: Sequence[Task], now: datetime) -> None:
     if ready:
-        _check_all_blocked(release_blocked(connection, [task.id for task in ready]), ready)
+        _check_all_blocked(release_blocked(connection, [task.id for task in ready], now), ready)
         append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.READY, at=now, data={}) for task in ready])
 
 

@@ -40,7 +40,9 @@ from delegate.store.runners import get_runner, touch_runner
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
 log = logging.getLogger(__name__)
-AGEING = timedelta(minutes=30)  # a waiting task rises by one priority in this time, so that none waits forever
+AGEING = timedelta(
+    minutes=30
+)  # a task of P2 that could start counts as P1 after this time, so that P1 does not starve it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +153,16 @@ def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, no
     left = budget_left(connection, rules, now)
     lanes = query.lanes if left is None or left > 0 else query.free_lanes
     heads = queued_heads(connection, lanes, now)
-    for head in sorted(heads, key=lambda head: (rank(head.priority, head.created_at), head.seq)):
+    for head in sorted(heads, key=lambda head: (*rank(head.priority, head.claimable_at), head.seq)):
         task = take_queued(connection, head, now)
         if task is not None:
             return _begin_attempt(connection, query, with_session(connection, task), budget_of(task, left), now)
     return None
 
 
-def rank(priority: Priority, created_at: datetime) -> datetime:
-    """Return the sort key of the queue: the creation time, shifted by the priority."""
-    return created_at + priority * AGEING
+def rank(priority: Priority, claimable_at: datetime) -> tuple[bool, datetime]:
+    """Return the sort key of the queue: P0 first, then the time since when it could start, shifted by the priority."""
+    return priority is not Priority.P0, claimable_at + priority * AGEING
 
 
 def _repeat_claim(connection: Connection, query: ClaimQuery, earlier: Attempt) -> ClaimedTask | None:

@@ -102,7 +102,7 @@ def _answer(connection: Connection, task_id: TaskId, text: str, request_key: str
     known = replace(task, questions=answered)
     if task.state is not TaskState.WAITING:
         return known
-    _require_unchanged(queue_answered(connection, task), task)
+    _require_unchanged(queue_answered(connection, task, now), task)
     return replace(known, state=TaskState.QUEUED)
 
 

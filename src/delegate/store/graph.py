@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_, select, update
@@ -179,10 +180,10 @@ def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int,
     return {row.seq: to_dependency(row) for query in slices for row in connection.execute(query)}
 
 
-def release_blocked(connection: Connection, ids: Sequence[TaskId]) -> int:
+def release_blocked(connection: Connection, ids: Sequence[TaskId], now: datetime) -> int:
     """Queue these tasks; returns how many were still blocked."""
     waiting = (task.c.id.in_(ids), has_state(task, TaskState.BLOCKED))
-    return connection.execute(update(task).where(*waiting).values(state=TaskState.QUEUED)).rowcount
+    return connection.execute(update(task).where(*waiting).values(state=TaskState.QUEUED, claimable_at=now)).rowcount
 
 
 def cancel_blocked(connection: Connection, cancelled: Sequence[Task]) -> int:

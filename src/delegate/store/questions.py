@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
@@ -55,11 +56,11 @@ def release_asking_task(connection: Connection, asked: Task) -> bool:
     return result.rowcount == 1
 
 
-def queue_answered(connection: Connection, waiting: Task) -> bool:
+def queue_answered(connection: Connection, waiting: Task, now: datetime) -> bool:
     result = connection.execute(
         update(task)
         .where(task.c.id == waiting.id, has_state(task, TaskState.WAITING), task.c.fence == waiting.fence)
-        .values(state=TaskState.QUEUED)
+        .values(state=TaskState.QUEUED, claimable_at=now)
     )
     return result.rowcount == 1
 

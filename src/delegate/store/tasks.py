@@ -171,7 +171,8 @@ def _heads(lanes: int) -> CompoundSelect[Any]:
 
     If a priority has no task, its seek finds the head of the next one again.
     """
-    seen = (task.c.lane, task.c.priority, task.c.created_at, task.c.seq)
+    since = func.coalesce(task.c.claimable_at, task.c.created_at).label("claimable_at")
+    seen = (task.c.lane, task.c.priority, since, task.c.seq)
     seeks = [
         select(*seen).where(*_claimable(f"lane{number}", priority)).order_by(*_ORDER).limit(1)
         for number in range(lanes)
@@ -186,7 +187,7 @@ class Head:
 
     lane: str
     priority: Priority
-    created_at: datetime
+    claimable_at: datetime
     seq: int
 
 
@@ -197,7 +198,7 @@ def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) ->
     names = {f"lane{number}": lane for number, lane in enumerate(lanes)}
     rows = connection.execute(_heads(len(lanes)), {**names, "now": now})
     heads = {
-        Head(lane=row.lane, priority=Priority(row.priority), created_at=row.created_at, seq=row.seq) for row in rows
+        Head(lane=row.lane, priority=Priority(row.priority), claimable_at=row.claimable_at, seq=row.seq) for row in rows
     }
     return list(heads)
 
@@ -217,6 +218,9 @@ def requeue_task(connection: Connection, held: Task, *, counted: bool, not_befor
             state=TaskState.QUEUED,
             attempts=task.c.attempts if counted else task.c.attempts - 1,
             not_before=not_before,
+            claimable_at=func.coalesce(
+                bindparam("until", not_before, type_=task.c.not_before.type), task.c.claimable_at
+            ),
             session_id=held.session_id,
             usage=asdict(held.usage),
             agent=held.agent,
