@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from delegate.config.settings import Settings
 from delegate.model import Task
 
-LEAST_BUDGET_USD = 0.01  # an agent started with this ends at once and reports why
+LEAST_BUDGET_USD = 0.0001  # when nothing is left: an agent started with this ends at once and reports why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,11 @@ def rules_of(settings: Settings) -> QueueRules:
 
 
 def own_budget_left(task: Task) -> float | None:
-    """Return what parked and lost attempts have left of the task's own budget, at least LEAST_BUDGET_USD."""
+    """Return what parked and lost attempts have left of the task's own budget; LEAST_BUDGET_USD for nothing."""
     if task.limits.max_budget_usd is None:
         return None
-    return max(task.limits.max_budget_usd - task.usage.cost_usd, LEAST_BUDGET_USD)
+    left = task.limits.max_budget_usd - task.usage.cost_usd
+    return left if left > 0 else LEAST_BUDGET_USD
 
 
 def start_of_day(now: datetime) -> datetime:
