@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mille"]}
 
 
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    place = tmp_path_factory.mktemp("market")
-    # The relay loads ask_user within half a lease.
-    with audited_market(place, "git", "claude", "codex", DELEGATE_LEASE="30", DELEGATE_RECLAIM_AFTER="60") as made:
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    """Started for each test: an agent finds the tool to ask with in the first seconds, too."""
+    patient = {"DELEGATE_LEASE": "30", "DELEGATE_RECLAIM_AFTER": "60"}  # the relay loads the tool within half a lease
+    with audited_market(tmp_path / "market", "git", "claude", "codex", runners=1, **patient) as made:
         yield made
 
 
