@@ -121,6 +121,27 @@ def test_an_agent_that_never_gets_the_checks_green_fails_with_its_branch_kept(sh
     assert "    FAIL: test_half_price" in shop.world.ok("logs", task["taskId"])
 
 
+@pytest.mark.promise("P21")
+def test_a_half_done_merge_goes_back_to_the_agent_which_finishes_it(shop: Shop) -> None:
+    both = "git checkout -qb other; echo a > a.txt; git add -A; git commit -qm a; git checkout -q -; echo b > a.txt"
+    half = f"{writing('shop.py', FIXED)}{both}; git add -A; git commit -qm b; git merge other"
+    claude_plays(
+        shop,
+        bash(half),
+        {"text": "Done."},
+        bash("echo ab > a.txt; git add a.txt; git commit -qm merged"),
+        {"text": SUMMARY},
+    )
+
+    task = shop.deliver("Fix the discount", **CLAUDE)
+
+    checks = [(event["data"]["command"], event["data"]["ok"]) for event in task["timeline"] if event["kind"] == "check"]
+    assert checks == [("git status", False), ("python3 -m unittest", True)]
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert any("a merge is not finished; unresolved conflicts in a.txt" in asked for asked in claude_requests(shop))
+    assert shop.on_remote(task["result"]["branch"], "a.txt") == "ab"
+
+
 def test_commits_of_the_agent_are_kept_as_they_are(shop: Shop) -> None:
     commit = "git commit -qam 'shop: read the discount as a percentage'"
     claude_plays(shop, bash(writing("shop.py", FIXED) + commit), {"text": SUMMARY})

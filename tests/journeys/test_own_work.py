@@ -80,3 +80,35 @@ def test_a_branch_that_was_only_updated_is_no_change(shop: Shop) -> None:
     assert (task["status"], task["reason"]) == ("completed", "no_changes"), task["message"]
     assert shop.branches == ["main"]
     assert shop.pulls == []
+
+
+CONFLICT = f"""{NAMED}
+git checkout -qb other; echo theirs > notes.txt; git add notes.txt; git commit -qm theirs
+git checkout -q -; echo ours > notes.txt; {COMMITTED}; git add notes.txt; git commit -qm ours
+"""
+HALF_DONE = {
+    "merge": ("git merge -q other", "a merge is not finished; unresolved conflicts in notes.txt"),
+    "rebase": ("git rebase -q other", "a rebase is not finished; unresolved conflicts in notes.txt"),
+    "stash": ("echo x > notes.txt; git stash -q; echo y > notes.txt; git commit -qam y; git stash pop", "in notes.txt"),
+    "resolved merge": ("git merge -q other; echo z > notes.txt; git add notes.txt", "a merge is not finished"),
+    "committed": ("git merge -q other; git add -A; git commit -qm merged", "conflict markers in notes.txt"),
+}
+
+
+@pytest.mark.parametrize(("command", "problem"), HALF_DONE.values(), ids=HALF_DONE)
+def test_half_done_work_is_never_a_pull_request(shop: Shop, command: str, problem: str) -> None:
+    task = shop.deliver(f"{CONFLICT}{command}; true")
+
+    assert (task["status"], task["reason"]) == ("failed", "checks_failed"), task["message"]
+    assert problem in task["message"]
+    assert (shop.branches, shop.pulls) == (["main"], [])
+    assert task["result"]["isKept"]
+
+
+def test_a_finished_merge_with_a_resolved_conflict_is_published(shop: Shop) -> None:
+    resolved = "git merge -q other; echo both > notes.txt; git add notes.txt; git commit -qm merged"
+
+    task = shop.deliver(f"{CONFLICT}{resolved}")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert shop.on_remote(task["result"]["branch"], "notes.txt") == "both"

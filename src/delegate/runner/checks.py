@@ -51,6 +51,7 @@ class CheckResult:
     seconds: float
     tail: str  # the end of its output
     exit_code: int | None = None  # None: it timed out
+    problem: str | None = None  # what is wrong, instead of the exit code
 
     @property
     def line(self) -> str:
@@ -63,6 +64,8 @@ class CheckResult:
             return f"{self.passed}/{self.total}"
         if self.ok:
             return "passed"
+        if self.problem is not None:
+            return self.problem
         return "timed out" if self.exit_code is None else f"exit code {self.exit_code}"
 
 

@@ -35,6 +35,7 @@ from delegate.runner.publishing.effects import Effects
 from delegate.runner.publishing.finished_work import FinishedWork
 from delegate.runner.publishing.publication import Publication, PublicationDraft, ReviewFacts, find_unpublished
 from delegate.runner.publishing.push import PushRejected
+from delegate.runner.publishing.unfinished import find_unfinished
 from delegate.runner.workspaces.closing import close, record_pushed
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import save
@@ -146,17 +147,20 @@ class Delivery:
                 return ended
             self._progress.is_work_done = True
             draft = self._progress.draft or await self._draft()
-            if draft is None:
+            unfinished = await find_unfinished(self._git, self._prepared.workspace, draft.stats if draft else None)
+            if unfinished is not None:
+                self._record_check(unfinished)
+                checks = Checks(results=(unfinished,))
+            elif draft is None:
                 return self._no_changes_outcome(ended)
-            self._note_finished_work(draft)
-            if draft.verdict.denied:
+            elif draft.verdict.denied:
                 self._progress.is_work_done = False
                 return outcomes.failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
-            self._publication.record_draft(draft)
-            checks = await run_checks(self._run_check, self._prepared.repofile.checks, report=self._record_check)
+            else:
+                checks = await self._check(draft)
+                if checks.is_green:
+                    return await self._publish(draft, checks)
             self._progress.checks = checks
-            if checks.is_green:
-                return await self._publish(draft, checks)
             self._progress.is_work_done = False
             if turns_left == 0 or not self._conversation.can_continue:
                 break
@@ -165,6 +169,14 @@ class Delivery:
         return outcomes.failure(
             Reason.CHECKS_FAILED, self._progress.checks.failure_summary if self._progress.checks else ""
         )
+
+    async def _check(self, draft: PublicationDraft) -> Checks:
+        self._note_finished_work(draft)
+        self._publication.record_draft(draft)
+        self._progress.checks = await run_checks(
+            self._run_check, self._prepared.repofile.checks, report=self._record_check
+        )
+        return self._progress.checks
 
     async def _run_first_turn(self) -> Outcome:
         checkpoint = self._assignment.checkpoint
