@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from delegate.config.observed_time import sleep_counting_clock
 from delegate.runner import lease as lease_module
-from delegate.runner.lease import Lease, sleep_counting_clock
+from delegate.runner.lease import Lease
 from delegate.runner.wakeup import Wakeup
 from delegate.wire.runners import Control, MessageView, Timings
 

@@ -76,7 +76,8 @@ def database_time(connection: Connection) -> datetime | None:
     """Return PostgreSQL's time, which several relays share; None for SQLite, whose only relay has its own."""
     if connection.dialect.name == "sqlite":
         return None
-    return connection.execute(select(func.clock_timestamp())).scalar_one().astimezone(UTC)
+    now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return now.astimezone(UTC)
 
 
 def relay_seen_at(connection: Connection) -> datetime | None:
