@@ -418,10 +418,10 @@ async def test_after_its_first_attempt_a_task_has_a_session_of_its_own(scene: Sc
 @pytest.mark.promise("P16")
 async def test_a_task_of_low_priority_rises_while_it_waits(scene: Scene) -> None:
     await scene.submit("old", priority=Priority.P2)
-    scene.now += 2 * AGEING - timedelta(seconds=1)
-    await scene.submit("urgent", priority=Priority.P0)
+    scene.now += AGEING - timedelta(seconds=1)
+    await scene.submit("urgent", priority=Priority.P1)
     scene.now += timedelta(seconds=2)
-    await scene.submit("too late", priority=Priority.P0)
+    await scene.submit("too late", priority=Priority.P1)
 
     claimed = [await scene.claim() for _ in range(3)]
 

@@ -238,7 +238,7 @@ def test_a_reason_to_cancel_is_kept_as_it_is_and_shown_without_effect(
     ],
 )
 def test_the_command_line_refuses_by_name(bazaar: Bazaar, option: str, text: str) -> None:
-    refused = bazaar.market.world.run("delegate", "--pr", f"--{option}={text}", "--", "-x")
+    refused = bazaar.market.world.run("delegate", "--pr", "--repository=acme/shop", f"--{option}={text}", "--", "-x")
 
     assert (refused.returncode, refused.stdout) == (2, "")
     assert {"label": "base"}.get(option, option) in refused.stderr

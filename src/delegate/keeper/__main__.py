@@ -298,7 +298,7 @@ class Keeper:
         for runner in runners:
             runner.wanted = False
             with suppress(OSError):  # it has not started: it holds nothing
-                (self._home.runners / str(runner.slot) / STOP_MARK).touch()
+                (self._home.runners / str(runner.slot) / STOP_MARK).touch(mode=0o600)
             runner.send_signal(signal.SIGTERM)
 
     def _end_orphans(self) -> bool:
