@@ -146,12 +146,12 @@ def rows(other: Path, pairs: int) -> list[Row]:
     found: list[Row] = []
     with workplace() as place, ExitStack() as stack:
         versions = [Version(Path.cwd(), place / "this"), Version(other, place / "other")]
+        for version in versions:
+            stack.callback(version.down)
+            version.up(0)  # before the first command: that would start a relay with a pool of runners
         for name, arguments in IMPORTS.items():
             found.append(modules_row(name, *(imported_modules(one, arguments) for one in versions)))
         found.append(modules_row("supervisor", *(supervisor_modules(one) for one in versions)))
-        for version in versions:
-            stack.callback(version.down)
-            version.up(0)
         found += [compare(claim, measure, versions, pairs) for claim, measure in IDLE.items()]
         for version in versions:
             version.down()
