@@ -47,7 +47,6 @@ from delegate.wire.runners import (
     RenewRequest,
     Timings,
 )
-from delegate.wire.tasks import TaskDetail
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +162,8 @@ class RelayLink:
 
     async def task_status(self, task_id: str) -> str:
         """The status of any task; raises NoSuchTask when it is unknown."""
+        from delegate.wire.tasks import TaskDetail  # noqa: PLC0415  rarely needed, and slow to import
+
         call = RelayCall(method="GET", path=f"/api/tasks/{task_id}", accepts_refusal=True, is_owners=True)
         return (await self._call_with_retry(call, TaskDetail)).task.status
 
