@@ -340,13 +340,16 @@ async def test_the_prompt_is_that_of_the_task_until_the_agent_got_a_rendered_one
     assert (after.text, after.is_rendered) == ("longer", True)
 
 
-async def test_a_deleted_task_takes_its_results_with_it_and_its_chain_continues(scene: Scene) -> None:
+async def test_a_lineage_is_deleted_as_a_whole_with_its_results(scene: Scene) -> None:
     failed = await scene.finish(await work(scene), replace(FAILED, checkpoint=LEFT, change=CHANGE))
     retried = await scene.retry(failed)
     later = scene.now + timedelta(days=1)
 
-    assert await scene.database.write("drop", lambda c: drop_ended_before(c, later, 10)) == 1
+    assert await scene.database.write("drop", lambda c: drop_ended_before(c, later, 10)) == 0
 
     again = await continue_task(scene)
-    assert (again.task.id, again.task.lineage, again.continuation.checkpoint) == (retried.id, failed.id, None)
+    assert (again.task.id, again.task.lineage) == (retried.id, failed.id)
+    assert again.continuation.checkpoint is not None
+    await scene.finish(again, FAILED)
+    assert await scene.database.write("drop", lambda c: drop_ended_before(c, later, 1)) == 2
     assert await scene.database.read(lambda c: get_task(c, failed.id)) is None

@@ -4,15 +4,19 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
+from tests.both_databases.clockwork import BAD, HOURLY, MINUTE, Clockwork
 from tests.both_databases.scene import DONE, NOON, Scene, output, runner
 from tests.both_databases.test_record import kept
 
 from delegate.config.settings import Settings
 from delegate.config.values import MIB
+from delegate.errors import NoSuchTask
 from delegate.intake.messages import send_message
 from delegate.queue.claim import ClaimedTask
+from delegate.report import retention
 from delegate.report.retention import RUNNER_FORGOTTEN_AFTER, retain
 from delegate.store.database import Connection
+from delegate.store.retention import drop_ended_before
 from delegate.store.runners import all_runners
 from delegate.store.tables import metadata
 
@@ -47,6 +51,59 @@ async def test_an_ended_task_goes_with_everything_when_it_is_old_enough(scene: S
     assert await retain(scene.database, settings, scene.now + timedelta(microseconds=1)) == 1
 
     assert set((await rows(scene)).values()) == {0}
+
+
+async def test_a_lineage_stays_whole_while_one_of_its_tasks_is_kept(scene: Scene) -> None:
+    settings = Settings(retention_days=30)
+    other = await ended(scene)
+    first = await scene.finish(await scene.take(agent="claude"), BAD)
+    second = await scene.retry(first)
+    scene.now += timedelta(days=31)
+
+    assert await retain(scene.database, settings, scene.now) == 1
+    held = await scene.claim()
+    assert held is not None
+    assert held.continuation.checkpoint is not None
+    await scene.finish(held)
+    assert await retain(scene.database, settings, scene.now) == 0
+
+    assert (await scene.task(first)).id == first.id
+    assert await retain(scene.database, settings, scene.now + timedelta(days=31)) == 2
+    for gone in (first, second, other):
+        with pytest.raises(NoSuchTask):
+            await scene.task(gone)
+
+
+async def test_a_lineage_that_a_schedule_names_stays_and_holds_up_no_other(clock: Clockwork) -> None:
+    scene = clock.scene
+    task = await scene.submit()
+    for _ in range(3):
+        task = await scene.retry(await clock.ends(BAD))
+    await clock.ends()
+    await clock.create(cronExpression=HOURLY, dependsOn=[task.id])
+    await ended(scene)
+    later = scene.now + timedelta(days=1)
+
+    dropped = [await scene.database.write("drop", lambda c: drop_ended_before(c, later, 1)) for _ in range(3)]
+
+    assert dropped == [1, 0, 0]
+    assert (await rows(scene))["task"] == 4
+
+
+async def test_a_schedule_keeps_only_so_many_runs(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "RUNS_MAX", 1)
+    busy = await clock.create(cronExpression="* * * * *")
+    rare = await clock.create(cronExpression=HOURLY)
+    open_since = await clock.create(cronExpression="* * * * *", machine="attic")
+    for minute in range(1, 7):
+        await clock.at(NOON + minute * MINUTE)
+        await clock.ends()
+
+    await retain(clock.scene.database, Settings(), clock.scene.now)
+
+    assert [run.occurrence for run in await clock.history(busy)] == [clock.scene.now]
+    assert await clock.outcomes(rare) == []
+    assert await clock.outcomes(open_since) == ["started", "overlapped"]
 
 
 async def test_a_task_that_has_not_ended_is_kept_however_old(scene: Scene) -> None:

@@ -16,7 +16,16 @@ from tests.both_databases.scene import Scene
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
 from delegate.errors import DamagedDatabase, Refused
-from delegate.store.backup import KEEP_COUNT, backup, backups, last_backup_at, newest_backup, restore
+from delegate.store.backup import (
+    KEEP_COUNT,
+    OLD_COPIES_MAX,
+    backup,
+    backups,
+    check_integrity,
+    last_backup_at,
+    newest_backup,
+    restore,
+)
 from delegate.store.database import open_database
 from delegate.store.schema import prepare
 
@@ -89,6 +98,34 @@ def test_only_the_newest_automatic_backups_are_kept_and_named_ones_for_ever(sett
     assert newest_backup(home) == newest
     assert backups(home)[-1] == named
     assert not made[0].exists()
+
+
+def test_only_the_newest_replaced_databases_are_kept(settings: Settings) -> None:
+    home = Home(settings.home)
+    chosen = backup(settings, None)
+    for _ in range(OLD_COPIES_MAX + 2):
+        restore(settings, chosen)
+        home.database.with_name(replaced(home)[-1] + "-wal").touch()
+
+    assert len(replaced(home)) == OLD_COPIES_MAX
+    assert len(list(home.root.glob("*.replaced-*-wal"))) == OLD_COPIES_MAX
+
+
+@pytest.mark.promise("P23")
+def test_the_database_just_replaced_is_kept_although_the_clock_has_gone_back(settings: Settings) -> None:
+    home = Home(settings.home)
+    chosen = backup(settings, None)
+    for day in range(1, 5):
+        home.database.with_name(f"delegate.db.replaced-2999010{day}T000000000000Z").touch()
+
+    restore(settings, chosen)
+
+    assert [name[21:29] for name in replaced(home)][1:] == ["29990103", "29990104"]
+    check_integrity(home.database.with_name(replaced(home)[0]))
+
+
+def replaced(home: Home) -> list[str]:
+    return sorted(path.name for path in home.root.glob("delegate.db.replaced-*Z"))
 
 
 @pytest.mark.promise("P23")

@@ -308,6 +308,22 @@ def test_a_migration_that_fails_changes_nothing_and_has_made_a_backup(
     assert [path.name for path in home.backups.iterdir()] == ["before-0099-20260304T120000Z.db"]
 
 
+@pytest.mark.promise("P23")
+def test_only_the_newest_copies_made_before_an_upgrade_are_kept(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anyio.run(work, home)
+    home.backups.mkdir(exist_ok=True)
+    for day in range(1, 5):
+        (home.backups / f"before-0001-2999010{day}T000000Z.db").touch()  # made while the clock was ahead
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations_with(tmp_path, NEXT))
+
+    prepare(home, url="", now=NOW)
+
+    copies = ["before-0001-29990103T000000Z.db", "before-0001-29990104T000000Z.db", "before-0099-20260304T120000Z.db"]
+    assert sorted(path.name for path in home.backups.iterdir()) == copies
+
+
 def killed_homes(directory: Path, migrations: Path) -> list[Home]:
     subprocess.run([sys.executable, str(KILLER), str(directory), str(migrations)], check=True, cwd="/")
     numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())

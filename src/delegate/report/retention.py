@@ -11,6 +11,7 @@ from delegate.store.database import Connection, Database
 from delegate.store.retention import (
     drop_ended_before,
     drop_oldest_output,
+    drop_runs_above,
     drop_runs_before,
     drop_schedules_ended_before,
     output_total,
@@ -20,6 +21,7 @@ from delegate.store.runners import delete_silent_runners
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
 RUNS_PER_STEP = 1_000
+RUNS_MAX = 10_000  # of one schedule: a week of one that is due every minute
 TASKS_PER_STEP = 10  # per transaction; a task may have 10 MiB of output, and other writers must get their turn
 
 
@@ -47,6 +49,10 @@ async def _retain_schedules(database: Database, oldest_kept: datetime) -> None:
     for drop in (drop_schedules_ended_before, drop_runs_before):
         while await database.write("retain.schedules", partial(drop, cutoff=oldest_kept, limit=RUNS_PER_STEP)):
             pass
+    while await database.write(
+        "retain.schedules", lambda connection: drop_runs_above(connection, RUNS_MAX, RUNS_PER_STEP)
+    ):
+        pass
 
 
 def _drop_excess(connection: Connection, settings: Settings) -> int:

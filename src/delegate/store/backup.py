@@ -21,6 +21,7 @@ STAMP = "%Y%m%dT%H%M%S%fZ"
 STAMPED = re.compile(r".+-(\d{8}T\d{6})(\d{0,6})Z")
 KEEP_COUNT = 12  # automatic backups: three days of one every six hours
 KEEP_COUNT_MIN = 2
+OLD_COPIES_MAX = 3  # databases that a restore replaced, and as many that were copied before an upgrade
 KEEP_BYTES_MAX = 5 * 1024**3  # above this, older backups are deleted
 WAL_SUFFIXES = ("-wal", "-shm")
 DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # an error message may quote damaged text
@@ -67,7 +68,16 @@ def restore(settings: Settings, source: Path | None) -> Path:
             old.rename(aside.with_name(aside.name + suffix))
     incoming.rename(home.database)
     flush(home.root)
+    _prune_replaced(home, newest=aside)
     return chosen
+
+
+def _prune_replaced(home: Home, newest: Path) -> None:
+    """Names do not tell which one is the newest: the clock may have gone back."""
+    others = set(home.root.glob(f"{home.database.name}.replaced-*Z")) - {newest}
+    for old in sorted(others, reverse=True)[OLD_COPIES_MAX - 1 :]:
+        for suffix in ("", *WAL_SUFFIXES):
+            old.with_name(old.name + suffix).unlink(missing_ok=True)
 
 
 def save_copy(database: Path, target: Path) -> None:
@@ -142,6 +152,14 @@ def _stamp_of(path: Path) -> datetime | None:
 
 def _written_at(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+
+
+def prune_upgrade_copies(home: Home, newest: Path) -> None:
+    """Delete the oldest copies made before upgrades, but never the newest one: its stamp may be one of a clock that
+    has gone back."""
+    others = [path for path in backups(home) if path.name.startswith("before-") and path != newest]
+    for path in others[OLD_COPIES_MAX - 1 :]:
+        path.unlink()
 
 
 def prune(home: Home) -> None:

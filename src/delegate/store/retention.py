@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Text, cast, delete, func, or_, select
 
+from delegate.model import TaskId
 from delegate.schedule.model import FINAL_SCHEDULE_STATES
 from delegate.states import FINAL_TASK_STATES
+from delegate.store.graph import in_batches
 from delegate.store.tables import dependency, output, schedule, schedule_run, task
+
+LINEAGE = func.coalesce(task.c.lineage, task.c.id)
 
 
 def drop_ended_before(connection: Connection, cutoff: datetime, limit: int) -> int:
-    """Delete ended tasks with everything that belongs to them, except those that an open task depends on or that an
-    open schedule names for its next tasks."""
+    """Delete ended lineages with everything that belongs to their tasks, except those with a task that an open task
+    depends on or that an open schedule names for its next tasks. Returns the number of tasks."""
     ended = (task.c.state.in_(FINAL_TASK_STATES), task.c.finished_at < cutoff)
-    named = _named_by_schedules(connection)
+    named = _with_lineages(connection, _named_by_schedules(connection))
     # Read enough extra rows to filter in Python: the names could be too many for a query condition.
-    query = select(task.c.id).where(*ended, ~_is_needed(), ~_is_awaited()).limit(limit + len(named))
-    old = [task_id for task_id in connection.scalars(query) if task_id not in named][:limit]
-    return connection.execute(delete(task).where(task.c.id.in_(old))).rowcount if old else 0
+    query = select(task.c.id, LINEAGE.label("lineage")).where(*ended, ~_has_kept_member(cutoff))
+    rows = connection.execute(query.limit(limit + len(named)))
+    old = list(dict.fromkeys(row.lineage for row in rows if row.id not in named))[:limit]
+    return sum(connection.execute(delete(task).where(one)).rowcount for one in _members_of(old))
 
 
-def _named_by_schedules(connection: Connection) -> set[str]:
+def _members_of(lineages: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
+    """Return two conditions, not an OR, for which a planner would scan all tasks."""
+    return task.c.lineage.in_(lineages), task.c.id.in_(lineages)
+
+
+def _with_lineages(connection: Connection, ids: set[TaskId]) -> set[TaskId]:
+    """Return these tasks and all others of their lineages."""
+    found: set[TaskId] = set()
+    for some in in_batches(sorted(ids)):
+        lineages = connection.scalars(select(LINEAGE).where(task.c.id.in_(some))).all()
+        for members in _members_of(lineages):
+            found.update(connection.scalars(select(task.c.id).where(members)))
+    return found
+
+
+def _has_kept_member(cutoff: datetime) -> ColumnElement[bool]:
+    """Whether the lineage of a task must stay: a retry needs the checkpoints and the effects of those before it."""
+    first, later = task.alias(), task.alias()
+    kept = [(first, first.c.id == LINEAGE), (later, later.c.lineage == LINEAGE)]
+    return or_(*(select(one.c.id).where(is_member, _is_kept(one, cutoff)).exists() for one, is_member in kept))
+
+
+def _is_kept(one: FromClause, cutoff: datetime) -> ColumnElement[bool]:
+    is_young = or_(one.c.state.not_in(FINAL_TASK_STATES), one.c.finished_at >= cutoff)
+    return or_(is_young, _is_needed(one), _is_awaited(one))
+
+
+def _named_by_schedules(connection: Connection) -> set[TaskId]:
     text = cast(schedule.c.request, Text)
     names_some = or_(text.contains('"dependsOn"'), text.contains('"continueFrom"'))  # most name none
     query = select(schedule.c.request).where(schedule.c.state.not_in(FINAL_SCHEDULE_STATES), names_some)
-    named: set[str] = set()
+    named: set[TaskId] = set()
     for request in connection.scalars(query):
-        named.update([*request.get("dependsOn", []), request.get("continueFrom") or ""])
+        named.update(map(TaskId, [*request.get("dependsOn", []), request.get("continueFrom") or ""]))
     return named
 
 
-def _is_needed() -> ColumnElement[bool]:
+def _is_needed(one: FromClause) -> ColumnElement[bool]:
     dependent = task.alias()
     living = (dependent.c.id == dependency.c.task_id, dependent.c.state.not_in(FINAL_TASK_STATES))
-    return select(dependency.c.task_id).where(dependency.c.depends_on == task.c.id).where(*living).exists()
+    return select(dependency.c.task_id).where(dependency.c.depends_on == one.c.id).where(*living).exists()
 
 
-def _is_awaited() -> ColumnElement[bool]:
+def _is_awaited(one: FromClause) -> ColumnElement[bool]:
     """Whether it is the last task of a schedule that another one follows."""
-    last = (schedule.c.id == task.c.schedule_id, schedule.c.last_task_id == task.c.id)
+    last = (schedule.c.id == one.c.schedule_id, schedule.c.last_task_id == one.c.id)
     return select(schedule.c.id).where(*last, _has_follower()).exists()
 
 
@@ -58,11 +91,23 @@ def drop_schedules_ended_before(connection: Connection, cutoff: datetime, limit:
 
 
 def drop_runs_before(connection: Connection, cutoff: datetime, limit: int) -> int:
-    """Delete old runs of open schedules whose tasks are deleted. Checks only the `limit` oldest: ids follow age."""
-    oldest = select(schedule_run).order_by(schedule_run.c.id).limit(limit).subquery()
-    is_kept = select(task.c.id).where(task.c.id == oldest.c.task_id).exists()
-    old = select(oldest.c.id).where(oldest.c.at < cutoff, ~is_kept)
+    """Delete old runs of open schedules whose tasks are deleted."""
+    is_kept = select(task.c.id).where(task.c.id == schedule_run.c.task_id).exists()
+    old = select(schedule_run.c.id).where(schedule_run.c.at < cutoff, ~is_kept).limit(limit)
     return connection.execute(delete(schedule_run).where(schedule_run.c.id.in_(old))).rowcount
+
+
+def drop_runs_above(connection: Connection, count: int, limit: int) -> int:
+    """Delete old ended runs of schedules that have more than `count`."""
+    many = select(schedule_run.c.schedule_id).group_by(schedule_run.c.schedule_id).having(func.count() > count)
+    dropped = 0
+    for schedule_id in connection.scalars(many).all():
+        mine = schedule_run.c.schedule_id == schedule_id
+        newest = select(schedule_run.c.id).where(mine).order_by(schedule_run.c.occurrence.desc()).limit(count)
+        old = (mine, schedule_run.c.id.not_in(newest), schedule_run.c.finished_at.isnot(None))
+        some = select(schedule_run.c.id).where(*old).limit(limit - dropped)
+        dropped += connection.execute(delete(schedule_run).where(schedule_run.c.id.in_(some))).rowcount
+    return dropped
 
 
 def drop_oldest_output(connection: Connection, excess: int, limit: int) -> int:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, exc, inspect, text
 
 from delegate.config.paths import Home
 from delegate.errors import BadSetting, DamagedDatabase, DelegateError, NewerDatabase, StoreBusy
-from delegate.store.backup import DAMAGE_ERRORS, WAL_SUFFIXES, flush, newest_backup, save_copy
+from delegate.store.backup import DAMAGE_ERRORS, WAL_SUFFIXES, flush, newest_backup, prune_upgrade_copies, save_copy
 from delegate.store.database import is_postgres, postgres_engine, sqlite_engine
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,10 @@ def prepare(home: Home, *, url: str, now: datetime) -> None:
     if found is None:
         _create(home)
     elif found != revisions()[-1]:
-        save_copy(home.database, home.backups / f"before-{revisions()[-1]}-{now:%Y%m%dT%H%M%SZ}.db")
+        copy = home.backups / f"before-{revisions()[-1]}-{now:%Y%m%dT%H%M%SZ}.db"
+        save_copy(home.database, copy)
         _upgrade_file(home.database)
+        prune_upgrade_copies(home, newest=copy)
 
 
 def _create(home: Home) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from delegate.runner import removal
 from delegate.runner.git import fifo_guard
 from delegate.runner.git.program import GitFailed
 from delegate.runner.removal import remove
+from delegate.runner.workspaces import sweep as sweeping
 from delegate.runner.workspaces.closing import close
 from delegate.runner.workspaces.kept import drop, list_kept, restore
+from delegate.runner.workspaces.mirrors import mirror_of
 from delegate.runner.workspaces.saving import last_saved, save
 from delegate.runner.workspaces.sweep import SalvageLimits, sweep
 from delegate.runner.workspaces.worktrees import Workspace, release_workspace
@@ -385,6 +389,45 @@ async def test_kept_work_is_dropped_when_it_is_too_old(scene: Scene) -> None:
 
     assert await swept_later(scene, timedelta(days=13)) == 1
     assert await swept_later(scene, timedelta(days=15)) == 0
+
+
+async def test_mirrors_that_nothing_borrows_from_have_the_limits_of_kept_work(scene: Scene) -> None:
+    now, day = datetime.now(UTC), timedelta(days=1)
+    workspace = await scene.workspace()
+    release_workspace(workspace)
+    borrowed = mirror_of(scene.home, workspace.repository.key)
+    uses = {"old": 15 * day, "big": 2 * day, "young": day / 2, "newest": timedelta()}
+    for name, age in uses.items():
+        shutil.copytree(borrowed, mirror_of(scene.home, name))
+        os.utime(mirror_of(scene.home, name), ((now - age).timestamp(),) * 2)
+    os.utime(borrowed, ((now - 30 * day).timestamp(),) * 2)
+    left = []
+
+    for limits in (LIMITS, replace(LIMITS, size=1)):
+        await sweep(scene.git, scene.home, lambda _: True, limits=limits, now=now)
+        left.append({path.stem for path in scene.home.mirrors.glob("*.git")} - {borrowed.stem})
+
+    assert left == [{"big", "young", "newest"}, {"young", "newest"}]
+    assert borrowed.exists()
+
+
+async def test_a_mirror_that_is_fetched_during_a_sweep_stays(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = await scene.workspace()
+    mirror = workspace.mirror
+    assert not await close(scene.git, scene.home, workspace, pushed=None)
+    shutil.copytree(mirror, mirror_of(scene.home, "newest"))
+    long_ago = (datetime.now(UTC) - timedelta(days=100)).timestamp()
+    os.utime(mirror, (long_ago, long_ago))
+
+    def measure(path: Path) -> int:
+        if path == mirror:
+            anyio.from_thread.run(scene.workspace)
+        return 1
+
+    monkeypatch.setattr(sweeping, "directory_size", measure)
+    await sweep(scene.git, scene.home, lambda _: True, limits=LIMITS, now=datetime.now(UTC))
+
+    assert mirror.exists()
 
 
 async def test_what_cannot_be_read_is_listed_without_its_size(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,13 +53,13 @@ def _describe_kept(path: Path, journal: WorkspaceJournal) -> KeptWork:
         task_ids=journal.tasks,
         repository=journal.repository.name,
         branch=journal.branch,
-        size=_size(path),
+        size=directory_size(path),
         at=journal.at,
         files=journal.files,
     )
 
 
-def _size(directory: Path) -> int:
+def directory_size(directory: Path) -> int:
     """The size as far as it is readable; the directory may be removed meanwhile."""
     total = 0
     pending = [os.fspath(directory)]

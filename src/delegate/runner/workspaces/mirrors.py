@@ -90,6 +90,7 @@ async def fetch_mirror(git: Git, home: Home, repository: Repository) -> Mirror:
     async with _lock_mirror(path, repository):
         if not is_mirror(path):
             return await _clone(git, path, repository)
+        os.utime(path)  # a sweep removes mirrors that were not used for long
         try:
             has_head = await _fetch(git, path, repository, FETCH_TIMEOUT)
         except GitFailed as failed:

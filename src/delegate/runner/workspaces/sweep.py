@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -28,9 +28,9 @@ from delegate.runner.workspaces.closing import (
     workspace_of,
 )
 from delegate.runner.workspaces.journal import WorkspaceState, read_journal
-from delegate.runner.workspaces.kept import discard, list_kept
+from delegate.runner.workspaces.kept import directory_size, discard, list_kept
 from delegate.runner.workspaces.locks import DirectoryLock, is_busy, lock_directory
-from delegate.runner.workspaces.mirrors import lock_of, mirror_of, tidy
+from delegate.runner.workspaces.mirrors import is_mirror, lock_of, mirror_of, tidy
 from delegate.runner.workspaces.saving import last_saved
 from delegate.runner.workspaces.worktrees import Workspace
 
@@ -57,6 +57,7 @@ async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits:
             await _sweep_one(git, home, root, is_live)
     await anyio.to_thread.run_sync(_apply_limits, home, limits, now)
     await anyio.to_thread.run_sync(_remove_partial_mirrors, home)
+    await anyio.to_thread.run_sync(_remove_unused_mirrors, home, limits, now)
     await tidy(git, home)
 
 
@@ -149,14 +150,45 @@ def _apply_limits(home: Home, limits: SalvageLimits, now: datetime) -> None:
                 log.warning("kept work dropped", extra=what)
 
 
+def _remove_unused_mirrors(home: Home, limits: SalvageLimits, now: datetime) -> None:
+    """Mirrors are caches: those that no workspace borrows from have the limits of kept work, except the newest."""
+    mirrors = sorted(filter(is_mirror, home.mirrors.glob("*.git")), key=_last_use)
+    idle = [path for path in mirrors[:-1] if _last_use(path) < now - KEEP_MIN]
+    journals = [read_journal(root) for root in _list_workspaces(home) if idle and not is_rest(root)]
+    if not idle or None in journals:  # an unreadable workspace may borrow from any of them
+        return
+    borrowed = {mirror_of(home, journal.repository.key) for journal in journals if journal is not None}
+    sizes = {path: directory_size(path) for path in mirrors}
+    for path in idle:
+        with _log_and_continue(path), _lock_if_free(path) as is_locked:
+            is_in_the_way = sum(sizes.values()) > limits.size and _last_use(path) < now - KEEP_MIN
+            # Its time is read under the lock: an attempt may have fetched it since, to borrow from it.
+            if is_locked and path not in borrowed and (is_in_the_way or _last_use(path) < now - limits.age):
+                remove(path.parent, path.name)
+                log.info("unused mirror removed", extra={"mirror": path.name, "bytes": sizes.pop(path)})
+
+
+def _last_use(mirror: Path) -> datetime:
+    """When it was last fetched; the oldest time if it is gone."""
+    try:
+        return datetime.fromtimestamp(mirror.lstat().st_mtime, UTC)
+    except FileNotFoundError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+@contextmanager
+def _lock_if_free(mirror: Path) -> Iterator[bool]:
+    lock = acquire_lock(lock_of(mirror), 0)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
 def _remove_partial_mirrors(home: Home) -> None:
     for path in home.mirrors.glob(".*.*"):
         key = path.name[1:].rpartition(".")[0]
-        with _log_and_continue(path):
-            lock = acquire_lock(lock_of(mirror_of(home, key)), 0)
-            if lock is None:
-                continue  # being created
-            try:
+        with _log_and_continue(path), _lock_if_free(mirror_of(home, key)) as is_locked:
+            if is_locked:  # else it is being created
                 remove(path.parent, path.name)
-            finally:
-                os.close(lock)
