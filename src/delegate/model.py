@@ -417,3 +417,4 @@ class Outcome:
     checkpoint: Checkpoint | None = None
     change: Change | None = None
     wants_agent: str | None = None  # the other agent that the repository file asks for, when the task is released
+    messages_seen: int = 0  # the last message that its agent got

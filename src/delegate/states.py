@@ -140,6 +140,9 @@ ADVICE: dict[Reason, str] = {
 # Reasons that make the task wait for a limit to reset instead of ending it.
 PARKING_REASONS = frozenset({Reason.RATE_LIMITED, Reason.USAGE_LIMIT})
 
+# Reasons of a completed task; every other reason is one of a task that did not succeed.
+SUCCESS_REASONS = frozenset({Reason.DONE, Reason.NO_CHANGES})
+
 # Reasons that an answer cannot help with: the attempt used up its limit.
 EXHAUSTED_REASONS = frozenset({Reason.TIMEOUT, Reason.BUDGET})
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 from tests.both_databases.scene import (
     COMMIT,
@@ -140,6 +141,33 @@ async def test_a_retry_of_a_cancelled_task_continues_too(scene: Scene) -> None:
     retried = await scene.retry(cancelled)
 
     assert (retried.lineage, retried.session_id) == (cancelled.id, "s-1")
+
+
+async def test_of_two_retries_in_place_only_one_has_the_session_at_a_time(scene: Scene) -> None:
+    failed = await scene.finish(await scene.take(agent="claude"), FAILED)
+
+    first, second = await scene.retry(failed), await scene.retry(failed)
+    held = await scene.claim()
+    assert held is not None
+    await scene.finish(held, FAILED)
+    third = await scene.retry(failed)
+
+    assert [task.session_id for task in (first, second, third)] == ["s-1", None, "s-1"]
+    assert held.task.id == first.id
+
+
+async def test_of_two_retries_in_place_at_the_same_moment_only_one_has_the_session(scene: Scene) -> None:
+    failed = await scene.finish(await scene.take(agent="claude"), FAILED)
+    sessions: list[str | None] = []
+
+    async def retry() -> None:
+        sessions.append((await scene.retry(failed)).session_id)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(retry)
+
+    assert sorted(map(str, sessions)) == ["None", "None", "None", "s-1"]
 
 
 @pytest.mark.parametrize("outcome", [FAILED, replace(DONE, session_id="s-1")])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.world import PATIENCE
 from tests.journeys.shop import FIXED, SHOP, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -250,3 +251,18 @@ def test_a_message_in_mid_turn_waits_for_codex_to_end_and_then_continues(shop: S
 
     assert task["status"] == "completed", task["message"]
     assert shop.on_remote(task["result"]["branch"], "extra.txt") == "extra"
+
+
+def test_a_message_while_the_pull_request_is_opened_is_told_in_the_log_as_unheard(shop: Shop) -> None:
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
+    gate = shop.github.hub.hold("PullRequestCreate")
+    task_id = shop.submit("Fix the discount", **CLAUDE)
+    assert gate.reached.wait(PATIENCE)
+
+    shop.world.post(f"/api/tasks/{task_id}/messages", {"text": "add a note too"})
+    gate.open()
+
+    assert shop.world.wait_for(task_id)["status"] == "completed"
+    told = [line for line in shop.world.ok("logs", task_id).splitlines() if "too late" in line]
+    assert len(told) == 1
+    assert told[0].endswith("warning: a message arrived too late: add a note too")

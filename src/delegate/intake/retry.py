@@ -15,6 +15,7 @@ from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import attempts_of_task
 from delegate.store.database import Connection, Database
 from delegate.store.events import last_event_of_kind
+from delegate.store.graph import have_session
 from delegate.store.runners import get_runner
 from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
 
@@ -28,7 +29,9 @@ async def retry(database: Database, task_id: TaskId, request_key: str | None, no
         old = _get_ended_task(connection, task_id, verb="retried")
         if old.state is TaskState.COMPLETED:
             return copy_as_new(old, now)
-        if old.mode is not Mode.IN_PLACE:
+        if old.mode is Mode.IN_PLACE:
+            old = _without_session_in_use(connection, old)
+        else:
             _check_no_open_retry(connection, old, verb="retried")
         return _resolve_retry_dependencies(connection, copy_as_continuation(old, now), old)
 
@@ -87,11 +90,22 @@ def _get_ended_task(connection: Connection, task_id: TaskId, *, verb: str) -> Ta
 
 def _check_no_open_retry(connection: Connection, old: Task, *, verb: str) -> None:
     """Two open tasks of a lineage would share one workspace and push to one branch."""
-    lock_task(connection, old.lineage)  # so that of two concurrent requests, one sees the other's task
-    live = [member for member, state in chain_of(connection, old.lineage) if state not in FINAL_TASK_STATES]
+    live = _open_tasks(connection, old.lineage)
     if live:
         advice = f"{live[-1]} already continues it; wait for it to end, or cancel it with `delegate cancel`"
         raise IllegalMove(task_id=old.id, state=old.state, verb=verb, advice=advice)
+
+
+def _without_session_in_use(connection: Connection, old: Task) -> Task:
+    """Two tasks in place may run at once, but not in one agent session: the later one starts its own."""
+    live = _open_tasks(connection, old.lineage)
+    is_used = old.session_id is not None and have_session(connection, live, old.session_id)
+    return replace(old, session_id=None) if is_used else old
+
+
+def _open_tasks(connection: Connection, lineage: TaskId) -> list[TaskId]:
+    lock_task(connection, lineage)  # so that of two concurrent requests, one sees the other's task
+    return [member for member, state in chain_of(connection, lineage) if state not in FINAL_TASK_STATES]
 
 
 def _resolve_retry_dependencies(connection: Connection, task: Task, old: Task) -> Task:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from delegate.errors import IllegalMove, StaleFence
-from delegate.model import Attempt, EventKind, OnDependencyFailure, Task, TaskId
+from delegate.errors import IllegalMove, StaleFence, excerpt
+from delegate.model import AgentName, Attempt, EventKind, OnDependencyFailure, Task, TaskId
 from delegate.queue.schedule_runs import FollowerSchedule, log_followers, settle_run
 from delegate.states import FINAL_TASK_STATES, Reason, TaskState
+from delegate.store.attempts import last_message_seen
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.graph import (
@@ -23,6 +24,7 @@ from delegate.store.graph import (
     lock_blocked,
     release_blocked,
 )
+from delegate.store.messages import messages_after
 from delegate.store.tasks import end_task
 
 log = logging.getLogger(__name__)
@@ -96,8 +98,21 @@ def _write_end(
         if attempt is not None:
             raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
         raise IllegalMove(task_id=ended.id, state=f"no longer {was}", verb="ended", advice="read its status again")
-    append_events(connection, [finished_event(ended, attempt, now)])
+    append_events(connection, [*_unheard_events(connection, ended, attempt, now), finished_event(ended, attempt, now)])
     return settle_run(connection, ended, now) if ended.schedule_id is not None else []
+
+
+def _unheard_events(connection: Connection, ended: Task, attempt: Attempt | None, now: datetime) -> list[NewEvent]:
+    """Warn about messages that the agent did not get: they were accepted while its last attempt ended."""
+    if ended.agent == AgentName.SHELL or ended.fence == 0:
+        return []  # it takes none, or had none; skips a query for most tasks
+    seen = last_message_seen(connection, ended.id) if attempt is None else attempt.messages_seen
+    texts = [f"a message arrived too late: {excerpt(one.text)}" for one in messages_after(connection, ended.id, seen)]
+    attempt_id = None if attempt is None else attempt.id
+    return [
+        NewEvent(task_id=ended.id, attempt_id=attempt_id, kind=EventKind.WARNING, at=now, data={"text": text})
+        for text in texts
+    ]
 
 
 def _settle(

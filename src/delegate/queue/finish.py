@@ -81,6 +81,7 @@ def _finish(
     outcome = release_if_asked(park_until_tomorrow(outcome, attempt, known, now), attempt, known)
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
+    attempt = replace(attempt, messages_seen=max(attempt.messages_seen, outcome.messages_seen))
     if next_seq is not None and next_seq != attempt.next_seq:
         raise SequenceGap(attempt_id=attempt.id, expected=attempt.next_seq, given=next_seq)
     task = lock_task_of_attempt(connection, attempt)

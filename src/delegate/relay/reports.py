@@ -9,7 +9,7 @@ from delegate.errors import InvalidField, UnknownAgent
 from delegate.intake.submit import AGENTS_KNOWN
 from delegate.model import EventKind, Outcome, Stream, is_agent
 from delegate.report.record import ReportItem
-from delegate.states import PARKING_REASONS, AttemptState, Reason
+from delegate.states import PARKING_REASONS, SUCCESS_REASONS, AttemptState, Reason
 from delegate.wire.runners import FinishRequest, RecordItem, ReleaseRequest
 from delegate.wire.shared_models import change_of, checkpoint_of, result_of, usage_of
 
@@ -50,6 +50,8 @@ def _decode_output(text: str) -> bytes:
 
 
 def outcome_of(body: FinishRequest) -> Outcome:
+    not_before = _parked_until(body)
+    _check_consistent(body)
     return Outcome(
         state=STATES[body.outcome],
         reason=body.reason,
@@ -57,10 +59,11 @@ def outcome_of(body: FinishRequest) -> Outcome:
         exit_code=body.exit_code,
         session_id=body.session_id,
         usage=usage_of(body.usage),
-        not_before=_parked_until(body),
+        not_before=not_before,
         result=None if body.result is None else result_of(body.result),
         checkpoint=None if body.checkpoint is None else checkpoint_of(body.checkpoint),
         change=None if body.change is None else change_of(body.change),
+        messages_seen=body.messages_seen,
     )
 
 
@@ -78,6 +81,16 @@ def release_of(body: ReleaseRequest) -> Outcome:
         checkpoint=None if body.checkpoint is None else checkpoint_of(body.checkpoint),
         wants_agent=body.wants_agent,
     )
+
+
+def _check_consistent(body: FinishRequest) -> None:
+    if (body.outcome == "completed") != (body.reason in SUCCESS_REASONS):
+        named = " or ".join(sorted(SUCCESS_REASONS))
+        raise InvalidField(field="outcome", why=f"must be completed if the reason is {named}, and only then")
+    if (body.outcome == "cancelled") != (body.reason is Reason.CANCELLED):
+        raise InvalidField(field="outcome", why="must be cancelled if the reason is cancelled, and only then")
+    if body.reason is Reason.HANDED_BACK:
+        raise InvalidField(field="reason", why="handed_back is allowed in a release only")
 
 
 def _parked_until(body: FinishRequest) -> datetime | None:

@@ -37,7 +37,7 @@ class Lease:
         self._is_urgent = False
         self._messages: list[MessageView] = []
         self._last_message = 0
-        self._messages_seen = 0
+        self.messages_seen = 0  # the last message that the agent has received
         self.cancel_reason: str | None = None
         self.asked_at: float | None = None  # when the relay reported that the agent asked a question
         self.renewals = 0
@@ -87,7 +87,7 @@ class Lease:
 
     def mark_seen(self, message: MessageView) -> None:
         """The agent has received the message; the next renewal reports it."""
-        self._messages_seen = message.id
+        self.messages_seen = message.id
         self._seen.send()
 
     async def _renew_periodically(self) -> None:
@@ -106,7 +106,7 @@ class Lease:
 
     async def _renew(self, wait: float) -> bool:
         """Send one renewal, which the relay may hold for `wait` seconds until it has news; False if cancelled."""
-        request = RenewRequest(fence=self._attempt.fence, messages_seen=self._messages_seen, wait=wait)
+        request = RenewRequest(fence=self._attempt.fence, messages_seen=self.messages_seen, wait=wait)
         sent_at = sleep_counting_clock()
         with anyio.CancelScope() as self._renewal_scope:
             control = await self._link.renew(self._attempt, request)

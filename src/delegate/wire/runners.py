@@ -241,6 +241,7 @@ class FinishRequest(Wire):
     result: ResultView | None = None
     checkpoint: CheckpointView | None = None
     change: ChangeView | None = None
+    messages_seen: Count = 0  # as in a renewal; the relay warns of those after it when the task ends
 
 
 class ReleaseRequest(Wire):

@@ -244,6 +244,31 @@ async def test_parking_needs_a_time_and_a_reason_that_parks(runner: Runner, body
     assert problem_of(response, 422, "invalid_field")["field"] == "outcome"
 
 
+@pytest.mark.parametrize("end", ["finish", "finish after the first", "cancel", "lost"])
+async def test_a_message_that_was_accepted_and_that_no_agent_got_is_told(runner: Runner, end: str) -> None:
+    attempt = await runner.take(agent="claude")
+    for text in ("use tabs", "use spaces"):
+        sent = await runner.owner.post(f"/api/tasks/{attempt.task_id}/messages", json={"text": text})
+        assert sent.status_code == 202
+    first = (await attempt.renew())["messages"][0]["id"]
+
+    match end:
+        case "finish":
+            await attempt.finish()
+        case "finish after the first":
+            await attempt.finish(messagesSeen=first)
+        case "cancel":
+            await attempt.tell("release", reason="handed_back")
+            await runner.owner.post(f"/api/tasks/{attempt.task_id}/cancel", json={})
+        case _:
+            await runner.owner.post(f"/api/tasks/{attempt.task_id}/cancel", json={})
+            await attempt.tell("release", reason="lost_runner")
+
+    told = [event["data"]["text"] for event in (await attempt.detail())["events"] if event["kind"] == "warning"]
+    expected = ["a message arrived too late: use tabs", "a message arrived too late: use spaces"]
+    assert told == (expected[1:] if end == "finish after the first" else expected)
+
+
 async def test_a_task_handed_back_goes_to_the_next_claim_and_costs_no_attempt(runner: Runner) -> None:
     attempt = await runner.take()
 

@@ -268,6 +268,45 @@ async def test_a_message_that_came_after_the_result_is_not_lost_without_a_word(s
     assert warnings == ["a message arrived too late: " + ("use tabs " * 20)[:80] + "…"]
 
 
+async def test_a_message_to_an_agent_that_reads_no_more_is_not_lost_without_a_word(stage: Stage) -> None:
+    go = stage.work / "go"
+    script = f"exec <&-; echo up; until [ -e {go} ]; do sleep 0.01; done"
+    equipment, assignment = await stage.take(script, agent="claude")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_attempt, with_script(equipment, Script()), assignment)
+        await stage.news(assignment.task_id, "event: output")
+        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "use tabs"})
+        for _ in range(3):
+            await equipment.shutdown.wakeup.wait()
+        go.touch()
+
+    warnings = [e.data["text"] for e in (await stage.detail(assignment.task_id)).events if e.kind is EventKind.WARNING]
+    assert warnings == ["a message arrived too late: use tabs"]
+
+
+async def test_the_saved_outcome_tells_which_messages_the_agent_got(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'read hello; echo up; until [ "$word" = tabs ]; do read word; done; echo RESULT'
+    equipment, assignment = await stage.take(script, agent="claude")
+    spool = equipment.slot.spool(assignment.attempt_id)
+    saved: list[Outcome | None] = []
+
+    async def read_state(*_: object) -> DirectoryState:
+        saved.append(outcomes.load_outcome(spool))
+        return DirectoryState()
+
+    monkeypatch.setattr(attempt, "read_directory_state", read_state)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_attempt, with_script(equipment, Script()), assignment)
+        await stage.news(assignment.task_id, "event: output")
+        await stage.client.post(f"/api/tasks/{assignment.task_id}/messages", json={"text": "tabs"})
+
+    assert [outcome and outcome.messages_seen for outcome in saved] == [1]
+    assert EventKind.WARNING not in [event.kind for event in (await stage.detail(assignment.task_id)).events]
+
+
 async def test_lines_that_could_not_be_understood_are_counted_in_the_timeline(stage: Stage) -> None:
     equipment, assignment = await stage.take("echo RESULT", agent="claude")
 

@@ -124,7 +124,6 @@ class AttemptExecution:
         routes = read_routes(location.directory)
         outcome = await conversation.run_turns(agent, resume_prompt, new_session_prompt=new_session_prompt)
         self._note_changed_remote(location.directory, routes)
-        conversation.record_undelivered_messages(outcome)
         error = None if outcomes.is_completed(outcome) else outcome.message
         return replace(outcome, checkpoint=conversation.checkpoint(error))
 

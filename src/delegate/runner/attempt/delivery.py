@@ -327,7 +327,6 @@ class Delivery:
         return replace(ended, reason=Reason.NO_CHANGES, message=message)
 
     async def _close(self, outcome: Outcome) -> Outcome:
-        self._conversation.record_undelivered_messages(outcome)
         async with self._tree_lock:
             is_kept = await self._keep_or_remove()
         if is_kept and self._progress.is_pushed:

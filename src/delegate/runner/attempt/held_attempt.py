@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
@@ -78,7 +79,8 @@ class HeldAttempt:
 
     def save(self, outcome: Outcome) -> Outcome:
         """Save and return the outcome without secrets: a runner that dies from here on reports it after its restart."""
-        clean = outcomes.without_secrets(self._assignment, outcome, self._redaction)
+        known = replace(outcome, messages_seen=max(outcome.messages_seen, self.lease.messages_seen))
+        clean = outcomes.without_secrets(self._assignment, known, self._redaction)
         outcomes.save_outcome(self._directory, clean)
         return clean
 
@@ -105,7 +107,8 @@ class HeldAttempt:
                 raise
             log.error("outcome of the attempt refused", extra={**self.log_fields, "why": refusal.message})  # noqa: TRY400
             message = f"the relay refused the end of the attempt ({outcome.reason}): {refusal.message}"
-            await self._send_request(outcomes.failure(Reason.INTERNAL, message), output_incomplete=True)
+            failure = replace(outcomes.failure(Reason.INTERNAL, message), messages_seen=outcome.messages_seen)
+            await self._send_request(failure, output_incomplete=True)
 
     async def _send_request(self, outcome: Outcome, *, output_incomplete: bool) -> None:
         request = outcomes.end_request(

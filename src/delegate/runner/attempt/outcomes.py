@@ -112,6 +112,7 @@ def end_request(
         result=None if outcome.result is None else ResultView(**asdict(outcome.result)),
         checkpoint=_checkpoint_view(outcome.checkpoint),
         change=None if outcome.change is None else ChangeView(**asdict(outcome.change)),
+        messages_seen=outcome.messages_seen,
     )
 
 

@@ -157,11 +157,10 @@ class AgentRun:
         messages = self._context.lease.take_messages()
         for number, message in enumerate(messages):
             data = self._reading.message(message_prompt(message.text))
-            if data is None:
+            self._note_result()  # the message resets an earlier result
+            if data is None or not await self._process.send(data):
                 self._context.lease.put_back(messages[number:])
                 return
-            self._note_result()  # the message resets an earlier result
-            await self._process.send(data)
             self._context.lease.mark_seen(message)
 
     async def _watch(self) -> None:

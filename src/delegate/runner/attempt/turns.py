@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from delegate.config.home_files import PRIVATE_FILE
-from delegate.errors import excerpt
 from delegate.model import Checkpoint, EventKind, Outcome, Usage
 from delegate.runner.agents.base import Agent, AgentReading, AgentTurn, Ending, Roots, prompt_text
 from delegate.runner.assignment import Assignment
@@ -168,15 +167,6 @@ class Conversation:
         if memory_limit is None or not self._ran_out_of_memory or not is_its_own:
             return outcome
         return replace(outcome, reason=Reason.OUT_OF_MEMORY, message=memory_limit.message)
-
-    def record_undelivered_messages(self, outcome: Outcome) -> None:
-        """Warn about messages that were never delivered; a parked or waiting task keeps them for its next attempt."""
-        if outcomes.continues_later(outcome):
-            return
-        for message in self._context.lease.take_messages():
-            self._context.record.fact(
-                EventKind.WARNING, {"text": f"a message arrived too late: {excerpt(message.text)}"}
-            )
 
     def _was_stopped(self, end: RunEnd) -> bool:
         """A machine that shuts down sends TERM to the agent too, or kills the supervisor."""

@@ -175,8 +175,8 @@ class AgentProcess:
                 group.start_soon(watch_output, output)
             group.start_soon(watch_end)
 
-    async def send(self, data: bytes) -> None:
-        """Write to the agent's input; ignored when the agent has closed it or ended."""
+    async def send(self, data: bytes) -> bool:
+        """Write to the agent's input; False when the agent has closed it or ended."""
         unsent = memoryview(data)
         async with self._send_lock:
             while unsent and not self._spare.stdin.closed:
@@ -184,11 +184,12 @@ class AgentProcess:
                     written = self._spare.stdin.write(unsent)
                 except BrokenPipeError:
                     _close(self._spare.stdin)
-                    return
+                    return False
                 if written is None:
                     await _wait_ready(anyio.wait_writable, self._spare.stdin)
                 else:
                     unsent = unsent[written:]
+        return not unsent
 
     async def close_input(self) -> None:
         await anyio.lowlevel.checkpoint()
