@@ -154,6 +154,26 @@ def test_commits_of_the_agent_are_kept_as_they_are(shop: Shop) -> None:
     assert subjects == "shop: read the discount as a percentage"
 
 
+@pytest.mark.promise("P21")
+def test_a_number_in_the_prompt_is_the_tasks_own(shop: Shop) -> None:
+    commit = "git commit -qam 'Read the discount as a percentage' -m 'Fixes #5'"
+    claude_plays(shop, bash(f"{writing('shop.py', FIXED)}{commit}; echo more > more.txt"), {"text": SUMMARY})
+
+    task = shop.deliver("Fix #5: the discount\n\nIt is a percentage.", **CLAUDE)
+
+    assert task["status"] == "completed", task["message"]
+    (pull,) = shop.pulls
+    assert pull.title == "Fix #5: the discount"
+    assert "\n\nCloses #5.\n\n" in pull.body
+    log = shop.git("log", "--format=%s%n%b", f"main..{pull.head}", cwd=shop.github.bare(shop.repository))
+    assert [line for line in log.splitlines() if line and "Delegate-Task" not in line] == [
+        "Fix #5: the discount",
+        "Read the discount as a percentage",
+        "Fixes #5",
+    ]
+    assert [event["data"] for event in task["timeline"] if event["kind"] == "warning"] == []
+
+
 @pytest.mark.parametrize("agent", ["claude", "codex"])
 def test_a_retry_continues_in_the_session_and_the_tree_of_the_cancelled_task(shop: Shop, agent: str) -> None:
     half = writing("half.txt", "half\n")

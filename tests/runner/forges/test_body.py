@@ -17,6 +17,7 @@ from delegate.runner.forges.body import (
     END_MARKER,
     NO_SUMMARY,
     BodyFacts,
+    closed_issues,
     merge_body,
     pull_request_body,
     pull_request_title,
@@ -149,7 +150,14 @@ def test_a_red_check_says_how_it_ended() -> None:
         (None, "\u200b", "\u200b\n\x1b[31m\nAt last", "At last"),
         (None, None, "\u200b", "Work by an agent"),
         (None, "--web", "ignored", "--web"),
-        (None, "Fixes #3 for @octocat <!-- x -->", "", "F\u200bixes #3 for @\u200boctocat"),
+        (None, "Fixes #3 for @octocat <!-- x -->", "", "Fixes #3 for @ octocat"),
+        (
+            Issue(key="PER-44", title="Fix #3, PER-45 and UTF-8"),
+            None,
+            "",
+            "PER-44 · Fix # 3, PER\u201145 and UTF\u20118",
+        ),
+        (None, f"{'x' * 192} fix #1234", "", f"{'x' * 192} fix #…"),
         (None, "x" * 500, "", "x" * 199 + "…"),
     ],
 )
@@ -157,6 +165,20 @@ def test_the_title_is_the_issues_the_users_or_the_first_line(
     issue: Issue | None, title: str | None, prompt: str, expected: str
 ) -> None:
     assert pull_request_title(issue, title, prompt).rstrip() == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "prompt", "closed"),
+    [
+        (None, "Fix #5: the discount\nFixes #6", ("#5",)),
+        ("The discount", "\nPlease fix #5, #6 and #7, then close #5", ("#5", "#6", "#7")),
+        ("Resolve: #8", "Do not close #5; it is like #6", ("#8",)),
+        ("Fix acme/other#5 and PER-44", "", ()),
+    ],
+)
+def test_the_users_own_words_close_issues(title: str | None, prompt: str, closed: tuple[str, ...]) -> None:
+    assert closed_issues(None, title, prompt) == closed
+    assert closed_issues(ISSUE, title, prompt) == ()
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.org/) [x](https://evil.example", "", None])

@@ -59,5 +59,12 @@ def test_a_message_that_speaks_for_people_is_objected_to(line: str, name: str) -
     assert found == f"one of the messages speaks for another person ({name})"
 
 
+@pytest.mark.parametrize(("message", "problem"), [("Fix #5: limit", None), ("Fixes #5, #6", CLOSES)])
+def test_an_issue_in_the_users_own_words_may_be_closed(message: str, problem: str | None) -> None:
+    writer = Writer(issue=None, email="ada@example.com", references=frozenset({"#5"}))
+
+    assert find_message_problem(message, writer) == problem
+
+
 def test_without_an_issue_keys_are_words() -> None:
     assert find_message_problem("Fixes PER-44", Writer(issue=None, email="ada@example.com")) is None

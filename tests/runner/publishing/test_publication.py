@@ -36,4 +36,7 @@ def test_a_long_title_is_cut_visibly() -> None:
 def test_a_commit_closes_calls_and_drives_nothing() -> None:
     hostile = [f"{OSC_52}Fixes #1 @somebody <!-- x -->", *EVERYTHING]
 
-    assert [text for text in hostile if active(commit_message(assignment(text)))] == []
+    issues = [{"key": "PER-1", "title": text} for text in hostile]
+    assert [issue for issue in issues if active(commit_message(assignment(issue=issue)))] == []
+    own = {"Fixes #1", "closes acme/other#2"}  # numbers in the user's own words are the task's own
+    assert [text for text in hostile if not own.issuperset(active(commit_message(assignment(text))))] == []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from delegate.errors import escape
 from delegate.model import Issue, Usage
 from delegate.preferences.models import short_model_name
-from delegate.runner.forges.sanitize import one_line, sanitize_markdown
+from delegate.runner.forges.sanitize import find_closed, find_references, one_line, sanitize_markdown, title_line
 
 if TYPE_CHECKING:  # the checks module imports this package
     from delegate.runner.checks import CheckResult
@@ -51,16 +51,36 @@ class BodyFacts:
     usage: Usage = field(default_factory=Usage)
     protected: Sequence[str] = ()  # changed paths that a person should review
     warnings: Sequence[str] = ()  # Delegate's own sentences, trusted
+    closes: Sequence[str] = ()  # issues that the user's own words are about
 
 
 def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> str:
     """`KEY · title` of the issue, the user's own title, or the first line of the request."""
+    own = own_references(issue, title, prompt)
     if issue is not None:
-        parts = (one_line(issue.key, TITLE_MAX), one_line(issue.title, TITLE_MAX))
-        return one_line(" · ".join(part for part in parts if part), TITLE_MAX)
-    lines = [title or "", *prompt.splitlines()]
-    found = (one_line(line, TITLE_MAX) for line in lines if line.strip())
+        parts = (title_line(issue.key, TITLE_MAX, own), title_line(issue.title, TITLE_MAX, own))
+        return title_line(" · ".join(part for part in parts if part), TITLE_MAX, own)
+    return first_title(title, prompt, TITLE_MAX, own)
+
+
+def first_title(title: str | None, prompt: str, limit: int, own: frozenset[str]) -> str:
+    """The title, or else the first line of the prompt that shows anything."""
+    found = (title_line(line, limit, own) for line in [title or "", *prompt.splitlines()] if line.strip())
     return next((line for line in found if line), "Work by an agent")
+
+
+def own_references(issue: Issue | None, *words: str | None) -> frozenset[str]:
+    """What the task may close: the issues in the user's own words, or the issue that the task is for.
+
+    Anyone may have written the title and the text of an issue.
+    """
+    return frozenset({issue.key.lower()}) if issue else find_references("\n".join(filter(None, words)))
+
+
+def closed_issues(issue: Issue | None, title: str | None, prompt: str) -> tuple[str, ...]:
+    """The issues that the user's own title or first line asks to fix."""
+    first = next((line for line in prompt.splitlines() if line.strip()), "")
+    return () if issue else find_closed(f"{title or ''}\n{first}")[:LISTED_MAX]
 
 
 def pull_request_body(facts: BodyFacts) -> str:
@@ -101,7 +121,8 @@ def merge_body(existing: str, ours: str) -> str:
 
 def _introduction(facts: BodyFacts) -> str:
     if facts.issue is None:
-        return f"Opened automatically for {facts.task_id}."
+        closes = ", closes ".join(facts.closes)
+        return f"Opened automatically for {facts.task_id}." + (f"\n\nCloses {closes}." if closes else "")
     key, title = _text(facts.issue.key), _text(facts.issue.title)
     name = f"{key} · {title}" if title else key
     url = facts.issue.url

@@ -2,7 +2,7 @@
 
 A forge acts on text: `@name` notifies a person, `Fixes #1` closes an issue, a comment hides text, an image is fetched.
 None of that may come from an agent or an issue. We do not guess which parts the forge treats as code: an invisible
-character breaks such words everywhere.
+character breaks such words everywhere; in titles, which people search and copy, a visible one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ INLINE_DATA = re.compile(r"data:[\w.+/-]{1,80};base64,[A-Za-z0-9+/=_-]{64,}", re
 
 REFERENCE = r"(?:#\d|\b[a-z][a-z0-9]{1,9}-\d|/(?:issues?|pull)/)"
 KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
+ISSUE_REFERENCE = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
+ANY_REFERENCE = re.compile(rf"{ISSUE_REFERENCE}|\b[a-z][a-z0-9]{{1,9}}-\d+", re.IGNORECASE)
+ANY_KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
+NUMBERS = r"#\d+(?:(?:,|,? and) ?#\d+)*"
+CLOSED = re.compile(rf"(?<!not )(?<!n't )(?<!never )\b{KEYWORD}\b[ \t]*:?[ \t]*({NUMBERS})", re.IGNORECASE)
+HYPHEN = "\u2011"  # looks like the usual one, but forms no key of a tracker
 # Text that a forge acts on; the break goes before the second group.
 ACTIVE_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
@@ -75,6 +81,37 @@ def _insert_break(found: re.Match[str]) -> str:
     if second:
         return f"{first}{BREAK}{second}"
     return f"{first[0]}{BREAK}{first[1:]}"  # a keyword, broken inside
+
+
+def title_line(text: str, limit: int, own: frozenset[str] = frozenset()) -> str:
+    """For titles and subjects: like `one_line`, but with visible breaks, and without one in a reference to `own`."""
+    line = " ".join(strip_comments(strip_invisible(text[: 4 * limit])).split())
+    if ANY_KEYWORD.search(line):
+        line = ANY_REFERENCE.sub(
+            lambda found: found[0] if found[0].lower() in own else _split_reference(found[0]), line
+        )
+    for active in ACTIVE_PATTERNS:
+        line = active.sub(lambda found: " ".join(found.groups()) if found[2] else found[0], line)
+    return line if len(line) <= limit else f"{_cut_before_number(line, limit - 1).rstrip()}…"
+
+
+def _split_reference(reference: str) -> str:
+    return re.sub(r"([#/])(?=\d)", r"\1 ", re.sub(r"-(?=\d)", HYPHEN, reference))
+
+
+def _cut_before_number(line: str, limit: int) -> str:
+    """The beginning of the line. A part of a number would name another issue."""
+    return line[:limit].rstrip("0123456789") if line[limit].isdigit() else line[:limit]
+
+
+def find_references(text: str) -> frozenset[str]:
+    """The issues and pull requests that the text names, in lower case."""
+    return frozenset(found.lower() for found in ANY_REFERENCE.findall(text))
+
+
+def find_closed(text: str) -> tuple[str, ...]:
+    """The issues of the same repository that the text asks to fix, such as `#5`."""
+    return tuple(dict.fromkeys(re.findall(r"#\d+", " ".join(CLOSED.findall(text)))))
 
 
 def one_line(text: str, limit: int) -> str:

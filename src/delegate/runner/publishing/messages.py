@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from delegate.runner.forges.sanitize import KEYWORD
+from delegate.runner.forges.sanitize import ISSUE_REFERENCE, KEYWORD
 
-ISSUE_REFERENCE = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
 TRAILER = re.compile(r"^[ \t]*((signed-off|reviewed|acked|approved|tested)-by)[ \t]*:(.*)$", re.I | re.M)
 
 
@@ -21,11 +20,12 @@ class Writer:
 
     issue: str | None  # its key; messages may close this one
     email: str  # as written by `git commit --signoff`
+    references: frozenset[str] = frozenset()  # the issues in the user's own words, in lower case
 
 
 def find_message_problem(message: str, writer: Writer) -> str | None:
     """Why the message cannot be published; None when it can."""
-    if _closes_others(message, writer.issue):
+    if _closes_others(message, writer.issue, writer.references):
         return "one of the messages would close an issue that the task is not about"
     for claim, kind, who in TRAILER.findall(message):
         if kind.lower() != "signed-off" or f"<{writer.email}>".lower() not in who.lower():
@@ -33,7 +33,7 @@ def find_message_problem(message: str, writer: Writer) -> str | None:
     return None
 
 
-def _closes_others(message: str, issue: str | None) -> bool:
+def _closes_others(message: str, issue: str | None, own: frozenset[str]) -> bool:
     references = ISSUE_REFERENCE
     if issue and "-" in issue:  # of the same tracker; otherwise `SHA-256` would match
         references += rf"|\b{re.escape(issue.rpartition('-')[0])}-\d+"
@@ -41,7 +41,7 @@ def _closes_others(message: str, issue: str | None) -> bool:
     named = re.compile(references, re.I)
     for found in closing.finditer(message):
         line = found[0] + message[found.end() :].partition("\n")[0]  # a line may name several
-        if any(not _is_reference_to(name, issue) for name in named.findall(line)):
+        if any(name.lower() not in own and not _is_reference_to(name, issue) for name in named.findall(line)):
             return True
     return False
 

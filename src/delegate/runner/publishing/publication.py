@@ -12,8 +12,14 @@ from delegate.model import Change, EffectKind, EventKind, Usage
 from delegate.runner.assignment import Assignment
 from delegate.runner.checks import Checks
 from delegate.runner.forges.base import EnsuredPullRequest, Forge, PrRejected, WantedPullRequest, ensure
-from delegate.runner.forges.body import BodyFacts, pull_request_body, pull_request_title
-from delegate.runner.forges.sanitize import one_line
+from delegate.runner.forges.body import (
+    BodyFacts,
+    closed_issues,
+    first_title,
+    own_references,
+    pull_request_body,
+    pull_request_title,
+)
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import Stats, change_of
 from delegate.runner.publishing.commits import commit_to_push, find_signing_problem, squash
@@ -144,11 +150,15 @@ class Publication:
 
     async def _with_clean_history(self, draft: PublicationDraft, at: datetime) -> PublicationDraft:
         """Squashes the agent's commits into one of ours if they may not be published as they are."""
-        issue = self.prepared.assignment.issue
+        task = self.prepared.assignment
         look = HistoryRules(
             known_secrets=self.record.secrets_in,
             carried=carried_names(self.prepared.workspace),
-            writer=Writer(issue=issue.key if issue else None, email=self.git.user_email),
+            writer=Writer(
+                issue=task.issue.key if task.issue else None,
+                email=self.git.user_email,
+                references=own_references(task.issue, task.title, task.prompt, task.context),
+            ),
         )
         against = await find_history_problem(self.git, self._workspace_on(draft.snapshot.base), draft.commit, look)
         if against is None:
@@ -244,6 +254,7 @@ def body_facts(assignment: Assignment, draft: PublicationDraft, review_facts: Re
         usage=review_facts.usage,
         protected=draft.verdict.protected,
         warnings=draft.warnings,
+        closes=closed_issues(assignment.issue, assignment.title, assignment.prompt),
     )
 
 
@@ -265,9 +276,10 @@ def warnings_of(snapshot: Snapshot) -> Iterator[str]:
 
 def commit_message(assignment: Assignment) -> str:
     """For uncommitted changes. Sanitized, because a forge acts on commit messages too."""
-    title = assignment.issue.title if assignment.issue else assignment.title
-    if assignment.context:  # a resumed task: its commit follows that of the first
-        title = assignment.context
-    subject = one_line(pull_request_title(None, title, assignment.prompt), SUBJECT_MAX)
-    key = f"\n\nFor {assignment.issue.key}." if assignment.issue else ""
+    issue, prompt = assignment.issue, assignment.prompt
+    title = issue.title if issue else assignment.title
+    own = own_references(issue, assignment.title, prompt, assignment.context)
+    # The commit of a resumed task follows that of the first.
+    subject = first_title(assignment.context or title, prompt, SUBJECT_MAX, own)
+    key = f"\n\nFor {issue.key}." if issue else ""
     return f"{subject}{key}\n\nDelegate-Task: {assignment.task_id}\n"
