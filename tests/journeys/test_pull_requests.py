@@ -143,11 +143,15 @@ def test_a_task_can_be_cancelled_while_its_repository_is_fetched(shop: Shop) -> 
     assert "started" not in [event["kind"] for event in task["timeline"]]
 
 
-def test_an_agent_that_removes_its_own_tree_fails_with_what_it_has_used(shop: Shop) -> None:
-    task = shop.deliver('cd /; rm -rf "$OLDPWD"')
+@pytest.mark.promise("P21")
+@pytest.mark.parametrize("removed", ['"$OLDPWD"', '"$(dirname "$OLDPWD")"'], ids=["tree", "workspace"])
+def test_an_agent_that_removes_its_own_workspace_fails_and_nothing_is_claimed_as_kept(shop: Shop, removed: str) -> None:
+    task = shop.deliver(f"cd /; rm -rf {removed}")
 
     assert (task["status"], task["reason"]) == ("failed", "setup_error")
-    assert task["result"] is not None
+    assert "the agent removed its worktree" in task["message"]
+    assert not task["result"]["isKept"]
+    assert task["taskId"] not in shop.world.ok("workspaces")
     shop.wait_until_tidy()
 
 

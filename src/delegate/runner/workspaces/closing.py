@@ -55,7 +55,7 @@ async def close(
         return await _close(git, home, workspace, pushed, work)
     except (GitFailed, OSError, DelegateError) as problem:
         log.warning("workspace not removed", extra={"lineage": workspace.lineage, "why": str(problem)})
-        return True
+        return is_directory(workspace.root)  # an agent may have removed all of it
     finally:
         workspace.lock.release()
 

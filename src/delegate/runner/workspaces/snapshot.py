@@ -46,7 +46,12 @@ class Snapshot:
 
 async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
     """Read-only for the agent's worktree; new objects go to the kept repository."""
-    if not stat.S_ISDIR(workspace.tree.lstat().st_mode):
+    try:
+        found = workspace.tree.lstat()
+    except FileNotFoundError as gone:
+        why = "the agent removed its worktree, with all that it had not committed"
+        raise GitFailed(("ls-files",), None, why) from gone
+    if not stat.S_ISDIR(found.st_mode):
         raise GitFailed(("ls-files",), None, "the worktree was replaced by a file or a link")
     async with scratch_repository(git, workspace) as scratch:
         history = await read_agent_history(scratch, workspace)
