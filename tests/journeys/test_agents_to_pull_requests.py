@@ -174,6 +174,19 @@ def test_a_number_in_the_prompt_is_the_tasks_own(shop: Shop) -> None:
     assert [event["data"] for event in task["timeline"] if event["kind"] == "warning"] == []
 
 
+@pytest.mark.promise("P21")
+def test_from_a_subfolder_the_agent_is_told_its_folder(shop: Shop) -> None:
+    folder = shop.clone / "packages" / "till"
+    folder.mkdir(parents=True)
+    shop.market.claude.requests.clear()
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
+
+    task = shop.deliver("Fix the discount", workingDirectory=str(folder), **CLAUDE)
+
+    assert task["status"] == "completed", task["message"]
+    assert ">\\npackages/till\\n</folder-" in claude_requests(shop)[0]
+
+
 @pytest.mark.parametrize("agent", ["claude", "codex"])
 def test_a_retry_continues_in_the_session_and_the_tree_of_the_cancelled_task(shop: Shop, agent: str) -> None:
     half = writing("half.txt", "half\n")

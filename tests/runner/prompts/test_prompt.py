@@ -65,6 +65,11 @@ def test_the_request_is_fenced_and_the_rules_stand_outside() -> None:
         assert rule in words
 
 
+def test_a_task_from_a_subfolder_names_it() -> None:
+    assert between_fences("folder", fresh_prompt(assignment(), RepoFile(), "packages/shop")) == "packages/shop"
+    assert "this folder" not in fresh_prompt(assignment(), RepoFile())
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.promise("P19")
 def test_hostile_text_stays_data_wherever_it_comes_from(text: str) -> None:

@@ -20,6 +20,8 @@ async def test_a_directory_below_a_checkout_means_that_checkout(scene: Scene) ->
     found = await located(scene, scene.checkout / "src")
 
     assert (found.url, found.name, found.source) == (str(scene.remote), "remote", scene.checkout)
+    folders = [found.folder(str(scene.checkout / name)) for name in ("src", ".", "..")]
+    assert folders == ["src", None, None]
 
 
 async def test_the_remote_origin_is_taken_out_of_several(scene: Scene) -> None:

@@ -245,7 +245,8 @@ class Delivery:
         """The prompts for a new session and for a resumed one."""
         if self._assignment.agent == AgentName.SHELL:
             return self._assignment.prompt, self._assignment.prompt
-        new_session_prompt = fresh_prompt(self._assignment, self._prepared.repofile)
+        folder = self._prepared.workspace.repository.folder(self._assignment.working_directory)
+        new_session_prompt = fresh_prompt(self._assignment, self._prepared.repofile, folder)
         return add_answers(self._assignment, new_session_prompt, resumed_prompt(self._assignment))
 
     async def _draft(self) -> PublicationDraft | None:

@@ -13,13 +13,17 @@ from delegate.runner.prompts.sanitize import fence_text, reveal_hidden
 OUTPUT_MAX = 20_000  # characters of all failed checks together
 
 
-def fresh_prompt(assignment: Assignment, repofile: RepoFile) -> str:
-    """For a new session, with the record of the previous attempt if there was one."""
+def fresh_prompt(assignment: Assignment, repofile: RepoFile, folder: str | None = None) -> str:
+    """For a new session, with the record of the previous attempt if there was one.
+
+    `folder` is where in the repository the task was submitted; None at its top.
+    """
     if assignment.agent == AgentName.SHELL:
         return assignment.prompt  # a command line: the shell would run any text around it
     return render(
         "work.j2",
         request=fence_text("request", _request(assignment)),
+        folder=quote("folder", folder),
         context=quote("addition", assignment.context),
         before=describe_checkpoint(assignment.checkpoint, with_location=False) if assignment.checkpoint else None,
         continued_task=describe_continued_task(assignment.continued_task),

@@ -45,6 +45,14 @@ class Repository:
     def push_url(self) -> str:
         return self.fork or self.url
 
+    def folder(self, directory: str | None) -> str | None:
+        """The path of a directory in the checkout from its top; None for the top, or outside."""
+        if directory is None or self.source is None:
+            return None
+        path = Path(os.path.realpath(directory))
+        is_below = path != self.source and path.is_relative_to(self.source)
+        return str(path.relative_to(self.source)) if is_below else None
+
 
 def repository(url: str, source: Path | None = None, push_url: str | None = None) -> Repository:
     name = repository_name(url)
