@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.world import wait_until
 from tests.journeys.shop import FIXED, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P21")]
@@ -112,3 +113,80 @@ def test_a_finished_merge_with_a_resolved_conflict_is_published(shop: Shop) -> N
 
     assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
     assert shop.on_remote(task["result"]["branch"], "notes.txt") == "both"
+
+
+AMENDED = "git commit -q --amend -m 'Read the discount in percent'"
+PUSHED_BEFORE = {
+    "amended": (AMENDED, ["Read the discount in percent"]),
+    "rebased": (
+        "git reset -q --hard HEAD~; echo a > a.txt; git add a.txt; git commit -qm a; git cherry-pick ORIG_HEAD",
+        ["Read the discount as a percentage", "a"],
+    ),
+    "squashed": ("git commit -q --amend -m 'Fix it' -m 'Reviewed-by: B <b@example.com>'", ["Pay in percent"]),
+}
+
+
+@pytest.mark.parametrize(("after", "subjects"), PUSHED_BEFORE.values(), ids=PUSHED_BEFORE)
+def test_a_branch_that_the_agent_pushed_and_then_changed_is_adopted(
+    shop: Shop, after: str, subjects: list[str]
+) -> None:
+    task = shop.deliver(f"set -e; {NAMED}; {COMMITTED}\ngit push -q origin HEAD; {after}", title="Pay in percent")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    (pull,) = shop.pulls
+    found = shop.git("log", "--format=%s", f"main..{pull.head}", cwd=shop.github.bare(shop.repository))
+    assert found.splitlines() == subjects
+    assert any("which the agent had pushed itself, was replaced" in text for text in warnings_of(task))
+
+
+@pytest.mark.parametrize("is_fetched", [False, True])
+def test_what_others_pushed_onto_the_agents_branch_is_not_overwritten(shop: Shop, is_fetched: bool) -> None:
+    go, branch = shop.clone.parent / "go", shop.clone.parent / "branch"
+    onto = "git fetch -q; git reset -q --hard @{u}; echo b > b.txt; git add b.txt; git commit -qm b; git push -q"
+    dropped = f"{onto}; git reset -q --hard HEAD~2" if is_fetched else "true"
+    task_id = shop.submit(
+        f"set -e; {NAMED}; {COMMITTED}\ngit push -q -u origin HEAD; git branch --show-current > {branch}.new\n"
+        f"mv {branch}.new {branch}; until [ -e {go} ]; do sleep 0.05; done; {dropped}; {AMENDED}"
+    )
+    wait_until(branch.exists)
+    name = branch.read_text().strip()
+    theirs = shop.seed({"theirs.txt": "theirs\n"}, branch=name)
+    go.touch()
+
+    task = shop.world.wait_for(task_id)
+
+    assert (task["status"], task["reason"]) == ("failed", "push_rejected"), task["message"]
+    assert "has commits that are not from this task; nothing was overwritten" in task["message"]
+    shop.git("merge-base", "--is-ancestor", theirs, name, cwd=shop.github.bare(shop.repository))
+    assert task["result"]["isKept"]
+
+
+ON_BASE = "main at the remote has commits of the agent that were neither checked nor reviewed: {}"
+
+
+@pytest.mark.parametrize("after", ["true", "git reset -q --hard HEAD~"])
+def test_work_that_the_agent_pushed_to_the_base_is_told(shop: Shop, after: str) -> None:
+    task = shop.deliver(f"set -e; {NAMED}; {COMMITTED}\ngit push -q origin HEAD:main; {after}")
+
+    told = ON_BASE.format(str(shop.github.head(shop.repository, "main"))[:9])
+    assert (task["status"], task["reason"], task["message"]) == ("completed", "no_changes", told)
+    assert warnings_of(task) == [told]
+
+
+def test_a_failed_task_tells_what_the_agent_pushed_to_the_base(shop: Shop) -> None:
+    task = shop.deliver(f"set -e; {NAMED}; {COMMITTED}\ngit push -q origin HEAD:main; exit 3")
+
+    assert task["status"] == "failed"
+    assert warnings_of(task) == [ON_BASE.format(str(shop.github.head(shop.repository, "main"))[:9])]
+
+
+def test_a_pull_request_tells_what_the_agent_pushed_to_the_base(shop: Shop) -> None:
+    moved = "git fetch -q; git rebase -q origin/main; git push -q origin HEAD:main"
+    rest = "echo more > more.txt; git add more.txt; git commit -qm more"
+
+    task = deliver_while_the_base_moves(shop, COMMITTED, f"{moved}; {rest}")
+
+    (pull,) = shop.pulls
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert ON_BASE.format(str(shop.github.head(shop.repository, "main"))[:9]) in pull.body
+    assert shop.git("diff", "--name-only", f"main...{pull.head}", cwd=shop.github.bare(shop.repository)) == "more.txt"

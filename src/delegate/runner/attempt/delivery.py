@@ -152,7 +152,7 @@ class Delivery:
                 self._record_check(unfinished)
                 checks = Checks(results=(unfinished,))
             elif draft is None:
-                return self._no_changes_outcome(ended)
+                return await self._no_changes_outcome(ended)
             elif draft.verdict.denied:
                 self._progress.is_work_done = False
                 return outcomes.failure(Reason.POLICY_DENIED, "; ".join(draft.verdict.denied))
@@ -323,11 +323,22 @@ class Delivery:
             except (GitFailed, OSError, DelegateError):  # the agent keeps running; the next save may succeed
                 log.exception("workspace not saved", extra={"task_id": self._assignment.task_id})
 
-    def _no_changes_outcome(self, ended: Outcome) -> Outcome:
-        message = first_line(self._conversation.summary) or "the agent made no changes"
+    async def _no_changes_outcome(self, ended: Outcome) -> Outcome:
+        on_base = await self._report_work_on_base()
+        message = on_base or first_line(self._conversation.summary) or "the agent made no changes"
         return replace(ended, reason=Reason.NO_CHANGES, message=message)
 
+    async def _report_work_on_base(self) -> str | None:
+        async with self._tree_lock, cancel_when_stopped(self._context):
+            found = await self._publication.find_work_on_base()
+        if found:
+            self._context.record.fact(EventKind.WARNING, {"text": found})
+        return found
+
     async def _close(self, outcome: Outcome) -> Outcome:
+        if not outcomes.is_completed(outcome) and self._progress.draft is None:
+            with suppress(Stopped, GitFailed, OSError, DelegateError):
+                await self._report_work_on_base()
         async with self._tree_lock:
             is_kept = await self._keep_or_remove()
         if is_kept and self._progress.is_pushed:

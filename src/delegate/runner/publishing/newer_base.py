@@ -16,6 +16,7 @@ import anyio
 from delegate.config.values import mask_login
 from delegate.runner.git.bare import read_refs, write_new_file
 from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.workspaces.history import read_made_commits
 from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot
 
@@ -33,12 +34,15 @@ async def compare_with_newest_base(git: Git, workspace: Workspace, snapshot: Sna
     """The snapshot with the newest commit of the base that the work contains."""
     start = workspace.base.commit
     tracked = await anyio.to_thread.run_sync(_read_tracked_base, workspace)
-    if snapshot.head is None or {snapshot.head, tracked} <= {start, None}:
+    made = await anyio.to_thread.run_sync(read_made_commits, workspace)
+    if snapshot.head is None or (not made and {snapshot.head, tracked} <= {start, None}):
         return snapshot  # the agent has nothing that its start does not have
     async with scratch_repository(git, workspace) as scratch:
-        tip = await _fetch_tip(scratch, workspace)
+        tip = await fetch_tip(scratch, workspace, workspace.repository.url, workspace.base.branch)
         if tip is None or tip == start:
             return snapshot
+        new = await list_commits(scratch, tip, start)
+        snapshot = replace(snapshot, on_base=tuple(commit for commit in new if commit in made))
         merged = await _find_merged_base(scratch, start, snapshot.head, tip)
         if merged is not None:
             snapshot = replace(snapshot, base=merged, descends=True, problem=None)
@@ -52,16 +56,22 @@ def _read_tracked_base(workspace: Workspace) -> str | None:
     return read_refs(workspace.git_dir).get(f"refs/remotes/origin/{workspace.base.branch}")
 
 
-async def _fetch_tip(scratch: ScratchRepository, workspace: Workspace) -> str | None:
-    """The commit of the base branch at the remote; None when it cannot be fetched."""
+async def fetch_tip(scratch: ScratchRepository, workspace: Workspace, url: str, branch: str) -> str | None:
+    """The commit of the branch at the remote, with its history; None when it cannot be fetched."""
     write_new_file(scratch.directory / START_REF, f"{workspace.base.commit}\n".encode())  # what need not be sent
-    wanted = f"+refs/heads/{workspace.base.branch}:{TIP_REF}"
+    wanted = f"+refs/heads/{branch}:{TIP_REF}"
     try:
-        await scratch.run_remote(*FETCH, "--", workspace.repository.url, wanted, timeout=FETCH_TIMEOUT)
+        await scratch.run_remote(*FETCH, "--", url, wanted, timeout=FETCH_TIMEOUT)
     except GitFailed as failed:
-        log.warning("base not fetched", extra={"lineage": workspace.lineage, "why": mask_login(failed.why)})
+        extra = {"lineage": workspace.lineage, "branch": branch, "why": mask_login(failed.why)}
+        log.warning("branch not fetched", extra=extra)
         return None
     return read_refs(scratch.directory).get(TIP_REF)
+
+
+async def list_commits(scratch: ScratchRepository, tip: str, *without: str) -> list[str]:
+    """The commits of a fetched branch that are not in the history of the others, newest first."""
+    return (await scratch.git("rev-list", tip, *(f"^{commit}" for commit in without))).decode().split()
 
 
 async def _find_merged_base(scratch: ScratchRepository, start: str, head: str, tip: str) -> str | None:

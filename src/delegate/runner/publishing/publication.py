@@ -13,6 +13,7 @@ from delegate.runner.assignment import Assignment
 from delegate.runner.checks import Checks
 from delegate.runner.forges.base import EnsuredPullRequest, Forge, PrRejected, WantedPullRequest, ensure
 from delegate.runner.forges.body import (
+    SHORT_COMMIT,
     BodyFacts,
     closed_issues,
     first_title,
@@ -33,6 +34,7 @@ from delegate.runner.publishing.policy import PolicyVerdict, PublishRules, judge
 from delegate.runner.publishing.push import PushRejected, PushResult, push
 from delegate.runner.upload.record import Record
 from delegate.runner.workspaces.classify import SkippedPath, SkipReason
+from delegate.runner.workspaces.history import read_made_commits
 from delegate.runner.workspaces.scratch import scratch_repository
 from delegate.runner.workspaces.snapshot import Snapshot, take_snapshot
 from delegate.runner.workspaces.worktrees import PreparedWorkspace, Workspace
@@ -77,6 +79,14 @@ class Publication:
         snapshot = await self._snapshot(can_fetch=can_fetch)
         commit = await self._commit(snapshot, self.at)
         return None if commit is None else await self._build_draft(commit, snapshot, self.at)
+
+    async def find_work_on_base(self) -> str | None:
+        """A sentence about commits of the agent that the base branch has at the remote."""
+        workspace = self.prepared.workspace
+        if not await anyio.to_thread.run_sync(read_made_commits, workspace):
+            return None
+        commits = (await self._snapshot()).on_base
+        return describe_work_on_base(commits, workspace.base.branch) if commits else None
 
     async def draft_finished_work(
         self, candidates: Sequence[FinishedWork]
@@ -140,7 +150,10 @@ class Publication:
             change=change,
             stats=stats,
             verdict=verdict,
-            warnings=(*warnings_of(snapshot), *([signing_problem] if signing_problem else [])),
+            warnings=(
+                *warnings_of(snapshot, self.prepared.workspace.base.branch),
+                *([signing_problem] if signing_problem else []),
+            ),
         )
         return draft if verdict.denied or not self._has_commits(snapshot) else await self._with_clean_history(draft, at)
 
@@ -196,6 +209,9 @@ class Publication:
             )
         )
         self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit})
+        if pushed.replaced:
+            text = f"commit {pushed.replaced[:SHORT_COMMIT]}, which the agent had pushed itself, was replaced"
+            self.record.fact(EventKind.WARNING, {"text": text})
         return pushed
 
     async def open_pull_request(
@@ -263,9 +279,16 @@ def find_unpublished(snapshot: Snapshot) -> list[SkippedPath]:
     return [odd for odd in snapshot.skipped if odd.kind is not SkipReason.SHARED and not odd.is_submodule]
 
 
-def warnings_of(snapshot: Snapshot) -> Iterator[str]:
+def describe_work_on_base(commits: Sequence[str], base: str) -> str:
+    names = ", ".join(commit[:SHORT_COMMIT] for commit in commits[:REPORTED_SKIPPED_MAX])
+    return f"{base} at the remote has commits of the agent that were neither checked nor reviewed: {names}"
+
+
+def warnings_of(snapshot: Snapshot, base: str) -> Iterator[str]:
     if snapshot.problem:
         yield snapshot.problem
+    if snapshot.on_base:
+        yield describe_work_on_base(snapshot.on_base, base)
     left = find_unpublished(snapshot)
     if left:
         yield f"not published: {', '.join(f'{odd.path} {odd.kind}' for odd in left[:REPORTED_SKIPPED_MAX])}"

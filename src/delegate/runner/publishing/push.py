@@ -9,9 +9,13 @@ from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import anyio
+
 from delegate.errors import excerpt
 from delegate.failpoints import failpoint
 from delegate.runner.git.program import Git, GitFailed
+from delegate.runner.publishing.newer_base import fetch_tip, list_commits
+from delegate.runner.workspaces.history import read_made_commits
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, scratch_repository
 
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ class PushRejected(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
     commit: str
+    replaced: str | None = None  # the commit that the agent had pushed to the branch itself
 
 
 class PushDecision(Enum):
@@ -71,11 +76,15 @@ async def push(
         remote = _RemoteBranch(scratch=scratch, url=workspace.repository.push_url, branch=workspace.branch)
         # Without earlier pushes, the push itself shows whether the branch is free.
         remote_commit = await remote.read_commit() if known else None
+        own = None
         for _ in range(TRIES):
             is_ancestor = remote_commit is not None and await scratch.is_ancestor(remote_commit, commit) is True
-            match decide(remote_commit, commit, is_ancestor=is_ancestor, known=known):
+            decision = decide(remote_commit, commit, is_ancestor=is_ancestor, known=known)
+            if decision is PushDecision.REFUSE and await remote.has_only_own_commits(workspace, remote_commit, commit):
+                own, decision = remote_commit, PushDecision.PUSH
+            match decision:
                 case PushDecision.DONE:
-                    return PushResult(commit=commit)
+                    return PushResult(commit=commit, replaced=own)
                 case PushDecision.REFUSE:
                     raise PushRejected(
                         f"branch {workspace.branch} at the remote has commits that are not from this task; "
@@ -85,10 +94,10 @@ async def push(
                     await guard()
                     failpoint("runner.push.guarded")
                     if await remote.swap(remote_commit, commit):
-                        return PushResult(commit=commit)
+                        return PushResult(commit=commit, replaced=own)
             remote_commit = await remote.read_commit(after_push=True)
         if remote_commit == commit:
-            return PushResult(commit=commit)
+            return PushResult(commit=commit, replaced=own)
     raise PushRejected(
         f"branch {workspace.branch} could not be pushed in {TRIES} tries: the remote closed the connection each time"
     )
@@ -126,6 +135,16 @@ class _RemoteBranch:
             raise PushRejected(sentence, may_exist=after_push) from failed
         lines = (line.split("\t") for line in answer.decode(errors="replace").splitlines())
         return next((commit for commit, name in lines if name == self.ref), None)
+
+    async def has_only_own_commits(self, workspace: Workspace, remote_commit: str | None, ours: str) -> bool:
+        """Whether the agent made every commit that the branch would lose."""
+        made = await anyio.to_thread.run_sync(read_made_commits, workspace)
+        if remote_commit not in made:
+            return False
+        tip = await fetch_tip(self.scratch, workspace, self.url, self.branch)
+        if tip is None or tip != remote_commit:
+            return False
+        return made.issuperset(await list_commits(self.scratch, tip, ours, workspace.base.commit))
 
     async def swap(self, old: str | None, new: str) -> bool:
         """Compare and swap. False: it failed, or the outcome is unknown."""

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 COPY_TIMEOUT = timedelta(minutes=5)  # a pipe among the objects would block forever
 BRANCH = re.compile(r"refs/heads/[^\s\\]+")
+LOG_MAX = 16 * 1024 * 1024  # bytes of git's log of a worktree's head
+# A line of that log for a commit that was made there; a checkout, a reset or a fast-forward only moves to one.
+MADE = re.compile(
+    r"^[0-9a-f]{40,64} ([0-9a-f]{40,64}) [^\t\n]*\t"
+    r"(?:(?:commit|cherry-pick|revert|am|[^:\n]*\((?:pick|reword|edit|squash|fixup|continue)\))(?: \([a-z -]+\))?: "
+    r"(?!fast-forward$)|[^\n]*: Merge made by )",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,15 @@ async def copy_commits(scratch: ScratchRepository, workspace: Workspace, commits
     except TimeoutError:
         return "the agent's commits could not be read in time"
     return None
+
+
+def read_made_commits(workspace: Workspace) -> frozenset[str]:
+    """The commits that were made in the agent's worktree, by git's own log.
+
+    An agent can forge the log, but gains no more than the replacement of commits on its task's own branch.
+    """
+    log = workspace.git_dir / "worktrees" / workspace.tree.name / "logs" / "HEAD"
+    return frozenset(MADE.findall(read_small(log, LOG_MAX)))
 
 
 def read_head(git_dir: Path, worktree: str) -> str | None:

@@ -42,6 +42,7 @@ class Snapshot:
     dirty: tuple[str, ...]  # uncommitted paths, for display
     skipped: tuple[SkippedPath, ...] = ()
     unfiltered: tuple[str, ...] = ()  # uncommitted paths that the agent's git would have stored through a filter
+    on_base: tuple[str, ...] = ()  # commits that the agent made and the base branch has at the remote, newest first
 
 
 async def take_snapshot(git: Git, workspace: Workspace) -> Snapshot:
