@@ -14,11 +14,17 @@ DelegateError
 │   ├── CycleDetected
 │   ├── TooDeep
 │   ├── InvalidSchedule
+│   ├── ChildRefused        an agent submits a task that it may not
+│   ├── ChildrenTooDeep
+│   ├── ChildrenOverBudget
+│   ├── TooManyChildren
+│   ├── NoRunnerLeft        a waiting parent would hold the last runner
 │   ├── PayloadTooLarge
 │   └── UnsupportedMedia
 ├── NotAllowed
 │   ├── Unauthenticated
 │   ├── Forbidden
+│   ├── InsideAttempt       the owner's token, in a process of a task
 │   ├── HostRefused
 │   └── OriginRefused
 ├── NotFound
@@ -202,6 +208,40 @@ class TooDeep(Refused):
     code = "too_deep"
 
 
+class ChildRefused(Refused):
+    """an agent cannot submit this task: {why}"""
+
+    code, status = "child_refused", 403
+
+
+class ChildrenTooDeep(Refused):
+    """the agent's task is itself the child of a child; the limit is {limit} generations
+    end the turn with a list of the remaining work instead"""
+
+    code = "children_too_deep"
+
+
+class ChildrenOverBudget(Refused):
+    """the budget of {root} ({whole} USD) leaves {left} USD for tasks of its agents
+    submit with a lower budget, or without one to use what is left"""
+
+    code = "children_over_budget"
+
+
+class TooManyChildren(Refused):
+    """agents have submitted {count} tasks below {root} in the last hour; the limit is {limit}
+    wait, or do the work in this task"""
+
+    code, status = "too_many_children", 429
+
+
+class NoRunnerLeft(Refused):
+    """at most {count} tasks run at once, and tasks that wait for their children would hold them all
+    do the work in this task; more runners would allow children (DELEGATE_MAX_RUNNERS)"""
+
+    code, status = "no_runner_left", 409
+
+
 class InvalidSchedule(Refused):
     """{field}: {why}"""
 
@@ -237,6 +277,13 @@ class Forbidden(NotAllowed):
     """this token does not give access to {what}"""
 
     code = "forbidden"
+
+
+class InsideAttempt(NotAllowed):
+    """the token of the relay's owner is not accepted from a process that a task has started
+    inside a task, use the DELEGATE_TOKEN of its environment; elsewhere, try again when no task is running"""
+
+    code = "inside_attempt"
 
 
 class HostRefused(NotAllowed):

@@ -321,6 +321,9 @@ class Task:
     parent_task_id: TaskId | None = None
     retry_count: int = 0
     session_id: str | None = None
+    submitted_by: TaskId | None = None  # the task whose agent submitted it
+    root_id: TaskId | None = None  # the task at the top of those; None: it is one
+    generation: int = 0  # the number of tasks above it
     usage: Usage = field(default_factory=Usage)
 
     @property

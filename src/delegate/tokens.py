@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+from delegate.config.values import AGENT_PREFIX as AGENT_PREFIX
+
 RUNNER_PREFIX = "drs_"
-AGENT_PREFIX = "dat_"  # of the token that a runner creates for an attempt's agent; it identifies the agent to the relay
 
 
 def hash_token(token: str) -> str:

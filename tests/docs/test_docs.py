@@ -32,7 +32,6 @@ SHARED_OPTIONS = {"--json", "-v", "--verbose", "-h", "--help"}
 OTHER_VARIABLES = {
     "DELEGATE_TASK_ID",
     "DELEGATE_ATTEMPT_ID",
-    "DELEGATE_ASK_TOKEN",
     "DELEGATE_CONTEXT",
     "DELEGATE_FAILPOINTS",
     "DELEGATE_SECRET_KEY",

@@ -251,6 +251,7 @@ class TaskData(TypedDict):
     retryCount: int
     attempt: int
     sessionId: str | None
+    submittedBy: str | None
     usage: UsageData
 
 

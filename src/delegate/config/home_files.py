@@ -150,16 +150,24 @@ def read_token(home: Home) -> str:
 
 
 def token_for(settings: Settings, host: str | None) -> str:
-    """Return the token for the relay on this host; None means the relay of this home, which accepts only its own token.
+    """Return the token for the relay on this host; None means the relay of this home, which accepts only its own token
+    and, from the processes of an attempt, the attempt's.
 
     DELEGATE_TOKEN, or `token` in config.toml, is for a relay named by its address. The token in the home is sent only
     to this machine.
     """
+    if host is None and _is_of_attempt(settings.token, Home(settings.home)):
+        return settings.token
     home_token = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
     if host is None:
         return home_token
     is_named = host not in LOOPBACK or host == urlsplit(settings.relay_url).hostname
     return settings.token or home_token if is_named else home_token or settings.token
+
+
+def _is_of_attempt(token: str, home: Home) -> bool:
+    """Whether the token belongs to an attempt of this home, and not of one that a command was started in."""
+    return token.startswith(values.AGENT_PREFIX) and token.startswith(values.agent_token_prefix(machine_id(home)))
 
 
 def read_address(home: Home) -> Address | None:

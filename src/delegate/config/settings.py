@@ -46,7 +46,6 @@ OTHER_VARIABLES = frozenset(
     {
         "DELEGATE_TASK_ID",
         "DELEGATE_ATTEMPT_ID",
-        "DELEGATE_ASK_TOKEN",
         "DELEGATE_CONTEXT",
         "DELEGATE_FAILPOINTS",
         "DELEGATE_SECRET_KEY",

@@ -18,6 +18,7 @@ OUTPUT_RANGE = (1_024, 1_073_741_824)
 AGENT_COMMAND = r"[A-Za-z0-9._/~+-]+( [A-Za-z0-9._/=:@~+-]+){0,9}"
 RUNNERS_MAX = 256
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+AGENT_PREFIX = "dat_"  # of the token that a runner makes for an attempt; its processes are known to the relay by it
 # Set by git for its hooks, aliases and `rebase --exec`, or by a user: each ties git to one repository. A relay that is
 # started there must not pass them on.
 REPOSITORY_VARIABLES = frozenset(
@@ -47,6 +48,11 @@ COMMANDS_MAX = 10  # a runner's claim names at most twenty agents
 LOGIN = re.compile(r"//(?:\S*|[^/]*)@")
 SECRET_FIELD = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 UNITS_MS = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}
+
+
+def agent_token_prefix(machine: str) -> str:
+    """Return how the tokens of attempts begin in the home with this machine id: other relays do not know them."""
+    return f"{AGENT_PREFIX}{machine.rpartition('-')[2]}_"
 
 
 @dataclass(frozen=True, slots=True)

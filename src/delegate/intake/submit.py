@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, UnknownAgent
+from delegate.intake.children import admit_child
 from delegate.intake.dependencies import all_dependencies, resolve_dependencies
 from delegate.model import (
     ANY_MACHINE,
@@ -74,6 +75,7 @@ class Request:
     continue_from: TaskId | None = None
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: str | None = None
+    submitted_by: TaskId | None = None  # the task whose agent submits it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +114,14 @@ def _make_writer(request: Request, settings: Settings, now: datetime) -> Callabl
     def write(connection: Connection) -> SubmittedTask:
         earlier = find_submitted(connection, request.request_key)
         if earlier is not None:
+            if request.submitted_by is not None and earlier.task.submitted_by != request.submitted_by:
+                raise KeyUsed(key=request.request_key)
             return earlier
+        new = task
+        if request.submitted_by is not None:
+            new = admit_child(connection, task, request.submitted_by, settings, now)
         return insert_new_task(
-            connection, resolve_dependencies(connection, task), trigger_key=request.request_key, notes=preferences.notes
+            connection, resolve_dependencies(connection, new), trigger_key=request.request_key, notes=preferences.notes
         )
 
     return write
@@ -150,6 +157,8 @@ def insert_new_task(
         data |= {"retryOf": task.retry_of, "verb": verb}
     if task.depends_on:
         data["dependsOn"] = list(task.depends_on)
+    if task.submitted_by and not task.retry_of:
+        data["submittedBy"] = task.submitted_by
     at = task.created_at
     warnings = [NewEvent(task_id=task.id, kind=EventKind.WARNING, at=at, data={"text": note}) for note in notes]
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=at, data=data), *warnings])

@@ -86,7 +86,8 @@ class Keeper:
         self._settings, self._home = settings, Home(settings.home)
         self._lock, self._listener, self._report = lock, listener, report
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno())])
+        limit = [] if count.ceiling is None else ["--max-runners", str(count.ceiling)]
+        self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno()), *limit])
         self._selector = selectors.DefaultSelector()
         self._scaling = RunnerScaler(settings, count, self._url, self._selector)
         self._ready_once = False

@@ -105,6 +105,9 @@ def find_local_endpoint(environ: Mapping[str, str]) -> Endpoint | None:
                 return None
             token = file.read().strip().decode("ascii")
         machine = _read_file(home, "machine").strip().decode()
+        given = environ.get("DELEGATE_TOKEN", "")
+        if given.startswith(f"dat_{machine.rpartition('-')[2]}_"):  # inside an attempt of this home
+            token = given
         return Endpoint(local_endpoint(int(found["port"]), token, machine))
     except (OSError, ValueError, KeyError, TypeError):
         return None

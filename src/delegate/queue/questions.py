@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchAttempt, NoSuchTask, StaleFence
+from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchAttempt, NoSuchTask, Refused, StaleFence
 from delegate.model import (
     OPTION_MAX,
     OPTIONS_MAX,
     QUESTION_MAX,
     QUESTIONS_MAX,
+    AgentName,
     Attempt,
     AttemptId,
     EventKind,
@@ -72,6 +73,8 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
     if attempt.state is not AttemptState.RUNNING:
         raise StaleFence(attempt_id=attempt.id, fence=attempt.fence)
     task = lock_task_of_attempt(connection, attempt)
+    if task.agent == AgentName.SHELL:
+        raise Refused(why="a shell task cannot ask questions")
     mine = [asked for asked in task.questions if asked.attempt_id == attempt.id]
     if any((asked.text, asked.options) == (question.text, question.options) for asked in mine):
         return task

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
@@ -47,22 +47,32 @@ KEEPER_GONE_GRACE = 3.0  # seconds for runners to hand back what they hold
 def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate.relay")
     parser.add_argument("--socket-fd", type=int, required=True)
+    parser.add_argument("--max-runners", type=int)
     arguments = parser.parse_args()
     try:
         # The token in config.toml is for a remote relay; this one uses the token of its home.
         settings = replace(load(os.environ), token=os.environ.get("DELEGATE_TOKEN", ""))
         logs.configure(settings.log_level)
-        return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=True)
+        keeper = KeeperFacts(pid=os.getppid(), max_runners=arguments.max_runners)
+        return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=keeper)
     except DelegateError as error:
         print_json(error.report())
         return error.exit_code
 
 
-def run(settings: Settings, listener: socket.socket, *, keeper: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperFacts:
+    """What a relay knows about its keeper."""
+
+    pid: int
+    max_runners: int | None
+
+
+def run(settings: Settings, listener: socket.socket, *, keeper: KeeperFacts | None) -> int:
     """Serve until a stop signal arrives, or until the keeper closes stdin."""
     os.umask(0o077)
     home = Home(settings.home)
-    prepare_when_available(home, settings.database_url, keeper=keeper)
+    prepare_when_available(home, settings.database_url, keeper=keeper is not None)
     token = settings.token or home.token.read_text().strip()
     if not token:
         raise Unauthenticated
@@ -102,7 +112,7 @@ async def _serve(
     settings: Settings,
     listener: socket.socket,
     token: str,
-    keeper: bool,  # noqa: FBT001  # anyio.run passes positions only
+    keeper: KeeperFacts | None,
 ) -> DelegateError | None:
     """Return the error that prevented the start, if any; raised here, it would be wrapped in an exception group."""
     async with open_database(path=Home(settings.home).database, url=settings.database_url) as database:
@@ -113,6 +123,8 @@ async def _serve(
             started_at=datetime.now(UTC),
             redact=partial(_redact, settings),
             machine=home_files.machine_id(Home(settings.home)) if keeper else None,
+            keeper_pid=None if keeper is None else keeper.pid,
+            max_runners=settings.max_runners if keeper is None else keeper.max_runners,
         )
         try:
             await relay.clock.sync(database)
@@ -132,9 +144,9 @@ async def _serve(
             server_header=False,
             date_header=False,
         )
-        server = Server(config, relay, keeper=keeper)
+        server = Server(config, relay, keeper=keeper is not None)
         async with anyio.create_task_group() as group:
-            if keeper:
+            if keeper is not None:
                 group.start_soon(_stop_with_keeper, server)
             # uvicorn raises the signal that stopped it again when it is done: it must not end this process before
             # the database is closed.

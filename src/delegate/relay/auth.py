@@ -1,21 +1,34 @@
-"""Authenticates callers by token: the relay's owner, a runner, or the agent of one attempt."""
+"""Authenticates callers by token: the relay's owner, a runner, or the agent of one attempt.
+
+The owner's token is readable by every process of the owner. It is therefore refused to the processes of an attempt,
+which have a token of their own: with it they can ask, and submit, read and cancel tasks below their own.
+"""
 
 from __future__ import annotations
 
 import hmac
 import secrets
 
+from anyio import to_thread
 from fastapi import Request
 
-from delegate.errors import Forbidden, Stopping, Unauthenticated
-from delegate.model import Attempt, Runner
+from delegate.errors import Forbidden, InsideAttempt, Stopping, Unauthenticated
+from delegate.model import Attempt, Runner, Task, TaskId
+from delegate.relay.caller_process import Peer, is_in_attempt
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
+from delegate.store.children import is_descendant
+from delegate.store.database import Connection
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import runner_of_token
-from delegate.tokens import RUNNER_PREFIX, hash_token
+from delegate.store.tasks import get_task
+from delegate.tokens import AGENT_PREFIX, RUNNER_PREFIX, hash_token
 
 TOKEN_MAX = 200
+AGENT_SUBMIT, AGENT_CANCEL = "POST /api/tasks", "POST /api/tasks/{task_id}/cancel"
+AGENT_READS = frozenset(
+    f"GET /api/tasks/{{task_id}}{rest}" for rest in ("", "/output", "/output/raw", "/diff", "/prompt", "/stream")
+)
 
 
 def new_runner_token() -> str:
@@ -36,13 +49,65 @@ async def require_owner(request: Request) -> None:
     token = bearer_token(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
+        await _refuse_inside_attempt(request, relay)
         mark_known(request)
-        if relay.hub.is_keeper_gone and request.method != "GET":
-            raise Stopping(retry_after=1.0)  # new work would wait until the next keeper starts
+        _refuse_without_keeper(request, relay)
         return
-    if token.startswith(RUNNER_PREFIX) and await _find_runner(relay, token) is not None:
+    is_runner = token.startswith(RUNNER_PREFIX) and await _find_runner(relay, token) is not None
+    if is_runner or (token.startswith(AGENT_PREFIX) and await agent_attempt(relay, token) is not None):
         raise Forbidden(what="this path; it is for the relay's owner")
     raise Unauthenticated
+
+
+async def require_owner_or_agent(request: Request) -> None:
+    """Let the relay's owner through, and an agent to what is its own; an agent's task is then `request.state.task`."""
+    token = bearer_token(request)
+    relay = relay_of(request)
+    request.state.task = None
+    if not token.startswith(AGENT_PREFIX):
+        await require_owner(request)
+        return
+    attempt = await agent_attempt(relay, token)
+    if attempt is None:
+        raise Unauthenticated
+    _refuse_without_keeper(request, relay)
+    request.state.task = await _task_of_agent(request, relay, attempt)
+
+
+async def _task_of_agent(request: Request, relay: Relay, attempt: Attempt) -> Task:
+    """Return the agent's own task, if the request is one that an agent may make."""
+    named = request.path_params.get("task_id")
+    path = request.scope["path"] if named is None else request.scope["path"].replace(f"/{named}", "/{task_id}", 1)
+    route = f"{request.method} {path}"
+
+    def read(connection: Connection) -> tuple[Task | None, bool]:
+        own = get_task(connection, attempt.task_id)
+        is_below = own is not None and named is not None and is_descendant(connection, TaskId(named), own)
+        return own, is_below
+
+    own, is_below = await relay.database.read(read)
+    if own is None:
+        raise Unauthenticated
+    is_readable = route in AGENT_READS and (is_below or named == own.id)
+    if not (is_readable or route == AGENT_SUBMIT or (route == AGENT_CANCEL and is_below)):
+        raise Forbidden(what="this; an agent can submit tasks, and read and cancel those")
+    return own
+
+
+def _refuse_without_keeper(request: Request, relay: Relay) -> None:
+    if relay.hub.is_keeper_gone and request.method != "GET":
+        raise Stopping(retry_after=1.0)  # new work would wait until the next keeper starts
+
+
+async def _refuse_inside_attempt(request: Request, relay: Relay) -> None:
+    connection = request.scope["state"].get("connection")
+    if not isinstance(connection, HttpProtocol) or relay.keeper_pid is None or request.client is None:
+        return
+    if connection.is_in_attempt is None:
+        peer = Peer(port=request.client.port, relay_port=request.scope["server"][1])
+        connection.is_in_attempt = await to_thread.run_sync(is_in_attempt, peer, relay.keeper_pid)
+    if connection.is_in_attempt:
+        raise InsideAttempt
 
 
 async def require_runner(request: Request) -> Runner:
@@ -70,5 +135,5 @@ async def _find_runner(relay: Relay, token: str) -> Runner | None:
 
 
 async def agent_attempt(relay: Relay, token: str) -> Attempt | None:
-    """Return the running attempt whose agent has this token; the token is valid for /mcp only."""
+    """Return the running attempt whose agent has this token."""
     return await relay.database.read(lambda connection: asking_attempt(connection, hash_token(token)))

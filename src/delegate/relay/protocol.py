@@ -97,6 +97,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_size = 0  # bytes received of an incomplete head
         self._why_refused = "it cannot be parsed"
+        self.is_in_attempt: bool | None = None  # whether its peer is a process of an attempt; None: not looked up yet
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)

@@ -120,6 +120,7 @@ def task_view(task: Task, snapshot: QueueSnapshot | None = None) -> TaskView:
         retry_count=task.retry_count,
         attempt=task.attempts,
         session_id=task.session_id,
+        submitted_by=task.submitted_by,
         usage=usage_view(task.usage),
     )
 

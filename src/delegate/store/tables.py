@@ -128,6 +128,9 @@ task = Table(
     Column("parent_task_id", Text),
     Column("retry_count", Integer, nullable=False, server_default="0"),
     Column("session_id", Text),
+    Column("submitted_by", Text),  # the task whose agent submitted it
+    Column("root_id", Text),
+    Column("generation", Integer, nullable=False, server_default="0"),
     Column("usage", JSON, nullable=False, server_default="{}"),
     one_of("state", TaskState),
     sqlite_autoincrement=True,
@@ -145,6 +148,9 @@ Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
 CONTINUES = task.c.lineage.isnot(None)
 Index("ix_task_lineage", task.c.lineage, sqlite_where=CONTINUES, postgresql_where=CONTINUES)
+IS_CHILD = task.c.submitted_by.isnot(None)
+Index("ix_task_submitted_by", task.c.submitted_by, sqlite_where=IS_CHILD, postgresql_where=IS_CHILD)
+Index("ix_task_root", task.c.root_id, sqlite_where=IS_CHILD, postgresql_where=IS_CHILD)
 
 attempt = Table(
     "attempt",

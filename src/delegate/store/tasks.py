@@ -80,6 +80,9 @@ OPTIONAL_DEFAULTS: dict[str, object] = {
     "parent_task_id": None,
     "retry_count": 0,
     "session_id": None,
+    "submitted_by": None,
+    "root_id": None,
+    "generation": 0,
 }
 
 
@@ -101,6 +104,9 @@ def _optional_columns(new: Task) -> dict[str, object]:
         "parent_task_id": new.parent_task_id,
         "retry_count": new.retry_count,
         "session_id": new.session_id,
+        "submitted_by": new.submitted_by,
+        "root_id": new.root_id,
+        "generation": new.generation,
     }
 
 
@@ -341,6 +347,9 @@ def to_task(row: Row[Any]) -> Task:
         parent_task_id=row.parent_task_id,
         retry_count=row.retry_count,
         session_id=row.session_id,
+        submitted_by=row.submitted_by,
+        root_id=row.root_id,
+        generation=row.generation,
         usage=Usage(**row.usage),
     )
 

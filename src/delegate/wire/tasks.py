@@ -195,6 +195,7 @@ class TaskView(Wire):
     retry_count: int = 0
     attempt: int
     session_id: str | None = None
+    submitted_by: str | None = None  # the task whose agent submitted it
     usage: UsageView
 
 

@@ -40,11 +40,11 @@ def in_workspace(tmp_path: Path) -> Roots:
 
 
 def test_the_token_is_another_for_each_claim_and_does_not_show_the_runners_own() -> None:
-    tokens = {ask_token(own, claim) for own in ("drs_a", "drs_b") for claim in ("claim-1", "claim-2")}
+    tokens = {ask_token(own, claim, "my-desk-12ab") for own in ("drs_a", "drs_b") for claim in ("claim-1", "claim-2")}
 
     assert len(tokens) == 4
-    assert ask_token("drs_a", "claim-1") in tokens
-    assert all(token.startswith("dat_") and len(token) == 68 for token in tokens)
+    assert ask_token("drs_a", "claim-1", "my-desk-12ab") in tokens
+    assert all(token.startswith("dat_12ab_") and len(token) == 73 for token in tokens)
     assert hash_token(TOKEN) == hashlib.sha256(TOKEN.encode()).hexdigest()
 
 
@@ -57,7 +57,8 @@ def test_claude_reads_the_server_from_a_file_and_its_arguments_hold_no_secret(tu
     assert made.argv[made.argv.index("--mcp-config") + 1] == str(file) == str(tmp_path / "mcp.json")
     assert "--strict-mcp-config" not in made.argv  # the user's own servers stay
     assert "--allowedTools" not in made.argv  # it may use every tool anyway
-    assert TOKEN not in str((made.argv, made.env))
+    assert TOKEN not in str(made.argv)
+    assert [name for name, value in made.env.items() if value == TOKEN] == ["DELEGATE_TOKEN"]
 
 
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "dontAsk", "plan"])
@@ -78,10 +79,11 @@ def test_codex_gets_the_token_through_its_environment_and_may_call_the_tool_in_i
     assert TOKEN not in str(made.argv)
 
 
-def test_a_command_gets_nothing(turn: NewTurn) -> None:
+def test_a_command_gets_only_the_variable(turn: NewTurn) -> None:
     made = Shell().invocation(turn(agent="shell"), {"PATH": "/bin"})
 
-    assert TOKEN not in str(made)
+    assert made.env["DELEGATE_TOKEN"] == TOKEN
+    assert TOKEN not in str((made.argv, made.initial_input, made.files))
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,6 @@ def test_the_environment_is_the_users_without_delegates_secrets_and_outer_sessio
         "DELEGATE_DATABASE_URL": "s",
         "DELEGATE_SECRET_KEY": "s",
         "DELEGATE_FAILPOINTS": "s",
-        "DELEGATE_ASK_TOKEN": "of a task around it",
         "DELEGATE_CONTEXT": "of a task around it",
         "CLAUDECODE": "1",
         "CLAUDE_CODE_ENTRYPOINT": "cli",

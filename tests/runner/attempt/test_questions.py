@@ -132,23 +132,23 @@ async def test_the_agents_token_is_in_a_private_file_and_never_in_what_it_prints
 
     output = await stage.output(assignment.task_id)
     assert output.startswith(
-        b'-rw-------\n{"token": "[redacted: DELEGATE_ASK_TOKEN]"}\n[redacted: DELEGATE_ASK_TOKEN]\n'
+        b'-rw-------\n{"token": "[redacted: token of the attempt]"}\n[redacted: token of the attempt]\n'
     )
-    assert b"[redacted: DELEGATE_ASK_TOKEN (base64)]" in output
+    assert b"[redacted: token of the attempt (base64)]" in output
     assert TOKEN.encode() not in output
     assert equipment.slot.spooled_attempts() == []
     warnings = [event for event in (await stage.detail(assignment.task_id)).events if event.kind is EventKind.WARNING]
-    assert "DELEGATE_ASK_TOKEN" in str(warnings[-1].data)
+    assert "token of the attempt" in str(warnings[-1].data)
 
 
-async def test_a_command_is_given_no_token(stage: Stage) -> None:
+async def test_a_command_has_its_token_in_its_environment_and_no_server_to_ask(stage: Stage) -> None:
     equipment, assignment = await stage.take("env; ls -A $(dirname $PWD)/home/runners/1/spool/*")
 
     await run_attempt(equipment, assignment, TOKEN)
 
     output = await stage.output(assignment.task_id)
-    assert b"dat_" not in output
-    assert b"ASK_TOKEN" not in output
+    assert b"DELEGATE_TOKEN=[redacted: token of the attempt]" in output
+    assert TOKEN.encode() not in output
     assert b"mcp.json" not in output
 
 

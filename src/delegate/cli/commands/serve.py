@@ -245,7 +245,7 @@ def _serve(context: CommandContext, listener: socket.socket) -> int:
     log.configure(context.settings.log_level)
     context.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
     # DELEGATE_TOKEN belongs to the relay at DELEGATE_RELAY_URL; this one accepts the token of its home.
-    return run(replace(context.settings, token=""), listener, keeper=False)
+    return run(replace(context.settings, token=""), listener, keeper=None)
 
 
 def _open_listener(port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from email.utils import format_datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -22,7 +23,7 @@ from delegate.queue import finish, questions
 from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
-from delegate.relay.auth import require_owner
+from delegate.relay.auth import require_owner_or_agent
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
@@ -55,7 +56,9 @@ from delegate.wire.tasks import (
 SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was used before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-router = APIRouter(prefix="/api", dependencies=[Depends(require_owner), Depends(check_query)], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/api", dependencies=[Depends(require_owner_or_agent), Depends(check_query)], responses=PROBLEMS
+)
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
@@ -69,13 +72,17 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     await check_location(relay, body)
-    submitted = await intake.submit(relay.database, request_of(body), relay.settings, relay.now())
+    wanted, settings, agents_task = request_of(body), relay.settings, request.state.task
+    if agents_task is not None:
+        wanted = replace(wanted, submitted_by=agents_task.id)
+        settings = replace(settings, max_runners=relay.max_runners)
+    submitted = await intake.submit(relay.database, wanted, settings, relay.now())
     return _respond_submitted(relay, submitted)
 
 
 async def submit_task_quickly(request: Request) -> Response:
     """The endpoint above without FastAPI's own work on each request; submits come in bursts."""
-    await require_owner(request)
+    await require_owner_or_agent(request)
     await check_query(request)
     return await submit_task(request, await submit_body(request))
 

@@ -48,7 +48,7 @@ class Acp:
         import delegate.runner.agents.acp_messages as acp_words  # noqa: PLC0415
         import delegate.runner.agents.acp_reading as acp_reading  # noqa: PLC0415 - a third of a second
 
-        env = agent_environment(environ, turn.assignment)
+        env = agent_environment(environ, turn.assignment, turn.ask_endpoint)
         if self.is_root:
             allow_root(env)  # an adapter for claude allows every mode, and would not start otherwise
         initial_input = acp_words.initialize(acp_reading.FIRST_REQUEST_ID)

@@ -1,4 +1,4 @@
-"""Lets an agent ask a person: through the relay, with a token that is valid for its attempt only."""
+"""Lets an agent reach the relay, to ask a person or to submit tasks, with a token that is valid for its attempt."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
-from delegate.tokens import AGENT_PREFIX
+from delegate.config.values import agent_token_prefix
 
-TOKEN_VARIABLE = "DELEGATE_ASK_TOKEN"  # noqa: S105
+TOKEN_VARIABLE = "DELEGATE_TOKEN"  # noqa: S105
 # Not `delegate`: a user's agents may use that name for Delegate's other tools.
 SERVER = "delegate_ask"
 TOOL = "ask_user"
@@ -29,6 +29,7 @@ class AskEndpoint:
     file: Path  # in a directory of the attempt that only the runner's user can read
 
 
-def ask_token(runner_token: str, claim_id: str) -> str:
+def ask_token(runner_token: str, claim_id: str, machine: str) -> str:
     """Derived from the runner's token, which no agent gets, so that it need not be stored."""
-    return AGENT_PREFIX + hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()
+    secret = hmac.new(runner_token.encode(), claim_id.encode(), hashlib.sha256).hexdigest()
+    return agent_token_prefix(machine) + secret

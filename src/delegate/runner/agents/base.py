@@ -22,9 +22,7 @@ from delegate.runner.process.strays import ATTEMPT_VARIABLE
 from delegate.states import AttemptState, Reason
 
 # Delegate's own secrets and switches: no agent needs them, and an agent may print anything it sees.
-OWN_SECRETS = frozenset(
-    {"DELEGATE_TOKEN", "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS", TOKEN_VARIABLE}
-)
+OWN_SECRETS = frozenset({TOKEN_VARIABLE, "DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY", "DELEGATE_FAILPOINTS"})
 # Set by Claude Code for the commands of a session. A relay started from such a session must not pass them on: the agent
 # would consider itself part of that session, keep no transcript, and could not be resumed.
 OUTER_SESSION = frozenset(
@@ -233,9 +231,13 @@ def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in unwanted}
 
 
-def agent_environment(environ: Mapping[str, str], assignment: Assignment) -> dict[str, str]:
-    kept = users_environment(environ)
-    return {**kept, "DELEGATE_TASK_ID": assignment.task_id, ATTEMPT_VARIABLE: assignment.attempt_id}
+def agent_environment(
+    environ: Mapping[str, str], assignment: Assignment, ask_endpoint: AskEndpoint | None = None
+) -> dict[str, str]:
+    """The user's environment, and the attempt's: its ids and, for an agent, its token."""
+    token = {} if ask_endpoint is None else {TOKEN_VARIABLE: ask_endpoint.token}
+    ids = {"DELEGATE_TASK_ID": assignment.task_id, ATTEMPT_VARIABLE: assignment.attempt_id}
+    return {**users_environment(environ), **ids, **token}
 
 
 def find_program(command: str, environ: Mapping[str, str]) -> str | None:

@@ -29,7 +29,7 @@ class Claude:
         return self.program(environ) is not None
 
     def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
-        env = agent_environment(environ, turn.assignment)
+        env = agent_environment(environ, turn.assignment, turn.ask_endpoint)
         thinking = thinking_of(self.name, turn.assignment.model, turn.assignment.effort)
         if thinking.tokens is not None:
             env["MAX_THINKING_TOKENS"] = str(thinking.tokens)

@@ -52,9 +52,7 @@ class Codex:
         return self.program(environ) is not None
 
     def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
-        env = agent_environment(environ, turn.assignment)
-        if turn.ask_endpoint is not None:
-            env[TOKEN_VARIABLE] = turn.ask_endpoint.token
+        env = agent_environment(environ, turn.assignment, turn.ask_endpoint)
         session = turn.session if turn.session and THREAD_ID.fullmatch(turn.session) else None
         verb = ("exec", "resume", session) if session else ("exec",)
         return Invocation(

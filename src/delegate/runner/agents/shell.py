@@ -49,7 +49,7 @@ class Shell:
     def invocation(self, turn: AgentTurn, environ: Mapping[str, str]) -> Invocation:
         return Invocation(
             argv=(SHELL, "-c", BOOTSTRAP, "sh"),
-            env={**agent_environment(environ, turn.assignment), **_context(turn.assignment)},
+            env={**agent_environment(environ, turn.assignment, turn.ask_endpoint), **_context(turn.assignment)},
             initial_input=f"{turn.text}#{turn.assignment.attempt_id}".encode("utf-8", "surrogatepass"),
             keep_input_open=False,
         )

@@ -44,10 +44,9 @@ async def run_attempt(
 ) -> Outcome | None:
     """Run an assignment; returns the outcome that the relay accepted, or None when there was none to report.
 
-    With `ask_token` the agent can ask the user questions; shell tasks ignore it.
+    With `ask_token` the agent can ask the user questions and submit tasks; a shell task can only submit.
     """
-    is_command = assignment.agent == AgentName.SHELL
-    async with hold(runner_context, assignment, None if is_command else ask_token) as held:
+    async with hold(runner_context, assignment, ask_token) as held:
         attempt = AttemptExecution(runner_context, assignment, held)
         outcome = await attempt.work()
         saved = held.save(outcome)

@@ -11,10 +11,10 @@ from urllib.parse import unquote_to_bytes
 
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.runner.agents.ask_tool import TOKEN_VARIABLE
 from delegate.runner.secrets.forms import MIN_LENGTH
 from delegate.runner.secrets.redaction import Redactor
 
+ATTEMPT_TOKEN = "token of the attempt"  # noqa: S105  its name in redacted output
 FILE_MAX = 1024 * 1024  # bytes; login files are smaller
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of a name: GITHUB_TOKEN, accessToken
 # Names with one of these words hold a secret unless the value is a word; also run together, as in PGPASSWORD.
@@ -65,7 +65,7 @@ class Secrets:
             self._stamps = stamps
         if ask_token is None:
             return self._redactor
-        return Redactor({**self._known, TOKEN_VARIABLE: ask_token.encode()})
+        return Redactor({**self._known, ATTEMPT_TOKEN: ask_token.encode()})
 
     def text(self, text: str) -> str:
         """Redact without checking the files for changes; used for every log line."""

@@ -126,8 +126,8 @@ class RelayLink:
         return None if response.assignment is None else assignment_of(response.assignment)
 
     def ask_token(self, claim_id: str) -> str:
-        """The token of this claim's agent; it permits only questions of its own attempt."""
-        return ask_token(self._token, claim_id)
+        """The token of this claim's agent; it is valid while its attempt runs."""
+        return ask_token(self._token, claim_id, self._build_registration().machine)
 
     def asking(self, token: str, file: Path) -> AskEndpoint:
         return AskEndpoint(url=f"{self._url}/mcp", token=token, file=file)

@@ -1,0 +1,171 @@
+"""Tasks that agents submit stay within the limits of their tree, and have no more rights than their parents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.both_databases.scene import DONE, Scene
+
+from delegate.config.settings import Settings
+from delegate.errors import (
+    ChildRefused,
+    ChildrenOverBudget,
+    ChildrenTooDeep,
+    DelegateError,
+    KeyUsed,
+    NoRunnerLeft,
+    TooManyChildren,
+)
+from delegate.intake.children import CHILDREN_PER_HOUR, GENERATIONS_MAX
+from delegate.intake.submit import Request, submit
+from delegate.model import Mode, Task, Usage
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("P22")]
+
+
+async def child_of(scene: Scene, parent: Task, settings: Settings | None = None, **fields: Any) -> Task:
+    wanted = {"agent": parent.agent, "machine": "desk", "working_directory": "/", "submitted_by": parent.id, **fields}
+    request = Request(prompt="true", **wanted)
+    return (await submit(scene.database, request, settings or Settings(), scene.now)).task
+
+
+async def test_a_child_knows_its_parent_and_the_root(scene: Scene) -> None:
+    root = await scene.submit()
+
+    child = await child_of(scene, root)
+    grandchild = await child_of(scene, child)
+
+    assert (child.submitted_by, child.root_id, child.generation) == (root.id, root.id, 1)
+    assert (grandchild.submitted_by, grandchild.root_id, grandchild.generation) == (child.id, root.id, 2)
+
+
+async def test_generations_are_limited(scene: Scene) -> None:
+    last = await scene.submit()
+    for _ in range(GENERATIONS_MAX):
+        last = await child_of(scene, last)
+
+    with pytest.raises(ChildrenTooDeep) as caught:
+        await child_of(scene, last)
+
+    assert caught.value.code == "children_too_deep"
+
+
+async def test_children_of_one_root_are_limited_per_hour_at_all_depths_together(scene: Scene) -> None:
+    root, other = await scene.submit(), await scene.submit()
+    first = await child_of(scene, root)
+    for number in range(CHILDREN_PER_HOUR - 1):
+        await child_of(scene, first if number % 2 else root)
+
+    with pytest.raises(TooManyChildren) as caught:
+        await child_of(scene, root)
+    assert (caught.value.code, caught.value.status) == ("too_many_children", 429)
+    await child_of(scene, other)
+
+    scene.now += timedelta(hours=1)
+    await child_of(scene, root)
+
+
+async def test_children_share_what_the_budget_of_the_root_leaves(scene: Scene) -> None:
+    root = await scene.submit(agent="claude", max_budget_usd=10.0)
+    first = await child_of(scene, root, max_budget_usd=4.0)
+
+    with pytest.raises(ChildrenOverBudget) as caught:
+        await child_of(scene, first, max_budget_usd=7.0)
+    rest = await child_of(scene, first)
+
+    assert caught.value.code == "children_over_budget"
+    assert "leaves 6.00 USD" in caught.value.message
+    assert rest.limits.max_budget_usd == 6.0
+    with pytest.raises(ChildrenOverBudget):
+        await child_of(scene, root)
+
+
+async def test_a_child_that_has_ended_counts_with_what_it_has_spent(scene: Scene) -> None:
+    root = await scene.submit(agent="claude", max_budget_usd=10.0)
+    await scene.claim()
+    await child_of(scene, root, max_budget_usd=10.0)
+    held = await scene.claim()
+    assert held is not None
+    await scene.finish(held, replace(DONE, usage=Usage(cost_usd=2.5)))
+
+    assert (await child_of(scene, root)).limits.max_budget_usd == 7.5
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [
+        ({"agent": "claude"}, {"agent": "shell"}),
+        ({"agent": "claude", "permission_mode": "plan"}, {"agent": "claude", "permission_mode": "bypassPermissions"}),
+        ({"agent": "codex"}, {"agent": "claude"}),
+        ({"agent": "codex"}, {"agent": "acp:opencode acp"}),
+        ({"agent": "codex"}, {"permission_mode": "bypassPermissions"}),
+        ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/"}),
+        ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/work/../etc"}),
+        ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/workshop"}),
+        ({"agent": "codex", "mode": Mode.WORKTREE, "working_directory": "/work"}, {"working_directory": "/work"}),
+    ],
+)
+async def test_a_child_has_no_more_rights_than_its_parent(
+    scene: Scene, parent: dict[str, Any], child: dict[str, Any]
+) -> None:
+    task = await scene.submit(**parent)
+
+    with pytest.raises(ChildRefused):
+        await child_of(scene, task, **child)
+
+
+async def test_a_child_has_the_permission_mode_of_its_parent(scene: Scene) -> None:
+    planning = await scene.submit(agent="claude", permission_mode="plan")
+
+    assert (await child_of(scene, planning)).permission_mode == "plan"
+
+
+async def test_a_child_depends_on_tasks_of_its_own_agent_only(scene: Scene) -> None:
+    root, other = await scene.submit(), await scene.submit()
+    first = await child_of(scene, root)
+
+    for foreign in (root, other):
+        with pytest.raises(ChildRefused):
+            await child_of(scene, root, depends_on=(foreign.id,))
+        with pytest.raises(ChildRefused):
+            await child_of(scene, root, continue_from=foreign.id)
+
+    assert (await child_of(scene, root, depends_on=(first.id,))).depends_on == (first.id,)
+
+
+async def test_tasks_that_may_wait_for_children_never_hold_the_last_runner(scene: Scene) -> None:
+    two = Settings(max_runners=2)
+    first, second = await scene.take(), await scene.take()
+    child = await child_of(scene, first.task, two)
+    await child_of(scene, first.task, two)
+
+    with pytest.raises(NoRunnerLeft) as caught:
+        await child_of(scene, second.task, two)
+    with pytest.raises(NoRunnerLeft):
+        await child_of(scene, child, two)
+    with pytest.raises(NoRunnerLeft):
+        await child_of(scene, first.task, Settings(max_runners=1))
+
+    assert caught.value.code == "no_runner_left"
+
+
+async def test_a_request_key_of_another_task_gives_an_agent_nothing(scene: Scene) -> None:
+    root = await scene.submit()
+    await scene.submit("the user's own", request_key="known")
+    own = await child_of(scene, root, request_key="mine")
+
+    with pytest.raises(KeyUsed):
+        await child_of(scene, root, request_key="known")
+    assert (await child_of(scene, root, request_key="mine")).id == own.id
+
+
+async def test_no_refused_child_leaves_anything(scene: Scene) -> None:
+    root = await scene.submit(agent="claude")
+
+    with pytest.raises(DelegateError):
+        await child_of(scene, root, agent="shell", request_key="again")
+
+    assert (await child_of(scene, root, request_key="again")).submitted_by == root.id
