@@ -70,6 +70,7 @@ async def require_owner_or_agent(request: Request) -> None:
     attempt = await agent_attempt(relay, token)
     if attempt is None:
         raise Unauthenticated
+    mark_known(request)
     _refuse_without_keeper(request, relay)
     request.state.task = await _task_of_agent(request, relay, attempt)
 

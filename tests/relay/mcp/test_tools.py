@@ -464,7 +464,7 @@ async def test_the_agent_of_an_attempt_can_ask_and_nothing_else(
                 await inner.client.call_tool("DelegateTask", {"prompt": "x"})
             asked = await inner.call("ask_user", question="red or blue?", options=["red", "blue"])
     async with client(relay.url, AGENT_TOKEN) as http:
-        problem_of(await http.get("/api/tasks"), 401, "unauthenticated")
+        problem_of(await http.get("/api/tasks"), 403, "forbidden")
     with pytest.raises(MCPError, match="there is no tool ask_user"):
         await outer.client.call_tool("ask_user", {"question": "?"})
     answered = await outer.call("AnswerTask", taskId=assignment["taskId"], answer="blue")
