@@ -5,7 +5,10 @@ A command's flag overrides a variable, a variable overrides the file, and the fi
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
@@ -32,6 +35,9 @@ from delegate.config.values import (
 )
 from delegate.errors import BadData, BadSetting, LoosePermissions
 
+# The environment of a process is readable to every program of its user, agents included: processes that stay must not
+# have these in it. They get them through a pipe.
+SECRET_VARIABLES = ("DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY")
 # Every command reads these again; the others are for long-running processes.
 CLIENT_SETTINGS = frozenset({"home", "relay_url", "token"})
 URL_SETTINGS = frozenset({"relay_url", "database_url"})
@@ -289,6 +295,39 @@ def find_unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that look like settings but are none; an agent's environment has a few others."""
     known = OTHER_VARIABLES.union(*(spec.variables for spec in setting_specs().values()))
     return sorted(name for name in environ if name.startswith("DELEGATE_") and name not in known)
+
+
+def send_secrets(environ: Mapping[str, str]) -> int:
+    """Return a descriptor from which a child process reads its secret variables."""
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)  # the text fits into the pipe; anything longer is not a setting
+        os.write(writing, json.dumps({name: environ[name] for name in SECRET_VARIABLES if name in environ}).encode())
+    finally:
+        os.close(writing)
+    return reading
+
+
+def receive_secrets(descriptor: int | None) -> dict[str, str]:
+    if descriptor is None:
+        return {}
+    with os.fdopen(descriptor) as pipe:
+        return {str(name): str(value) for name, value in json.load(pipe).items()}
+
+
+def erase_secrets() -> None:
+    """Remove secret variables from what other programs can read of this process; `os.environ` keeps them."""
+    secrets = {*SECRET_VARIABLES, "DELEGATE_TOKEN"}
+    if secrets.isdisjoint(os.environ) or sys.platform != "linux":
+        return
+    import ctypes  # noqa: PLC0415  needed only here
+
+    entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    for address in itertools.takewhile(bool, (entries[number] for number in itertools.count())):
+        text = ctypes.string_at(address)
+        name = text.partition(b"=")[0]
+        if name.decode(errors="replace") in secrets:
+            ctypes.memset(address + len(name) + 1, 0, len(text) - len(name) - 1)
 
 
 def home_of(environ: Mapping[str, str]) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from delegate.config import home_files
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, load
+from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, RelayUnreachable, StoreBusy
 from delegate.keeper.children import Child, RunnerChild, StartOptions, start_child
 from delegate.keeper.logs import rotate_logs
@@ -325,6 +325,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate-keeper")
     parser.add_argument("--runners")
     parser.add_argument("--report-fd", type=int, required=True)
+    parser.add_argument("--secrets-fd", type=int)
     options = parser.parse_args()
     pipe = os.fdopen(options.report_fd, "wb", buffering=0)
 
@@ -336,6 +337,7 @@ def main() -> int:
                 pipe.close()
 
     try:
+        os.environ.update(receive_secrets(options.secrets_fd))
         settings = load(os.environ)
         configure(settings.log_level)
         return run_keeper(settings, runners=options.runners, report=report)

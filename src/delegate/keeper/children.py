@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from delegate.config.paths import Home
+from delegate.config.settings import SECRET_VARIABLES, send_secrets
 from delegate.config.values import REPOSITORY_VARIABLES
 from delegate.errors import DelegateError
 from delegate.keeper.logs import open_log
@@ -97,10 +98,10 @@ def hold_command(why: str) -> bytes:
 
 
 def child_environment(paths: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment, except that every process of this home uses its relay and its token, and that git finds
-    the repository of the directory it runs in."""
-    elsewhere = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN", *REPOSITORY_VARIABLES}
-    kept = {name: value for name, value in environ.items() if name not in elsewhere}
+    """The user's environment, except that every process of this home uses its relay and its token, that git finds the
+    repository of the directory it runs in, and that our secrets go through a pipe."""
+    left_out = {"DELEGATE_RELAY_URL", "DELEGATE_TOKEN", *SECRET_VARIABLES, *REPOSITORY_VARIABLES}
+    kept = {name: value for name, value in environ.items() if name not in left_out}
     return {**kept, "DELEGATE_HOME": str(paths.root)}
 
 
@@ -117,14 +118,14 @@ class StartOptions:
 def start_child(child: Child, paths: Home, options: StartOptions, now: float) -> None:
     """Start a child; a failed start counts as its death."""
     child.started_at = now
-    errors = _log_of(child, paths)
+    errors, secrets = _log_of(child, paths), send_secrets(os.environ)
     try:
         child.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *child.arguments, *options.arguments],
+            [sys.executable, "-P", "-m", *child.arguments, *options.arguments, "--secrets-fd", str(secrets)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if options.captures_output else errors,
             stderr=errors,
-            pass_fds=options.pass_fds,
+            pass_fds=(*options.pass_fds, secrets),
             start_new_session=True,  # only the keeper handles Ctrl-C in the terminal
             umask=options.umask,
             cwd=paths.root,
@@ -136,6 +137,7 @@ def start_child(child: Child, paths: Home, options: StartOptions, now: float) ->
         return
     finally:
         os.close(errors)
+        os.close(secrets)
     log.info("child started", extra={"child": child.name, "pid": child.process.pid})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from delegate.config import home_files
 from delegate.config.paths import Home
-from delegate.config.settings import Settings
+from delegate.config.settings import Settings, send_secrets
 from delegate.errors import Reported
 from delegate.keeper import __main__ as keeper
 from delegate.keeper.children import child_environment
@@ -75,7 +75,8 @@ def _launch(
 ) -> dict[str, Any]:
     errors = open_log(paths, "keeper")
     reading, writing = os.pipe()
-    options = [] if runners is None else ["--runners", runners]
+    secrets = send_secrets(environ)
+    options = [*([] if runners is None else ["--runners", runners]), "--secrets-fd", str(secrets)]
     child = None
     try:
         with _block_signals():
@@ -84,14 +85,14 @@ def _launch(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                pass_fds=[writing],
+                pass_fds=[writing, secrets],
                 start_new_session=True,
                 cwd=paths.root,
                 env=child_environment(paths, environ),
                 preexec_fn=_unblock_signals,  # noqa: PLW1509  a command has one thread
             )
-            os.close(writing)
-            os.close(errors)
+            for descriptor in (writing, errors, secrets):
+                os.close(descriptor)
         report = _read_report(reading, paths, lambda: notice(f"waiting for the relay to start; see {paths.logs}"))
     except BaseException:
         if child is not None:

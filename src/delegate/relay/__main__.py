@@ -26,7 +26,7 @@ import uvicorn
 from delegate import log as logs
 from delegate.config import home_files
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, load
+from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
@@ -47,9 +47,11 @@ KEEPER_GONE_GRACE = 3.0  # seconds for runners to hand back what they hold
 def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate.relay")
     parser.add_argument("--socket-fd", type=int, required=True)
+    parser.add_argument("--secrets-fd", type=int)
     parser.add_argument("--max-runners", type=int)
     arguments = parser.parse_args()
     try:
+        os.environ.update(receive_secrets(arguments.secrets_fd))
         # The token in config.toml is for a remote relay; this one uses the token of its home.
         settings = replace(load(os.environ), token=os.environ.get("DELEGATE_TOKEN", ""))
         logs.configure(settings.log_level)

@@ -10,13 +10,14 @@ if __name__ == "__main__":
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 
 import anyio
 import stamina.instrumentation
 
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, load
+from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError
 from delegate.log import configure, filter_log_lines
 from delegate.runner.context import build_context
@@ -32,9 +33,10 @@ def slot_name(text: str) -> str:
     return text
 
 
-async def run(settings: Settings, slot: Slot, name: str, url: str, report_fd: int | None) -> None:
+async def run(settings: Settings, environ: Mapping[str, str], slot: Slot, arguments: argparse.Namespace) -> None:
+    link = KeeperLink(arguments.report_fd)
     runner_context = build_context(
-        settings, os.environ, slot=slot, name=name, url=url, keeper_link=KeeperLink(report_fd)
+        settings, environ, slot=slot, name=arguments.slot, url=arguments.relay_url, keeper_link=link
     )
     filter_log_lines(runner_context.secrets.text)
     await run_until_shutdown(runner_context)
@@ -49,16 +51,18 @@ def main() -> int:
     parser.add_argument(
         "--report-fd", type=int, help="file descriptor for status reports to the keeper; set by the keeper"
     )
+    parser.add_argument("--secrets-fd", type=int, help="file descriptor for secret settings; set by the keeper")
     arguments = parser.parse_args()
     gc.freeze()  # loaded modules stay; exclude them from garbage collection
     gc.enable()
     stamina.instrumentation.set_on_retry_hooks(())  # the relay link logs once that the relay is away, not at every try
     try:
-        settings = load(os.environ)
+        environ = {**os.environ, **receive_secrets(arguments.secrets_fd)}
+        settings = load(environ)
         configure(settings.log_level)
         become_subreaper()
         with closing(Slot(Home(settings.home).runners / arguments.slot)) as slot:
-            anyio.run(run, settings, slot, arguments.slot, arguments.relay_url, arguments.report_fd)
+            anyio.run(run, settings, environ, slot, arguments)
     except DelegateError as problem:
         sys.stderr.write(f"delegate: {problem.message}\n")
         return problem.exit_code

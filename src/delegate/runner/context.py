@@ -12,7 +12,7 @@ from delegate import __version__
 from delegate.config.home_files import machine_id, token_for
 from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
-from delegate.config.settings import Settings
+from delegate.config.settings import SECRET_VARIABLES, Settings
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.availability import Trials
 from delegate.runner.disk import RunnerDisk, disk_of
@@ -71,7 +71,10 @@ def build_context(
     keeper_link: KeeperLink | None = None,
 ) -> RunnerContext:
     """Build the context of the runner in this slot; without `keeper_link` it is never held."""
-    environ = {**environ, "TMPDIR": str(slot.temporary)}
+    secrets = Secrets(settings, environ)
+    # No program that the runner starts gets our secrets: every process of the user can read its environment.
+    kept = {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
+    environ = {**kept, "TMPDIR": str(slot.temporary)}
     home = Home(settings.home)
     machine = machine_id(home)
     known = agents(settings)
@@ -95,7 +98,7 @@ def build_context(
         git=GitSetup(environ, slot.git),
         repository_files=RepositoryFiles(),
         journal=EffectJournal(slot.effects),
-        secrets=Secrets(settings, environ),
+        secrets=secrets,
         disk=disk_of(settings),
         memory_limits=MemoryLimits(limit=settings.task_memory_max),
         link=RelayLink(url, build_registration, lambda: token_for(settings, urlsplit(url).hostname or "")),

@@ -17,6 +17,7 @@ from delegate.cli.context import CommandContext, WholeNumber, examples, shared_o
 from delegate.cli.render.status import relay_page
 from delegate.cli.render.terminal import format_duration, one_line, parse_time
 from delegate.config import home_files, values
+from delegate.config.settings import erase_secrets
 from delegate.errors import DelegateError, Refused
 from delegate.keeper import __main__ as keeper
 from delegate.keeper.runners import parse_runner_count
@@ -87,6 +88,7 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
                 "press it again to stop them now"
             )
 
+    erase_secrets()
     log.configure(context.settings.log_level)
     return keeper.run_keeper(context.settings, runners=runners, report=report)
 
@@ -242,6 +244,7 @@ def _serve(context: CommandContext, listener: socket.socket) -> int:
     from delegate import log  # noqa: PLC0415  the relay takes a second to load
     from delegate.relay.__main__ import run  # noqa: PLC0415
 
+    erase_secrets()
     log.configure(context.settings.log_level)
     context.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
     # DELEGATE_TOKEN belongs to the relay at DELEGATE_RELAY_URL; this one accepts the token of its home.
