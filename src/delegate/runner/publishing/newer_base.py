@@ -32,10 +32,10 @@ START_REF, TIP_REF = "refs/start", "refs/tip"
 
 async def compare_with_newest_base(git: Git, workspace: Workspace, snapshot: Snapshot) -> Snapshot:
     """The snapshot with the newest commit of the base that the work contains."""
-    start = workspace.base.commit
+    start, head = workspace.base.commit, snapshot.head
     tracked = await anyio.to_thread.run_sync(_read_tracked_base, workspace)
     made = await anyio.to_thread.run_sync(read_made_commits, workspace)
-    if snapshot.head is None or (not made and {snapshot.head, tracked} <= {start, None}):
+    if head is None or (not made and {head, tracked} <= {start, None}):
         return snapshot  # the agent has nothing that its start does not have
     async with scratch_repository(git, workspace) as scratch:
         tip = await fetch_tip(scratch, workspace, workspace.repository.url, workspace.base.branch)
@@ -43,7 +43,7 @@ async def compare_with_newest_base(git: Git, workspace: Workspace, snapshot: Sna
             return snapshot
         new = await list_commits(scratch, tip, start)
         snapshot = replace(snapshot, on_base=tuple(commit for commit in new if commit in made))
-        merged = await _find_merged_base(scratch, start, snapshot.head, tip)
+        merged = await _find_merged_base(scratch, start, head, tip)
         if merged is not None:
             snapshot = replace(snapshot, base=merged, descends=True, problem=None)
         if tracked not in {None, snapshot.base} and await scratch.is_ancestor(tracked or "", tip):
