@@ -25,7 +25,7 @@ from delegate.runner.secrets.sources import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
 from delegate.runner.upload.relay import RelayLink
-from delegate.runner.workspaces.repository_files import RepositoryFiles
+from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
 
 

@@ -10,9 +10,8 @@ from tests.git import run_git
 from tests.runner.workspaces.conftest import Scene
 
 from delegate.runner.git.program import read_git
-from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, base_of, fetch_mirror, tidy
+from delegate.runner.workspaces.mirrors import PACKS_MAX, Mirror, RepositoryFiles, base_of, fetch_mirror, tidy
 from delegate.runner.workspaces.repositories import SetupProblem, locate, repository
-from delegate.runner.workspaces.repository_files import RepositoryFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -142,6 +141,7 @@ async def test_a_repository_file_that_is_a_link_says_so(scene: Scene) -> None:
     (scene.checkout / ".delegate.toml").symlink_to("config/delegate.toml")
     scene.push("other.txt", "x")
     mirror = await mirrored(scene)
+    (mirror.path / "config").write_text("[core]\n\trepositoryformatversion = 99\n")  # as an agent may have written it
 
     with pytest.raises(SetupProblem, match=r"\.delegate\.toml in the repository is a symbolic link; commit the file"):
         await RepositoryFiles().get(scene.git, mirror, await base_of(scene.git, mirror, None))

@@ -18,9 +18,10 @@ import anyio
 from delegate.config.home_files import make_directory
 from delegate.config.paths import Home
 from delegate.config.values import mask_login
-from delegate.errors import excerpt
+from delegate.errors import BadRepoFile, excerpt
 from delegate.failpoints import failpoint
 from delegate.preferences.names import branch_problem, repository_name
+from delegate.preferences.repofile import FILE_NAME, RepoFile, parse
 from delegate.runner.git.bare import (
     COMMIT,
     SHA256_CONFIG,
@@ -52,6 +53,8 @@ LOOSE_MAX = 27  # files in one of 256 object directories: 6,700 in all, git's ow
 OTHER_HASH = "mismatched algorithms"  # git's error when the remote has SHA-256 and the repository SHA-1
 SUGGESTIONS_MAX = 3
 TIDY_TIMEOUT = 1.0  # seconds
+REPOFILES_MAX = 32  # in memory
+LINK_MODE = b"120000 "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,3 +318,36 @@ async def tidy(git: Git, home: Home) -> None:
             async with hold_lock(lock_of(path), TIDY_TIMEOUT, "in use"):
                 with scratch_mirror(git, path) as scratch:
                     await scratch.git("repack", "-q", "-n", "-d", "--geometric=2")
+
+
+class RepositoryFiles:
+    """Reads and caches the `.delegate.toml` of base commits, which never change."""
+
+    def __init__(self) -> None:
+        self._cache: dict[tuple[Path, str], RepoFile] = {}
+
+    async def get(self, git: Git, mirror: Mirror, base: Base) -> RepoFile:
+        """Never reads the agent's tree. Raises SetupProblem when the file is invalid."""
+        key = (mirror.path, base.commit)
+        if key not in self._cache:
+            found = await _read_repofile(git, mirror, base)
+            self._cache = {**dict(list(self._cache.items())[-REPOFILES_MAX:]), key: found}
+        return self._cache[key]
+
+
+async def _read_repofile(git: Git, mirror: Mirror, base: Base) -> RepoFile:
+    with scratch_mirror(git, mirror.path) as scratch:
+        found = await scratch.git("cat-file", "--batch", input=f"{base.commit}:{FILE_NAME}\n".encode())
+    header, _, content = found.partition(b"\n")
+    if header.endswith(b" missing"):
+        return RepoFile()
+    if b" blob " not in header:
+        raise SetupProblem(f"{FILE_NAME} in the repository is not a file")
+    try:
+        return parse(content[:-1])  # git adds a newline
+    except BadRepoFile as problem:
+        with scratch_mirror(git, mirror.path) as scratch:
+            entry = await scratch.git("ls-tree", base.commit, "--", FILE_NAME)
+        if entry.startswith(LINK_MODE):  # its content is the path of its target
+            raise SetupProblem(f"{FILE_NAME} in the repository is a symbolic link; commit the file itself") from None
+        raise SetupProblem(problem.message) from problem
