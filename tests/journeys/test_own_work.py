@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,153 @@ def test_a_pull_request_tells_what_the_agent_pushed_to_the_base(shop: Shop) -> N
     assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
     assert ON_BASE.format(str(shop.github.head(shop.repository, "main"))[:9]) in pull.body
     assert shop.git("diff", "--name-only", f"main...{pull.head}", cwd=shop.github.bare(shop.repository)) == "more.txt"
+
+
+ELSEWHERE = {
+    "stash entries": (
+        "echo 1 > a.txt; git add .; git stash -q; echo 2 > a.txt; git add .; git stash -q",
+        "2 stash entries",
+    ),
+    "branch": ("git checkout -qb fix; echo 2 > a.txt; git add .; git commit -qm x; git checkout -q -", "branch fix"),
+    "detached commit": (
+        "git checkout -q --detach; echo 2 > a.txt; git add .; git commit -qm x; git checkout -q -",
+        "commit ",
+    ),
+    "branch of an unusual name": (
+        "git checkout -qb \"$(printf 'f\\377')\"; echo 2 > a.txt; git add .; git commit -qm x; git checkout -q -",
+        "branch f\\udcff",
+    ),
+    "worktree beside": ("git worktree add -q ../fix; echo 2 > ../fix/a.txt", "fix-beside"),
+    "ignored worktree": ("git worktree add -q __pycache__/fix; echo 2 > __pycache__/fix/a.txt", "fix-beside"),
+    "worktree in TMPDIR": ('git worktree add -q "$TMPDIR/fix"; echo 2 > "$TMPDIR/fix/a.txt"', "fix-beside"),
+    "clone beside": ("git clone -q . ../copy; echo 2 > ../copy/a.txt", "copy-beside"),
+    "bare repository beside": ("git clone -q --bare . ../copy.git; echo 2 > ../copy.git/a.txt", "copy.git-beside"),
+    "nested repository": ("git init -q sub; cd sub; echo 2 > a.txt; git add .; git commit -qm x; rm a.txt", "sub"),
+    "new .git": ("rm .git; git init -q; echo 2 > a.txt; git add a.txt; git commit -qm x; rm a.txt", "new-git-beside"),
+}
+
+
+def find_everywhere(restored: Path, shop: Shop) -> set[str]:
+    """The content of `a.txt` in the files, and in each commit and stash entry of each restored repository."""
+    found = {path.read_text() for path in restored.rglob("a.txt")}
+    for repository in restored.rglob(".git"):
+        commits = shop.git("log", "--all", "--format=%H", cwd=repository.parent).split() if repository.is_dir() else []
+        for commit in commits:
+            names = shop.git("ls-tree", "-r", "--name-only", commit, cwd=repository.parent).split()
+            found |= {shop.git("show", f"{commit}:a.txt", cwd=repository.parent) + "\n"} if "a.txt" in names else set()
+    return found
+
+
+@pytest.mark.parametrize(("command", "told"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_work_elsewhere_is_kept_and_reported(shop: Shop, command: str, told: str) -> None:
+    task = shop.deliver(f"set -e; {NAMED}; {command}")
+
+    assert (task["status"], task["reason"]) == ("completed", "no_changes"), task["message"]
+    assert task["result"]["isKept"]
+    assert f"not published, but kept: {told}" in task["message"]
+    assert any(told in text for text in warnings_of(task))
+    assert told in shop.world.run("logs", "-f", task["taskId"]).stderr
+    assert told in shop.world.ok("status")
+    listed = [json.loads(line) for line in shop.world.ok("workspaces", "--json").splitlines()]
+    (kept,) = (one for one in listed if task["taskId"] in one["taskIds"])
+    assert kept["elsewhere"][0].startswith(told)
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
+    assert "2\n" in find_everywhere(restored, shop)
+
+
+def test_stash_entries_are_restored_as_such(shop: Shop) -> None:
+    stashed = ELSEWHERE["stash entries"][0].replace("stash -q", "stash push -q -m mine")
+
+    task = shop.deliver(f"set -e; {NAMED}; {stashed}")
+
+    restored = shop.clone.parent / "restored"
+    shop.world.ok("workspaces", "restore", task["taskId"], str(restored))
+    assert shop.git("stash", "list", "--format=%gd %s", cwd=restored).splitlines() == [
+        f"stash@{{{number}}} On {shop.git('branch', '--show-current', cwd=restored)}: mine" for number in (0, 1)
+    ]
+    assert shop.git("show", "stash@{1}:a.txt", cwd=restored) == "1"
+    shop.git("stash", "pop", "-q", cwd=restored)
+    assert (restored / "a.txt").read_text() == "2\n"
+
+
+def test_a_worktree_elsewhere_on_the_disk_is_reported_and_stays(shop: Shop) -> None:
+    fix, base = shop.clone.parent / "fix", shop.clone.parent / "base"
+
+    task = shop.deliver(f"git worktree add -q {fix}; echo 2 > {fix}/a.txt; git worktree add -q --detach {base}")
+
+    assert (task["status"], task["reason"]) == ("completed", "no_changes"), task["message"]
+    assert task["message"].endswith(f"not published, but kept: {fix} (stays there)")
+    assert (fix / "a.txt").read_text() == "2\n"
+
+
+def test_work_elsewhere_of_a_failed_task_is_reported(shop: Shop) -> None:
+    task = shop.deliver(f"{NAMED}; {ELSEWHERE['stash entries'][0]}; exit 3")
+
+    assert task["status"] == "failed"
+    assert task["result"]["isKept"]
+    assert task["message"].endswith("; not published, but kept: 2 stash entries")
+
+
+def test_a_secret_in_the_name_of_work_elsewhere_is_not_reported(shop: Shop) -> None:
+    secret = shop.world.environment["STANDIN_API_KEY"]
+    named = (
+        f"git checkout -qb fix-{secret}; git commit -q --allow-empty -m x; git checkout -q -; git init -q sub-{secret}"
+    )
+
+    task = shop.deliver(f"set -e; {NAMED}; {named}; touch sub-{secret}/a.txt".replace(secret, "$STANDIN_API_KEY"))
+
+    assert "not published, but kept: branch fix-" in task["message"]
+    assert secret not in json.dumps(task)
+
+
+def test_work_elsewhere_is_reported_beside_a_pull_request(shop: Shop) -> None:
+    task = shop.deliver(f"{NAMED}; echo 1 > a.txt; git add .; git stash -q; {FIX}")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert len(shop.pulls) == 1
+    assert task["message"].endswith("; not published, but kept: 1 stash entry")
+
+
+def test_what_the_remote_has_is_not_work_elsewhere(shop: Shop) -> None:
+    known = "git worktree add -q ../fix; git checkout -q main; git checkout -q --detach; git checkout -qb mine"
+
+    task = shop.deliver(f"set -e; {NAMED}; {known}; {COMMITTED}; git branch earlier HEAD")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert not task["result"]["isKept"]
+    shop.wait_until_tidy()
+
+
+def test_writes_into_the_users_checkout_are_reported(shop: Shop) -> None:
+    task = shop.deliver(f"echo oops >> {shop.clone}/shop.py; echo new > {shop.clone}/new.txt; {FIX}")
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    (warning,) = warnings_of(task)
+    assert warning.startswith(f"your checkout {shop.clone} changed while the task ran: new.txt, shop.py;")
+
+
+SETTINGS = {
+    "commit": ("git -C {} commit -q --allow-empty -m x", "HEAD"),
+    "configuration": ("git -C {} config alias.st status", ".git/config"),
+    "hook": ("touch {}/.git/hooks/post-checkout", ".git/hooks/post-checkout"),
+}
+
+
+@pytest.mark.parametrize(("command", "told"), SETTINGS.values(), ids=SETTINGS)
+def test_changes_of_the_users_repository_are_reported(shop: Shop, command: str, told: str) -> None:
+    task = shop.deliver(f"{NAMED}; {command.format(shop.clone)}; {FIX}")
+
+    assert [text.partition("; ")[0] for text in warnings_of(task)] == [
+        f"your checkout {shop.clone} changed while the task ran: {told}"
+    ]
+
+
+def test_a_dirty_checkout_that_stays_as_it_is_is_not_reported(shop: Shop) -> None:
+    (shop.clone / "shop.py").unlink()
+    (shop.clone / "draft.txt").write_text("mine\n")
+
+    task = shop.deliver(FIX)
+
+    assert (task["status"], task["reason"]) == ("completed", "done"), task["message"]
+    assert warnings_of(task) == []

@@ -118,7 +118,8 @@ def say_end(context: CommandContext, task: TaskData) -> None:
     if task["status"] != "completed":
         context.say(f"{task['taskId']} {task['status']}: {task_note(task)}", task["advice"] or "")
     elif task["reason"] == "no_changes":
-        context.say(f"{task['taskId']} completed: nothing was changed")
+        is_kept = result is not None and result["isKept"]
+        context.say(f"{task['taskId']} completed: {task['message'] if is_kept else 'nothing was changed'}")
     if result is not None and result["isKept"]:
         context.say(f"work that was not pushed is kept; `delegate workspaces restore {task['taskId']}` restores it")
 

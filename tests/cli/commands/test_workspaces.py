@@ -50,7 +50,7 @@ def test_what_is_kept_is_listed_with_its_size_and_its_age(capsys: pytest.Capture
     assert main(["workspaces"]) == 0
 
     heading, row = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"WORKSPACE {8}SIZE +AGE +FILES  BRANCH +REPOSITORY", heading)
+    assert re.fullmatch(r"WORKSPACE {8}SIZE +AGE +FILES  BRANCH +REPOSITORY +ALSO", heading)
     assert re.fullmatch(rf"{LINEAGE}  \d+ kB  \d\.\ds  2      {BRANCH}  remote", row)
 
 
@@ -66,6 +66,7 @@ def test_the_list_as_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str
         "repository": "remote",
         "branch": BRANCH,
         "files": 2,
+        "elsewhere": [],
     }
     assert size > 0
     assert at.endswith("+00:00")

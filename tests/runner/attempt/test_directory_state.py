@@ -10,8 +10,8 @@ from tests.git import run_git, try_git
 from tests.runner.publishing.conftest import PLAIN, plain_git
 
 from delegate.runner.attempt import directory_state as module
-from delegate.runner.attempt.directory_state import DirectoryState, read_directory_state
-from delegate.runner.git.program import GitSetup
+from delegate.runner.attempt.directory_state import INDEX_MAX, DirectoryState, read_checkout_marks, read_directory_state
+from delegate.runner.git.program import GitSetup, read_git
 
 pytestmark = pytest.mark.anyio
 
@@ -238,3 +238,35 @@ async def test_a_directory_that_leads_to_itself_has_nothing_to_tell(tmp_path: Pa
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
 
     assert await state_of(tmp_path / "loop") == DirectoryState()
+
+
+async def test_of_a_checkout_with_many_files_only_the_settings_are_compared(
+    repository: Repository, tmp_path: Path
+) -> None:
+    blob = repository.git("rev-parse", ":kept.txt")
+    count = INDEX_MAX // 100
+    many = "".join(f"100644 {blob}\t{'directory/' * 4}{number:050}\n" for number in range(count))
+    run_git("update-index", "--index-info", cwd=repository.path, env=PLAIN, input=many.encode())
+    git = await read_git(PLAIN, tmp_path / "git")
+    before = await read_checkout_marks(git, repository.path)
+    repository.write("new.txt", "new\n")
+    repository.git("config", "alias.st", "status")
+
+    after = await read_checkout_marks(git, repository.path)
+
+    assert before is not None
+    assert after is not None
+    assert after.files is None
+    assert after.changed_since(before) == [".git/config"]
+
+
+async def test_delegates_own_home_in_a_checkout_is_not_compared(repository: Repository) -> None:
+    git = await read_git(PLAIN, repository.path / "home" / "git")
+    repository.write("home/state", "one\n")
+    before = await read_checkout_marks(git, repository.path)
+    repository.write("home/other", "two\n")
+
+    after = await read_checkout_marks(git, repository.path)
+
+    assert before is not None
+    assert after == before

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,9 +47,9 @@ def contents(directory: Path) -> dict[bytes, tuple[str, bytes]]:
     return found
 
 
-async def kept_and_restored(scene: Scene, workspace: Workspace) -> Path:
+async def kept_and_restored(scene: Scene, workspace: Workspace, left: Sequence[Path] = ()) -> Path:
     assert await close(scene.git, scene.home, workspace, pushed=None)
-    assert list(scene.home.workspaces.iterdir()) == []
+    assert list(scene.home.workspaces.iterdir()) == list(left)
     return await scene.restored()
 
 
@@ -109,13 +110,77 @@ async def test_nested_repositories_come_back_without_their_settings(scene: Scene
     workspace = await scene.workspace()
     nested = workspace.tree / "vendor" / "lib"
     scene.run("init", "-q", str(nested))
+    scene.run("-C", str(nested), "commit", "-q", "--allow-empty", "-m", "nested")
+    scene.run("-C", str(nested), "config", "core.fsmonitor", "/harmful")
+    (nested / ".git" / "hooks").mkdir(exist_ok=True)
+    (nested / ".git" / "hooks" / "post-checkout").write_text("harmful")
     (nested / "file").write_text("nested")
     (nested / ".env").write_text("ignored at the top, but not known here")
     os.mkfifo(nested / "pipe")
 
     back = await kept_and_restored(scene, workspace)
 
-    assert sorted(path.name for path in (back / "vendor" / "lib").iterdir()) == [".env", "file"]
+    restored = back / "vendor" / "lib"
+    assert sorted(path.name for path in restored.iterdir()) == [".env", ".git", "file"]
+    assert scene.run("-C", str(restored), "log", "--format=%s") == "nested"
+    assert "harmful" not in (restored / ".git" / "config").read_text()
+    assert not (restored / ".git" / "hooks").exists()
+
+
+@pytest.mark.parametrize("place", ["root", "kept.git", "another task"])
+async def test_a_forged_worktree_is_not_moved(scene: Scene, place: str) -> None:
+    workspace = await scene.workspace()
+    other = await scene.workspace(lineage="task-0000000002")
+    forged = {"root": workspace.root, "kept.git": workspace.kept_repository, "another task": other.tree}[place]
+    entry = workspace.git_dir / "worktrees" / "forged"
+    shutil.copytree(workspace.git_dir / "worktrees" / "tree", entry)
+    (entry / "gitdir").write_text(f"{forged / '.git'}\n")
+    if forged != other.tree:
+        (forged / ".git").write_text(f"gitdir: {entry}\n")
+    (workspace.tree / "new.txt").write_text("new\n")
+
+    back = await kept_and_restored(scene, workspace, left=[other.root])
+
+    assert (back / "new.txt").read_text() == "new\n"
+    assert (other.tree / "README.md").exists()
+
+
+async def test_a_worktree_beside_that_cannot_be_read_comes_back(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    scene.run("worktree", "add", "-q", "../fix", cwd=workspace.tree)
+    (workspace.root / "fix" / "file").write_text("closed")
+    (workspace.root / "fix" / "file").chmod(0)
+    (workspace.root / "fix").chmod(0o500)
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / "fix-beside" / "file").read_text() == "closed"
+
+
+async def test_a_nested_repository_with_pipes_for_files_comes_back(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    nested = workspace.tree / "lib"
+    scene.run("init", "-q", str(nested))
+    (nested / ".git" / "index").unlink(missing_ok=True)
+    os.mkfifo(nested / ".git" / "index")
+    (nested / "file").write_text("nested")
+
+    back = await kept_and_restored(scene, workspace)
+
+    assert (back / "lib" / "file").read_text() == "nested"
+
+
+async def test_the_list_of_kept_work_is_bounded(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    scene.run("init", "-q", str(workspace.tree / "first"))
+    for number in range(110):
+        shutil.copytree(workspace.tree / "first", workspace.tree / f"repository-{number}")
+
+    await kept_and_restored(scene, workspace)
+
+    [kept] = list_kept(scene.home)
+    assert len(kept.elsewhere) == 101
+    assert kept.elsewhere[-1] == "11 more"
 
 
 async def test_what_cannot_be_read_comes_back(scene: Scene) -> None:

@@ -108,6 +108,7 @@ async def test_the_agents_stash_and_other_branches_come_back(scene: Scene) -> No
     again = await scene.workspace()
 
     assert "stashed" in scene.run("show", "stash:README.md", cwd=again.tree)
+    assert scene.run("stash", "list", cwd=again.tree).count("WIP on") == 1
     assert scene.run("log", "-1", "--format=%s", "wip", cwd=again.tree) == "on the side"
 
 

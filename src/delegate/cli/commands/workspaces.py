@@ -18,7 +18,7 @@ from delegate.errors import InvalidField, Refused
 if TYPE_CHECKING:
     from delegate.runner.workspaces.kept import KeptWork
 
-HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY")
+HEADINGS = ("WORKSPACE", "SIZE", "AGE", "FILES", "BRANCH", "REPOSITORY", "ALSO")
 
 
 @click.group(
@@ -58,6 +58,7 @@ def kept_table(kept: list[KeptWork], style: OutputStyle) -> list[str]:
             str(one.files),
             one_line(one.branch),
             one_line(one.repository),
+            one_line(", ".join(one.elsewhere)),
         )
         for one in kept
     ]
@@ -73,6 +74,7 @@ def kept_data(kept: KeptWork) -> dict[str, object]:
         "size": kept.size,
         "at": kept.at.isoformat(),
         "files": kept.files,
+        "elsewhere": list(kept.elsewhere),
     }
 
 

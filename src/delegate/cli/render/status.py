@@ -32,13 +32,14 @@ def task_name(task: TaskData) -> str:
 
 
 def task_note(task: TaskData) -> str:
-    """What a task asks, why it waits, or how it ended if it did not complete."""
+    """What a task asks, why it waits, how it ended if it did not complete, or what it left unpublished."""
     if asked := open_questions(task):
         return f"asks: {one_line(asked[-1]['text'])}"
     if task["why"]:
         return f"why: {one_line(task['why'])}"
     if task["status"] == "completed" or not task["reason"]:
-        return ""
+        is_kept = task["result"] is not None and task["result"]["isKept"]
+        return one_line(task["message"] or "") if is_kept else ""
     reason = "" if task["reason"] == task["status"] else task["reason"]
     return ": ".join(one_line(words) for words in (reason, task["message"] or "") if words)
 

@@ -11,12 +11,13 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from delegate.config.paths import Home
-from delegate.errors import DelegateError, StaleFence, excerpt
+from delegate.errors import DelegateError, StaleFence, escape, excerpt
 from delegate.model import AgentName, Checkpoint, EventKind, Mode, Outcome, Result, Usage
 from delegate.runner.agents.base import Roots, agent_environment
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.commands import run_command
+from delegate.runner.attempt.directory_state import CheckoutMarks, read_checkout_marks
 from delegate.runner.attempt.prepare import AgentMissing, first_line, prepare_workspace
 from delegate.runner.attempt.run import AttemptContext
 from delegate.runner.attempt.stopping import Stopped, cancel_when_stopped, must_stop, run_in_background, stopped_outcome
@@ -37,6 +38,7 @@ from delegate.runner.publishing.publication import Publication, PublicationDraft
 from delegate.runner.publishing.push import PushRejected
 from delegate.runner.publishing.unfinished import find_unfinished
 from delegate.runner.workspaces.closing import close, record_pushed
+from delegate.runner.workspaces.journal import WorkspaceJournal
 from delegate.runner.workspaces.repositories import SetupProblem
 from delegate.runner.workspaces.saving import save
 from delegate.runner.workspaces.untracked_files import carry_in
@@ -45,6 +47,7 @@ from delegate.states import AttemptState, Reason
 
 log = logging.getLogger(__name__)
 
+REPORTED_NAMES_MAX = 10
 REPORTED_OUTPUT_MAX = 4_000  # characters from the end of a failed command's output that the timeline shows
 
 
@@ -99,12 +102,29 @@ class Delivery:
         )
 
     async def carry_out(self) -> Outcome:
+        marks = await self._checkout_marks()
         async with run_in_background(self._save_periodically):
             outcome = await self._run_to_end()
+        await self._report_checkout_changes(marks)
         if outcomes.continues_later(outcome):
             # The tree stays as it is for the next attempt on this machine.
             return replace(outcome, checkpoint=self._checkpoint(outcome.message))
         return await self._close(outcome)
+
+    async def _checkout_marks(self) -> CheckoutMarks | None:
+        source = self._prepared.workspace.repository.source
+        return await read_checkout_marks(self._git, source) if source is not None else None
+
+    async def _report_checkout_changes(self, before: CheckoutMarks | None) -> None:
+        """An agent should work in its own tree only, but nothing keeps it there."""
+        after = await self._checkout_marks() if before is not None else None
+        changed = after.changed_since(before) if before is not None and after is not None else []
+        if changed:
+            source, names = self._prepared.workspace.repository.source, list_some(changed)
+            text = (
+                f"your checkout {source} changed while the task ran: {names}; if you did not change it, the agent did"
+            )
+            self._context.record.fact(EventKind.WARNING, {"text": text})
 
     async def _run_to_end(self) -> Outcome:
         try:
@@ -340,28 +360,30 @@ class Delivery:
             with suppress(Stopped, GitFailed, OSError, DelegateError):
                 await self._report_work_on_base()
         async with self._tree_lock:
-            is_kept = await self._keep_or_remove()
-        if is_kept and self._progress.is_pushed:
-            self._warn_unpublished()
+            kept = await self._keep_or_remove()
+        outcome = self._report_kept(outcome, kept)
         draft, workspace = self._progress.draft, self._prepared.workspace
         return replace(
             outcome,
             usage=self._conversation.spent,
             session_id=self._conversation.session,
-            result=result_of(self._progress, workspace, self._conversation.summary, is_kept=is_kept),
+            result=result_of(self._progress, workspace, self._conversation.summary, is_kept=kept is not None),
             change=draft.change if draft else None,
             checkpoint=self._checkpoint(None if outcomes.is_completed(outcome) else outcome.message),
         )
 
-    def _warn_unpublished(self) -> None:
-        text = (
-            "some of the work was not published: changes inside submodules, and files that git cannot store, are kept; "
-            f"`delegate workspaces restore {self._assignment.task_id}` restores them"
-        )
-        self._context.record.fact(EventKind.WARNING, {"text": text})
+    def _report_kept(self, outcome: Outcome, kept: WorkspaceJournal | None) -> Outcome:
+        """Says which work was not published although the task completed, and what was never on the branch."""
+        if kept is None or not (kept.elsewhere or outcomes.is_completed(outcome)):
+            return outcome
+        found = list_some(kept.elsewhere) or "work that is not part of the change"
+        text = self._context.record.without_secrets(f"not published, but kept: {found}")
+        advice = f"`delegate workspaces restore {self._assignment.task_id}` restores it"
+        self._context.record.fact(EventKind.WARNING, {"text": f"{text}; {advice}"})
+        return replace(outcome, message="; ".join(filter(None, (outcome.message, text))))
 
-    async def _keep_or_remove(self) -> bool:
-        """Whether the workspace is kept. A failed attempt's work is drafted too, so that the user can inspect it."""
+    async def _keep_or_remove(self) -> WorkspaceJournal | None:
+        """What is kept of the workspace. A failed attempt's work is drafted too, so that the user can inspect it."""
         if self._progress.draft is None:
             with suppress(GitFailed, OSError, DelegateError):
                 can_fetch = not must_stop(self._context)
@@ -375,6 +397,13 @@ class Delivery:
     def _checkpoint(self, error: str | None) -> Checkpoint:
         tail = self._context.tail.lines()
         return checkpoint_of(self._progress, self._prepared.workspace, self._conversation, tail=tail, error=error)
+
+
+def list_some(names: Sequence[str]) -> str:
+    """Pure: the first names, and how many there are besides."""
+    more = len(names) - REPORTED_NAMES_MAX
+    shown = [escape(name) for name in names[:REPORTED_NAMES_MAX]]
+    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
 
 
 def join_summaries(summaries: Sequence[str]) -> str:
@@ -393,9 +422,6 @@ def describe_failure(result: CommandResult) -> str:
     last = result.output.decode(errors="replace").strip().splitlines()[-1:]
     detail = f": {excerpt(last[0])}" if last else ""
     return f"ended with exit code {result.exit_code}{detail}"
-
-
-DIRTY_MAX = 200  # changed files that a checkpoint lists
 
 
 @dataclass(slots=True, kw_only=True)
@@ -454,7 +480,7 @@ def _dirty_files(draft: PublicationDraft, *, is_pushed: bool) -> tuple[str, ...]
     """The uncommitted files that the next attempt will find; after a push, only those that could not be published."""
     snapshot = draft.snapshot
     return (
-        tuple(skipped.path for skipped in find_unpublished(snapshot))[:DIRTY_MAX]
+        tuple(skipped.path for skipped in find_unpublished(snapshot))[: outcomes.DIRTY_MAX]
         if is_pushed
-        else snapshot.dirty[:DIRTY_MAX]
+        else snapshot.dirty[: outcomes.DIRTY_MAX]
     )

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import anyio
 
 from delegate.preferences.names import branch_problem
-from delegate.runner.attempt.delivery import DIRTY_MAX
+from delegate.runner.attempt.outcomes import DIRTY_MAX
 from delegate.runner.git.bare import COMMIT, read_small
 from delegate.runner.git.program import Git, GitFailed, GitSetup
 from delegate.runner.workspaces.history import read_branch
@@ -24,8 +26,10 @@ from delegate.runner.workspaces.repositories import has_repository
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, format_alternates
 
 STATE_TIMEOUT = 0.5  # seconds that the end of a task waits at most; a small repository takes 10 ms
+MARKS_TIMEOUT = 5.0  # seconds for a look at the checkout before and after a task in a worktree
 INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files; a larger index is not read
 EXCLUDES_MAX = 1024 * 1024
+MARKED_MAX = 10_000  # changed files and hooks of a checkout that are compared; more take too long
 HEADS = "ref: refs/heads/"
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # the base of a branch without commits; always known to git
 # Lists a directory without tracked files as one name, like `git status`. Not `status` or `diff` themselves: they run
@@ -73,8 +77,63 @@ async def read_directory_state(setup: GitSetup, directory: Path, scratch: Path) 
             return state
         state = DirectoryState(branch=found.branch, commit=found.commit)
         if found.index_base is not None:
-            state = replace(state, dirty=await _dirty_files(await setup.get(), found, found.index_base, scratch))
+            dirty = await _dirty_files(await setup.get(), found, found.index_base, scratch)
+            state = replace(state, dirty=dirty and dirty[:DIRTY_MAX])
     return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckoutMarks:
+    """What changes when something writes to the user's checkout, by name."""
+
+    settings: Mapping[str, object]
+    files: Mapping[str, object] | None = None  # those that differ from the last commit; None: unknown
+
+    def changed_since(self, before: CheckoutMarks) -> list[str]:
+        changed = self.settings.items() ^ before.settings.items()
+        if self.files is not None and before.files is not None:
+            changed |= self.files.items() ^ before.files.items()
+        return sorted({name for name, _ in changed})
+
+
+async def read_checkout_marks(git: Git, checkout: Path) -> CheckoutMarks | None:
+    """What can be read within MARKS_TIMEOUT: of a large checkout only its settings."""
+    marks = None
+    with anyio.move_on_after(MARKS_TIMEOUT), suppress(*UNREADABLE):
+        found = await anyio.to_thread.run_sync(find_repository, checkout, abandon_on_cancel=True)
+        if found is None:
+            return None
+        marks = CheckoutMarks(settings=await anyio.to_thread.run_sync(_settings_marks, found, abandon_on_cancel=True))
+        dirty = await _dirty_files(git, found, found.index_base, git.scratch) if found.index_base else None
+        if dirty is not None and len(dirty) <= MARKED_MAX:
+            files = await anyio.to_thread.run_sync(_file_marks, git, found, dirty, abandon_on_cancel=True)
+            marks = replace(marks, files=files)
+    return marks
+
+
+def _settings_marks(found: FoundRepository) -> dict[str, object]:
+    hooks = islice(_names_in(found.common / "hooks"), MARKED_MAX)
+    names = ("config", *(f"hooks/{name}" for name in hooks))
+    return {"HEAD": (found.branch, found.commit), **{f".git/{name}": _mark(found.common / name) for name in names}}
+
+
+def _names_in(directory: Path) -> Iterator[str]:
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from (entry.name for entry in entries)
+
+
+def _file_marks(git: Git, found: FoundRepository, names: tuple[str, ...]) -> dict[str, object]:
+    """Without the directory that contains Delegate's own home, where it writes all the time."""
+    paths = ((name, found.top / name) for name in names)
+    return {name: _mark(path) for name, path in paths if not git.scratch.is_relative_to(path)}
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_mode
 
 
 def find_repository(directory: Path) -> FoundRepository | None:
@@ -131,7 +190,7 @@ async def _dirty_files(git: Git, found: FoundRepository, index_base: str, scratc
     if len(answers) < len((STAGED, CHANGED)):
         return None
     names = {name for name in b"".join(answers).split(b"\0") if name}
-    return tuple(name.decode(errors="replace") for name in sorted(names)[:DIRTY_MAX])
+    return tuple(name.decode(errors="replace") for name in sorted(names))
 
 
 def _environment(found: FoundRepository, directory: Path) -> dict[str, str]:

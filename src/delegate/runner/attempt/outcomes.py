@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MESSAGE_MAX = 10_000
 LINE_MAX = 1_000  # characters; a path may be four times as long
+DIRTY_MAX = 200  # changed files that a checkpoint lists
 OUTCOME_FILE = "outcome.json"
 
 STORED_OUTCOME = TypeAdapter(Outcome)

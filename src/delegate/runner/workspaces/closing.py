@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import anyio
 
 from delegate.config.home_files import make_directory
 from delegate.config.paths import Home
-from delegate.errors import DelegateError
+from delegate.errors import DelegateError, excerpt
 from delegate.failpoints import failpoint
 from delegate.runner.git.bare import is_directory, write_new_file
 from delegate.runner.git.program import Git, GitFailed
@@ -23,12 +23,16 @@ from delegate.runner.workspaces.classify import SkippedPath, SkipReason
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, read_journal, write_journal
 from delegate.runner.workspaces.locks import LOCK_NAME, DirectoryLock
 from delegate.runner.workspaces.mirrors import mirror_of
+from delegate.runner.workspaces.other_trees import find_other_trees, is_ours
 from delegate.runner.workspaces.saving import (
+    UNREADABLE,
     collect_work,
+    describe_other_work,
+    find_other_work,
     last_saved,
     make_ref_directory,
     move_lfs_objects,
-    other_agent_refs,
+    read_saved,
     reset_kept_repository,
 )
 from delegate.runner.workspaces.scratch import scratch_repository
@@ -39,15 +43,16 @@ from delegate.runner.workspaces.worktrees import Workspace
 log = logging.getLogger(__name__)
 
 BASE_REFS = "refs/delegate"
-UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
 KEPT_ENTRIES = frozenset({"kept.git", non_git_files.DIRECTORY, UNREADABLE})
+ELSEWHERE_MAX, NAME_MAX = 100, 250  # names in the journal, and characters of each
+STAYING_MAX = 10  # paths in the journal
 METADATA_ENTRIES = frozenset({journal.FILE_NAME, LOCK_NAME})
 
 
 async def close(
     git: Git, home: Home, workspace: Workspace, *, pushed: str | None, work: Snapshot | None = None
-) -> bool:
-    """Returns whether something is kept. Work that cannot be saved is not removed: a later sweep tries again.
+) -> WorkspaceJournal | None:
+    """Returns what is kept. Work that cannot be saved is not removed: a later sweep tries again.
 
     `work` is the tree as the agent left it; files that checks added later do not count as work.
     """
@@ -55,7 +60,8 @@ async def close(
         return await _close(git, home, workspace, pushed, work)
     except (GitFailed, OSError, DelegateError) as problem:
         log.warning("workspace not removed", extra={"lineage": workspace.lineage, "why": str(problem)})
-        return is_directory(workspace.root)  # an agent may have removed all of it
+        # An agent may have removed all of it.
+        return journal_of(workspace) if is_directory(workspace.root) else None
     finally:
         workspace.lock.release()
 
@@ -91,16 +97,22 @@ def workspace_of(home: Home, root: Path, found: WorkspaceJournal, lock: Director
     )
 
 
-async def _close(git: Git, home: Home, workspace: Workspace, pushed: str | None, work: Snapshot | None) -> bool:
+async def _close(
+    git: Git, home: Home, workspace: Workspace, pushed: str | None, work: Snapshot | None
+) -> WorkspaceJournal | None:
     if pushed is not None:
         record_pushed(workspace, pushed)
         if await _is_fully_pushed(git, workspace, pushed, work):
-            await remove_workspace(home, workspace, is_kept=False)
-            return False
-    is_kept = await rescue(git, workspace)
-    files = await make_self_contained(git, workspace) if is_kept else 0
-    await remove_workspace(home, workspace, is_kept=is_kept, files=files)
-    return is_kept
+            await remove_workspace(home, workspace, None)
+            return None
+    left = await rescue(git, workspace)
+    if left is None:
+        await remove_workspace(home, workspace, None)
+        return None
+    contents = await make_self_contained(git, workspace)
+    stay = (f"{excerpt(path)} (stays there)" for path in left[:STAYING_MAX])
+    contents = replace(contents, elsewhere=(*stay, *contents.elsewhere))
+    return await remove_workspace(home, workspace, contents)
 
 
 async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Snapshot | None) -> bool:
@@ -114,8 +126,9 @@ async def _is_fully_pushed(git: Git, workspace: Workspace, pushed: str, work: Sn
         return False
     async with scratch_repository(git, workspace) as scratch:
         tree = (await scratch.git("rev-parse", "--verify", f"{pushed}^{{tree}}")).decode().strip()
-        others = await anyio.to_thread.run_sync(other_agent_refs, workspace, snapshot.head)
-        return tree == snapshot.tree and all([await scratch.is_ancestor(ref, pushed) for ref in others.values()])
+        if tree != snapshot.tree or await find_other_work(scratch, workspace, snapshot.head, pushed):
+            return False
+        return not non_git_files.has_stored_files(workspace.root) and not await find_other_trees(scratch, workspace)
 
 
 def must_keep(skipped: SkippedPath) -> bool:
@@ -123,20 +136,29 @@ def must_keep(skipped: SkippedPath) -> bool:
     return not skipped.is_submodule and skipped.kind not in {SkipReason.SPECIAL, SkipReason.SHARED}
 
 
-async def rescue(git: Git, workspace: Workspace) -> bool:
-    """Moves all work out of the tree; returns whether there is any. The agent must have ended."""
+async def rescue(git: Git, workspace: Workspace) -> list[Path] | None:
+    """Moves all work out of the tree. The agent must have ended.
+
+    Returns worktrees elsewhere on the disk, which stay there; None when there is no work at all.
+    """
     if is_directory(workspace.tree):
         await anyio.to_thread.run_sync(non_git_files.make_readable, workspace.tree)
         await embed_submodules(git, workspace)
-    work = await collect_work(git, workspace)
-    if work.skipped:
+    reset_kept_repository(workspace)
+    async with scratch_repository(git, workspace) as scratch:
+        trees = await find_other_trees(scratch, workspace)
+    work = await collect_work(git, workspace, has_more=bool(trees) or has_remains(workspace.root))
+    own = [path for path in trees if is_ours(git, workspace, path)]
+    if work.skipped or own:
+        await anyio.to_thread.run_sync(non_git_files.move_out_trees, workspace.root, workspace.tree, own)
         await anyio.to_thread.run_sync(non_git_files.move_out, workspace.root, workspace.tree, work.skipped)
         failpoint("workspace.put_aside")
     move_lfs_objects(workspace.git_dir, workspace.kept_repository)
     unreadable = workspace.root / UNREADABLE
     if not work.is_readable and is_directory(workspace.git_dir) and not unreadable.exists():
         workspace.git_dir.rename(unreadable)
-    return work.saved is not None or has_remains(workspace.root)
+    is_kept = work.saved is not None or has_remains(workspace.root)
+    return [path for path in trees if path not in own] if is_kept else None
 
 
 def has_remains(root: Path) -> bool:
@@ -144,20 +166,31 @@ def has_remains(root: Path) -> bool:
     return non_git_files.has_stored_files(root) or (root / UNREADABLE).exists()
 
 
-async def make_self_contained(git: Git, workspace: Workspace) -> int:
-    """Makes the kept repository independent of the mirror: shallow, starting at the base.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptContents:
+    files: int  # that differ from the base
+    elsewhere: tuple[str, ...]  # what was not on the branch, for display
 
-    Returns the number of files that differ from the base.
-    """
+
+async def make_self_contained(git: Git, workspace: Workspace) -> KeptContents:
+    """Makes the kept repository independent of the mirror: shallow, starting at the base."""
     kept = workspace.kept_repository
     await anyio.to_thread.run_sync(_make_shallow, workspace)
-    saved = last_saved(kept) or workspace.base.commit
+    commit = last_saved(kept)
+    saved = commit or workspace.base.commit
     await git.run(f"--git-dir={kept}", "repack", "-q", "-n", "-a", "-d", "--no-write-bitmap-index", cwd=kept)
     differing = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", workspace.base.commit, saved)
     names = await git.run(f"--git-dir={kept}", *differing, cwd=kept)
+    async with scratch_repository(git, workspace) as scratch:
+        refs = (await read_saved(scratch, commit)).refs if commit else {}
     (kept / "objects" / "info" / "alternates").unlink()
     failpoint("workspace.contained")
-    return names.count(b"\0") + sum(1 for _ in non_git_files.stored_names(workspace.root))
+    aside = [name.decode(errors="replace") for name in non_git_files.stored_names(workspace.root)]
+    unreadable = [UNREADABLE] if (workspace.root / UNREADABLE).exists() else []
+    elsewhere = [excerpt(name, NAME_MAX) for name in (*describe_other_work(refs), *aside, *unreadable)]
+    more = len(elsewhere) - ELSEWHERE_MAX
+    shown = [*elsewhere[:ELSEWHERE_MAX], f"{more} more"] if more > 0 else elsewhere
+    return KeptContents(files=names.count(b"\0") + len(aside), elsewhere=tuple(shown))
 
 
 def _make_shallow(workspace: Workspace) -> None:
@@ -168,13 +201,22 @@ def _make_shallow(workspace: Workspace) -> None:
     write_new_file(make_ref_directory(workspace.kept_repository, BASE_REFS) / "base", commit)
 
 
-async def remove_workspace(home: Home, workspace: Workspace, *, is_kept: bool, files: int = 0, name: str = "") -> None:
+async def remove_workspace(
+    home: Home, workspace: Workspace, kept: KeptContents | None, *, name: str = ""
+) -> WorkspaceJournal:
     """Records the decision in the journal before acting on it, so that a sweep can finish the removal."""
-    now = datetime.now(UTC)
-    decided = replace(journal_of(workspace), state=WorkspaceState.REMOVING, is_kept=is_kept, files=files, at=now)
+    decided = replace(
+        journal_of(workspace),
+        state=WorkspaceState.REMOVING,
+        at=datetime.now(UTC),
+        is_kept=kept is not None,
+        files=kept.files if kept else 0,
+        elsewhere=kept.elsewhere if kept else (),
+    )
     write_journal(workspace.root, decided)
     failpoint("workspace.decided")
-    await anyio.to_thread.run_sync(finish_removal, home, workspace.root, is_kept, name)
+    await anyio.to_thread.run_sync(finish_removal, home, workspace.root, decided.is_kept, name)
+    return decided
 
 
 def finish_removal(home: Home, root: Path, is_kept: bool, name: str = "") -> None:  # noqa: FBT001  # for threads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -62,10 +62,9 @@ async def copy_commits(scratch: ScratchRepository, workspace: Workspace, commits
     The objects are sent as a pack, so that git computes each id again and follows every link: nothing that the agent's
     repository claims about its objects is trusted.
     """
-    objects = workspace.git_dir / "objects"
-    if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
+    also = _agent_objects(workspace)
+    if also is None:
         return "the alternates of the agent's repository were changed"
-    also = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(workspace.mirror / "objects", objects)}
     wanted = "".join(f"{commit}\n" for commit in (*commits, f"^{workspace.base.commit}")).encode()
     try:
         with anyio.fail_after(COPY_TIMEOUT.total_seconds()):
@@ -85,6 +84,30 @@ def read_made_commits(workspace: Workspace) -> frozenset[str]:
     """
     log = workspace.git_dir / "worktrees" / workspace.tree.name / "logs" / "HEAD"
     return frozenset(MADE.findall(read_small(log, LOG_MAX)))
+
+
+async def find_unreachable(
+    scratch: ScratchRepository, workspace: Workspace, commits: Collection[str], known: Iterable[str]
+) -> set[str]:
+    """The commits that none of the known ones contains; all of them when the agent's repository cannot be read."""
+    also = _agent_objects(workspace)
+    asked = "".join(f"{commit}\n" for commit in (*commits, *(f"^{commit}" for commit in known))).encode()
+    if also is None:
+        return set(commits)
+    try:
+        with anyio.fail_after(COPY_TIMEOUT.total_seconds()):
+            listed = await scratch.git("rev-list", "--stdin", input=asked, extra=also)
+    except (GitFailed, TimeoutError):
+        return set(commits)
+    return set(commits).intersection(listed.decode().split())
+
+
+def _agent_objects(workspace: Workspace) -> dict[str, str] | None:
+    """Lets git read the agent's objects too; None when the agent's repository borrows objects from elsewhere."""
+    objects = workspace.git_dir / "objects"
+    if read_small(objects / "info" / "alternates").encode(errors="surrogateescape") != workspace.alternates:
+        return None
+    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": format_alternates(workspace.mirror / "objects", objects)}
 
 
 def read_head(git_dir: Path, worktree: str) -> str | None:

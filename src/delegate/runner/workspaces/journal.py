@@ -35,6 +35,7 @@ class WorkspaceJournal:
     pushed: str | None = None  # the commit that the remote is known to have
     is_kept: bool = False  # set when removing: saved work moves to the salvage
     files: int = 0  # that differ from the base, in what is kept
+    elsewhere: tuple[str, ...] = ()  # kept work that was not on the branch, for display
 
 
 def write_journal(root: Path, journal: WorkspaceJournal) -> None:
@@ -51,6 +52,7 @@ def write_journal(root: Path, journal: WorkspaceJournal) -> None:
         "pushed": journal.pushed,
         "isKept": journal.is_kept,
         "files": journal.files,
+        "elsewhere": journal.elsewhere,
         "boot": _boot_id(),
     }
     text = json.dumps(written)
@@ -99,4 +101,5 @@ def _parse(found: Any) -> WorkspaceJournal:  # Any: unchecked JSON; each field i
         pushed=str(found["pushed"]) if found["pushed"] else None,
         is_kept=bool(found["isKept"]),
         files=int(found["files"]),
+        elsewhere=tuple(str(one) for one in found.get("elsewhere", ())),
     )

@@ -21,7 +21,14 @@ from delegate.runner.removal import remove, rest_path
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import WorkspaceJournal, read_journal
 from delegate.runner.workspaces.non_git_files import copy_back
-from delegate.runner.workspaces.saving import LFS, SavedWork, disable_conversion, last_saved, read_saved
+from delegate.runner.workspaces.saving import (
+    LFS,
+    SavedWork,
+    disable_conversion,
+    last_saved,
+    read_saved,
+    write_stash_log,
+)
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository
 
 log = logging.getLogger(__name__)
@@ -36,6 +43,7 @@ class KeptWork:
     size: int  # bytes on disk
     at: datetime
     files: int  # number that differ from the base
+    elsewhere: tuple[str, ...] = ()  # what was not on the branch
 
 
 def list_kept(home: Home) -> list[KeptWork]:
@@ -56,6 +64,7 @@ def _describe_kept(path: Path, journal: WorkspaceJournal) -> KeptWork:
         size=directory_size(path),
         at=journal.at,
         files=journal.files,
+        elsewhere=journal.elsewhere,
     )
 
 
@@ -134,6 +143,7 @@ async def _restore_into(git: Git, root: Path, target: Path) -> None:
         )
         saved = await read_saved(scratch, commit)
         await anyio.to_thread.run_sync(_write_repository, target / ".git", journal, saved)
+        await write_stash_log(scratch, target / ".git", saved)
         own = {"GIT_DIR": str(target / ".git"), "GIT_WORK_TREE": str(target)}
         await git.run("reset", "--hard", "-q", cwd=target, extra=own)
         disable_conversion(scratch)

@@ -10,15 +10,20 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from delegate.runner.git.bare import ensure_real_directory, is_directory, read_small
+from delegate.runner.git.bare import bare_config, ensure_real_directory, is_directory, read_refs, read_small
 from delegate.runner.git.fifo_guard import is_blocking_fifo
 from delegate.runner.removal import OWNER, remove
-from delegate.runner.workspaces.copying import copy_tree
+from delegate.runner.workspaces.copying import copy_path, copy_tree
 
 DIRECTORY = "aside"
 NAMES_FILE = "names"
 NAMES_MAX = 256 * 1024 * 1024
 READABLE = 0o400
+BESIDE = "-beside"  # ends the new name of a tree that was beside the worktree
+NEW_GIT = "new-git"  # a repository that the agent made in place of its worktree's
+# The parts of a repository that no setting is in.
+REPOSITORY_PARTS = ("HEAD", "packed-refs", "refs", "logs", "index", "objects")
+COPIED_TYPES = (stat.S_IFREG, stat.S_IFDIR)
 
 
 def has_stored_files(root: Path) -> bool:
@@ -30,12 +35,29 @@ def stored_names(root: Path) -> Iterator[bytes]:
 
 
 def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
+    found = ((name, _target_path(tree, name, make=False)) for name in paths)
+    _store(root, ((name, target) for name, target in found if target is not None))
+
+
+def move_out_trees(root: Path, tree: Path, paths: Iterable[Path]) -> None:
+    """Moves other trees of the agent, each under a name that says so: they are restored, but not for the next agent."""
+    for path in filter(is_directory, paths):  # one may have been in another
+        make_readable(path)
+        if path == tree / ".git":
+            ensure_real_directory(root / NEW_GIT)
+            path.rename(root / NEW_GIT / ".git")
+            path = root / NEW_GIT  # noqa: PLW2901
+        taken = set(stored_names(root))
+        names = (os.fsencode(f"{path.name}{number}{BESIDE}") for number in ("", *range(2, len(taken) + 3)))
+        _store(root, [(next(name for name in names if name not in taken), path)])
+
+
+def _store(root: Path, paths: Iterable[tuple[bytes, Path]]) -> None:
     directory = root / DIRECTORY
     ensure_real_directory(directory)
     number = read_small(directory / NAMES_FILE, NAMES_MAX).count("\0")
-    for name in paths:
-        target = _target_path(tree, name, make=False)
-        if target is None or not os.path.lexists(target):
+    for name, target in paths:
+        if not os.path.lexists(target):
             continue
         # Name first: an entry without a name would be lost; a name without an entry is skipped.
         with (directory / NAMES_FILE).open("ab") as listed:
@@ -46,9 +68,9 @@ def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
 
 
 def move_back(root: Path, tree: Path) -> None:
-    """Moves everything back into the tree."""
+    """Moves everything back into the tree, except what was not in it."""
     for entry, name in _entries(root / DIRECTORY):
-        target = _clear_target(tree, name)
+        target = None if name.endswith(BESIDE.encode()) else _clear_target(tree, name)
         if target is not None:
             entry.rename(target)
     if not has_stored_files(root):
@@ -56,11 +78,35 @@ def move_back(root: Path, tree: Path) -> None:
 
 
 def copy_back(root: Path, tree: Path) -> None:
-    """Copies everything into the user's tree except `.git`, whose settings could run a program."""
+    """Copies everything into the user's tree except the settings and hooks in `.git`, which could run a program."""
     for entry, name in _entries(root / DIRECTORY):
         target = _clear_target(tree, name)
         if target is not None:
             copy_tree(entry, target, without=".git")
+            _copy_repositories(entry, target, tree / ".git")
+
+
+def _copy_repositories(source: Path, target: Path, restored: Path) -> None:
+    """Copies each `.git` without settings and hooks. One that borrowed objects gets those of the restored work."""
+    for directory, names, _ in os.walk(source):
+        if ".git" not in names:
+            continue
+        names.remove(".git")
+        old = Path(directory, ".git")
+        if not is_directory(old):
+            continue
+        new = target / old.relative_to(source)
+        new.mkdir()
+        for part in REPOSITORY_PARTS:
+            if stat.S_IFMT((old / part).lstat().st_mode if os.path.lexists(old / part) else 0) in COPIED_TYPES:
+                copy_tree(old / part, new / part, without="info" if part == "objects" else None)
+        known = next(iter(read_refs(old).values()), "")
+        (new / "config").write_text(bare_config(known).replace("bare = true", "bare = false"))
+        if os.path.lexists(old / "objects" / "info" / "alternates"):
+            (new / "objects" / "info").mkdir(parents=True)
+            lender = os.path.relpath(restored / "objects", new / "objects")
+            (new / "objects" / "info" / "alternates").write_bytes(os.fsencode(lender) + b"\n")
+            copy_path(str(restored / "shallow"), str(new / "shallow"))
 
 
 def make_readable(tree: Path) -> None:
@@ -68,6 +114,7 @@ def make_readable(tree: Path) -> None:
 
     Removes a pipe where git expects a settings file: git would wait for it forever.
     """
+    tree.chmod(stat.S_IMODE(tree.lstat().st_mode) | OWNER)
     pending = [os.fspath(tree)]
     while pending:
         with os.scandir(pending.pop()) as entries:

@@ -44,6 +44,7 @@ from delegate.runner.workspaces.saving import (
     move_lfs_objects,
     read_saved,
     reset_kept_repository,
+    write_stash_log,
 )
 from delegate.runner.workspaces.scratch import scratch_mirror, scratch_repository
 from delegate.runner.workspaces.worktrees import Workspace, check_out, save_index, write_repository
@@ -189,8 +190,8 @@ class _Preparation:
     async def _move_to_salvage(self, old: Workspace) -> NoReturn:
         """Keeps work under another name: its base is no longer on the remote, so it cannot continue here."""
         log.warning("base of saved work is gone", extra={"lineage": old.lineage, "commit": old.base.commit})
-        files = await make_self_contained(self.git, old)
-        await remove_workspace(self.home, old, is_kept=True, files=files, name=f"{old.root.name}-{old.base.commit[:8]}")
+        contents = await make_self_contained(self.git, old)
+        await remove_workspace(self.home, old, contents, name=f"{old.root.name}-{old.base.commit[:8]}")
         raise _MovedToSalvage
 
     async def _pushed_before(self, workspace: Workspace) -> str | None:
@@ -243,6 +244,7 @@ class _Preparation:
         wanted = f"{commits}^{workspace.base.commit}\n".encode()
         async with scratch_repository(self.git, workspace) as scratch:
             await scratch.git("pack-objects", "-q", "--revs", str(pack), input=wanted)
+            await write_stash_log(scratch, workspace.git_dir, saved)
 
     async def _restore_uncommitted(self, workspace: Workspace, saved: SavedWork) -> None:
         """Restores uncommitted changes, byte for byte."""

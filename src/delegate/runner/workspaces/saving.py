@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,18 @@ import anyio
 
 from delegate.config.home_files import write_private
 from delegate.failpoints import failpoint
-from delegate.runner.git.bare import COMMIT, ensure_real_directory, is_directory, read_refs, write_bare
+from delegate.runner.git.bare import (
+    COMMIT,
+    ensure_real_directory,
+    is_directory,
+    read_refs,
+    read_small,
+    write_bare,
+    write_new_file,
+)
 from delegate.runner.git.program import Git
 from delegate.runner.removal import remove
-from delegate.runner.workspaces.history import copy_commits, read_agent_history
+from delegate.runner.workspaces.history import copy_commits, find_unreachable, read_agent_history
 from delegate.runner.workspaces.mirrors import UNKNOWN_BRANCH
 from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
 from delegate.runner.workspaces.snapshot import gitlinks, stage, start_index
@@ -30,12 +38,18 @@ from delegate.runner.workspaces.worktrees import Workspace
 SAVED_REFS = "refs/delegate/saved"
 RAW_ATTRIBUTES = "* -text -ident !eol !crlf !filter !working-tree-encoding\n"
 FIXED_DATE = "@0 +0000"  # the same work gives the same commit
-AGENT_REF_PREFIXES = ("refs/heads/", "refs/stash")
+HEADS, STASH = "refs/heads/", "refs/stash"
+AGENT_REF_PREFIXES = (HEADS, STASH)
+LOG_MAX = 16 * 1024 * 1024
+# Git's record of a checkout that left a commit which no branch has.
+LEFT_COMMIT = re.compile(r"^([0-9a-f]{40,64}) .*\tcheckout: moving from \1 to ", re.M)
+AUTOSTASHES = ("rebase-merge/autostash", "rebase-apply/autostash", "MERGE_AUTOSTASH")
 FINISHED_WORK = "finished-work.json"  # a note about the work, kept as long as the work
+UNREADABLE = "unreadable.git"  # an agent's repository that git could not read
 LFS = "lfs"  # the objects of git-lfs, in a repository's directory
 OWN_ENTRIES = frozenset({"HEAD", "config", "objects", "refs", "packed-refs", "shallow", LFS, FINISHED_WORK})
 PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-PLAIN_REF = re.compile(rf"refs/(heads/{PART}(/{PART})*|stash)")
+PLAIN_REF = re.compile(rf"refs/heads/{PART}(/{PART})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +61,21 @@ class SavedWork:
     parent: str  # the agent's last commit, or the base when that could not be trusted
     refs: Mapping[str, str]  # the agent's other branches and its stash
 
+    @property
+    def stash(self) -> list[str]:
+        """The stash entries, the newest first."""
+        entries = [(len(name), name, commit) for name, commit in self.refs.items() if name.startswith(STASH)]
+        return [commit for _, _, commit in sorted(entries)]
+
     def named_refs(self, branch: str) -> dict[str, str]:
         """The refs for a repository on that branch, under their own names unless a name is taken or invalid."""
         own = f"refs/heads/{branch}"
-        return {
+        named = {
             name if PLAIN_REF.fullmatch(name) and name != own else f"refs/heads/kept-{commit[:12]}": commit
             for name, commit in self.refs.items()
+            if not name.startswith(STASH)
         }
+        return named | ({STASH: self.stash[0]} if self.stash else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +100,19 @@ async def save(git: Git, workspace: Workspace) -> SavedWork | None:
     return saved if saved is not None and saved.commit != before else None
 
 
-async def collect_work(git: Git, workspace: Workspace) -> UnpushedWork:
-    """Finds all work, and saves what git can hold."""
+async def collect_work(git: Git, workspace: Workspace, *, has_more: bool = False) -> UnpushedWork:
+    """Finds all work, and saves what git can hold; with `has_more`, also a tree without changes."""
     reset_kept_repository(workspace)
     async with scratch_repository(git, workspace) as scratch:
         disable_conversion(scratch)
         history = await read_agent_history(scratch, workspace)
         parent = history.head or workspace.base.commit
         known = await anyio.to_thread.run_sync(_remote_commits, workspace)
-        others = await anyio.to_thread.run_sync(other_agent_refs, workspace, parent)
+        others = await find_other_work(scratch, workspace, parent)
         is_readable = history.head is not None and await _try_copy_refs(scratch, workspace, others)
         refs = others if is_readable else {}
         contents = await _contents(scratch, workspace, history.head)
-        is_new = bool(refs or contents.skipped) or not is_readable or parent not in known
+        is_new = bool(refs or contents.skipped or has_more) or not is_readable or parent not in known
         is_new = is_new or contents.tree != await _tree_of(scratch, parent)
         # An outdated save must not stay the last one, or the next attempt would restore it.
         is_overtaken = last_saved(workspace.kept_repository) is not None
@@ -173,13 +195,51 @@ def _remote_commits(workspace: Workspace) -> set[str]:
     return {*read_refs(workspace.mirror).values(), workspace.base.commit}
 
 
-def other_agent_refs(workspace: Workspace, head: str | None) -> dict[str, str]:
-    """The agent's branches and stash, except commits that its head or the remote has."""
-    known = {*_remote_commits(workspace), head}
+async def find_other_work(scratch: ScratchRepository, workspace: Workspace, *heads: str | None) -> dict[str, str]:
+    """The agent's branches, stash entries and commits without a name, except what these heads or the remote contain."""
+    known = {*await anyio.to_thread.run_sync(_remote_commits, workspace), *filter(None, heads)}
+    found = await anyio.to_thread.run_sync(_agent_commits, workspace)
+    new = {name: commit for name, commit in found.items() if commit not in known}
+    if not new:
+        return {}
+    unreachable = await find_unreachable(scratch, workspace, new.values(), known)
+    return {name: commit for name, commit in new.items() if commit in unreachable}
+
+
+def _agent_commits(workspace: Workspace) -> dict[str, str]:
+    """What the agent's repository has, by ref or else by a description."""
     refs = read_refs(workspace.git_dir)
-    return {
-        name: commit for name, commit in refs.items() if name.startswith(AGENT_REF_PREFIXES) and commit not in known
-    }
+    found = {name: commit for name, commit in refs.items() if name.startswith(AGENT_REF_PREFIXES)}
+    stash = read_small(workspace.git_dir / "logs" / STASH, LOG_MAX)
+    entries = [line.split(" ")[1] for line in stash.split("\n") if line.count(" ") > 1]  # the last is the ref itself
+    found |= {f"{STASH}@{{{number}}}": commit for number, commit in enumerate(reversed(entries)) if number}
+    for entry in worktree_entries(workspace):
+        head = read_small(entry / "HEAD").strip()
+        if entry.name != workspace.tree.name:
+            found[f"worktree {entry.name}"] = head
+        left = LEFT_COMMIT.findall(read_small(entry / "logs" / "HEAD", LOG_MAX))
+        found |= {f"commit {commit[:12]}": commit for commit in left}
+        found |= {f"{STASH} of {entry.name}/{name}": read_small(entry / name).strip() for name in AUTOSTASHES}
+    return {name: commit for name, commit in found.items() if COMMIT.fullmatch(commit)}
+
+
+def worktree_entries(workspace: Workspace) -> list[Path]:
+    """Where the agent's repository keeps the state of its worktrees, with that of the agent's own."""
+    try:
+        return sorted(entry for entry in (workspace.git_dir / "worktrees").iterdir() if is_directory(entry))
+    except OSError:
+        return []
+
+
+def describe_other_work(names: Iterable[str]) -> Iterator[str]:
+    """For the user: each branch, commit and worktree, and the number of stash entries."""
+    names = sorted(names)
+    stashed = sum(name.startswith(STASH) for name in names)
+    if stashed:
+        yield f"{stashed} stash {'entry' if stashed == 1 else 'entries'}"
+    for name in names:
+        if not name.startswith(STASH):
+            yield f"branch {name.removeprefix(HEADS)}" if name.startswith(HEADS) else name
 
 
 async def _try_copy_refs(scratch: ScratchRepository, workspace: Workspace, refs: Mapping[str, str]) -> bool:
@@ -230,6 +290,21 @@ def _numbers(kept: Path) -> dict[int, str]:
 def last_saved(kept: Path) -> str | None:
     numbers = _numbers(kept)
     return numbers[max(numbers)] if numbers else None
+
+
+async def write_stash_log(scratch: ScratchRepository, repository: Path, saved: SavedWork) -> None:
+    """Git finds stash entries only in the log of their ref."""
+    if not saved.stash:
+        return
+    listed = (await scratch.git("log", "--no-walk", "--format=%H %s", *saved.stash)).decode(errors="replace")
+    subjects = dict(line.partition(" ")[::2] for line in listed.split("\n"))
+    oldest_first = saved.stash[::-1]
+    before = ("0" * len(saved.commit), *oldest_first)
+    lines = (  # git skips a line with the time 0
+        f"{old} {new} Delegate <> 1 +0000\t{subjects[new]}\n" for old, new in zip(before, oldest_first, strict=False)
+    )
+    directory = make_ref_directory(repository, "logs/refs")
+    write_new_file(directory / "stash", "".join(lines).encode())
 
 
 async def read_saved(scratch: ScratchRepository, commit: str) -> SavedWork:

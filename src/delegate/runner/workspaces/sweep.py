@@ -133,8 +133,8 @@ async def _undo_creation(git: Git, home: Home, workspace: Workspace, is_live: Ca
     is_kept = last_saved(workspace.kept_repository) is not None or has_remains(workspace.root)
     if is_kept and is_live(workspace.lineage):
         return
-    files = await make_self_contained(git, workspace) if is_kept else 0
-    await remove_workspace(home, workspace, is_kept=is_kept, files=files)
+    contents = await make_self_contained(git, workspace) if is_kept else None
+    await remove_workspace(home, workspace, contents)
 
 
 def _apply_limits(home: Home, limits: SalvageLimits, now: datetime) -> None:
