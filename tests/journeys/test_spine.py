@@ -211,7 +211,9 @@ def test_an_attempt_has_a_temporary_directory_of_its_own_that_goes_with_it(world
 @pytest.mark.promise("P22")
 def test_the_empty_directories_of_a_killed_codex_are_removed(world: World, tmp_path: Path) -> None:
     codex = tmp_path / "codex"
-    codex.write_text('#!/bin/sh\n[ "$1" = exec ] || exec echo codex-cli 1.0\nmkdir .git .codex .agents; kill -9 $$\n')
+    codex.write_text(
+        '#!/bin/sh\n[ "$1" = exec ] || exec echo codex-cli 1.0\nmkdir .git .codex .agents .aws; kill -9 $$\n'
+    )
     codex.chmod(0o755)
     world.environment["DELEGATE_CODEX_COMMAND"] = str(codex)
     (world.work / ".agents").mkdir()

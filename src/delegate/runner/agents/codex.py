@@ -24,7 +24,7 @@ SANDBOXES = {"plan": "read-only", "bypassPermissions": "danger-full-access"}
 WORKSPACE_WRITE = "workspace-write"
 # Names that the sandbox protects in each writable directory. It creates an empty directory for one that is missing, and
 # removes it at its end, unless it is killed.
-PLACEHOLDERS = (".git", ".codex", ".agents")
+PLACEHOLDERS = (".git", ".codex", ".agents", ".aws")
 # Set by codex for the commands of a session; a relay started by one of them must not pass them on.
 OUTER_SESSION = frozenset(
     {
