@@ -248,6 +248,17 @@ def test_a_resumed_task_adopts_the_pull_request_that_is_there(shop: Shop) -> Non
     assert shop.on_remote(pull.head, "more.txt") == "more"
 
 
+def test_a_summary_that_is_cut_says_so(shop: Shop) -> None:
+    claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": "word " * 6_000 + "end"})
+
+    task = shop.deliver("Fix the discount", **CLAUDE)
+
+    (pull,) = shop.pulls
+    note = "(cut here: the whole summary has 30,003 characters)"
+    assert task["result"]["summary"].endswith(note)
+    assert note in pull.body
+
+
 def test_after_a_resume_the_pull_request_covers_the_whole_work(shop: Shop) -> None:
     claude_plays(shop, bash(writing("shop.py", FIXED)), {"text": SUMMARY})
     first = shop.deliver("Fix the discount", **CLAUDE)

@@ -280,7 +280,7 @@ def test_a_relay_started_by_a_git_hook_leaves_the_repository_of_the_hook_alone(w
     hook = mine / ".git" / "hooks" / "pre-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m delegate run -a shell -w {other} -f "{work}" > {tmp_path}/seen\n'
+        f'#!/bin/sh\nrm "$0"\nexec {sys.executable} -m delegate run -a shell -w {other} -f "{work}" > {tmp_path}/seen\n'
     )
     hook.chmod(0o755)
     (mine / "staged.txt").write_text("staged\n")
