@@ -138,6 +138,8 @@ class Reference:
     def ask(self, held: Try) -> str | None:
         if held.state != "running":
             return "StaleFence"
+        if held.task.agent == "shell":
+            return "Refused"
         held.task.is_open = held.task.is_open or not held.has_asked
         held.has_asked = True
         return None

@@ -39,7 +39,7 @@ from tests.relay.peers import (
 
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
-from delegate.relay.auth import require_owner as owner_only
+from delegate.relay.auth import require_owner_or_agent
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 from delegate.relay.requests import check_query
 
@@ -580,6 +580,6 @@ async def test_the_quick_way_to_submit_has_the_guards_of_the_documented_one(rela
     """Both lead to the same function; a guard that is added to the router must be added to the quick way, too."""
     guards = [dependency.dependency for dependency in tasks.router.dependencies]
 
-    assert guards == [owner_only, check_query]
+    assert guards == [require_owner_or_agent, check_query]
     async with client(relay.url, token="wrong") as stranger:
         problem_of(await stranger.post("/api/tasks", json=task()), 401, "unauthenticated")

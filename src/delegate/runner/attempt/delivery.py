@@ -34,7 +34,13 @@ from delegate.runner.prompts.prompt import failed_checks_prompt, fresh_prompt, r
 from delegate.runner.publishing import finished_work
 from delegate.runner.publishing.effects import Effects
 from delegate.runner.publishing.finished_work import FinishedWork
-from delegate.runner.publishing.publication import Publication, PublicationDraft, ReviewFacts, find_unpublished
+from delegate.runner.publishing.publication import (
+    Publication,
+    PublicationDraft,
+    ReviewFacts,
+    describe_work_on_base,
+    find_unpublished,
+)
 from delegate.runner.publishing.push import PushRejected
 from delegate.runner.publishing.unfinished import find_unfinished
 from delegate.runner.workspaces.closing import close, record_pushed
@@ -89,6 +95,7 @@ class Delivery:
             git=git, prepared=prepared, record=context.record, effects=self._effects(), at=datetime.now(UTC)
         )
         self._progress = Progress(spent_before=prepared.assignment.usage_before)
+        self._on_base: tuple[str, ...] = ()  # commits that the agent pushed to the base, newest first
         self.is_closed = False
         self._tree_lock = anyio.Lock()  # only one operation reads the tree at a time
 
@@ -350,10 +357,12 @@ class Delivery:
 
     async def _report_work_on_base(self) -> str | None:
         async with self._tree_lock, cancel_when_stopped(self._context):
-            found = await self._publication.find_work_on_base()
-        if found:
-            self._context.record.fact(EventKind.WARNING, {"text": found})
-        return found
+            self._on_base = await self._publication.find_work_on_base()
+        if not self._on_base:
+            return None
+        text = describe_work_on_base(self._on_base, self._prepared.workspace.base.branch)
+        self._context.record.fact(EventKind.WARNING, {"text": text})
+        return text
 
     async def _close(self, outcome: Outcome) -> Outcome:
         if not outcomes.is_completed(outcome) and self._progress.draft is None:
@@ -391,7 +400,8 @@ class Delivery:
         self.is_closed = True
         draft, home = self._progress.draft, Home(self._runner_context.settings.home)
         if draft is None or not self._progress.is_pushed:
-            return await close(self._git, home, self._prepared.workspace, pushed=None)
+            pushed = self._on_base[0] if draft is None and self._on_base else None
+            return await close(self._git, home, self._prepared.workspace, pushed=pushed)
         return await close(self._git, home, self._prepared.workspace, pushed=draft.commit, work=draft.snapshot)
 
     def _checkpoint(self, error: str | None) -> Checkpoint:

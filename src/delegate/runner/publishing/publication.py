@@ -80,13 +80,11 @@ class Publication:
         commit = await self._commit(snapshot, self.at)
         return None if commit is None else await self._build_draft(commit, snapshot, self.at)
 
-    async def find_work_on_base(self) -> str | None:
-        """A sentence about commits of the agent that the base branch has at the remote."""
-        workspace = self.prepared.workspace
-        if not await anyio.to_thread.run_sync(read_made_commits, workspace):
-            return None
-        commits = (await self._snapshot()).on_base
-        return describe_work_on_base(commits, workspace.base.branch) if commits else None
+    async def find_work_on_base(self) -> tuple[str, ...]:
+        """Commits of the agent that the base branch has at the remote, newest first."""
+        if not await anyio.to_thread.run_sync(read_made_commits, self.prepared.workspace):
+            return ()
+        return (await self._snapshot()).on_base
 
     async def draft_finished_work(
         self, candidates: Sequence[FinishedWork]
