@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.world import World, wait_until
+from tests.fakes.world import World, living, wait_until
 from tests.journeys.shop import audited_market, open_shop
 
 pytestmark = pytest.mark.promise("P22")
 
-# Run inside a task: sends a submit with the owner's token, in one of several ways to hide.
+# Run inside a task: sends a submit with a token that is not its own, in one of several ways to hide.
 THIEF = """
 import ctypes, json, os, socket, sys, time
 home, how = os.environ["DELEGATE_HOME"], sys.argv[1]
 port = json.load(open(home + "/relay.json"))["port"]
-token = open(home + "/token").read().strip()
+token = os.environ.get("STOLEN") or open(home + "/token").read().strip()
 machine = open(home + "/machine").read().strip()
 body = json.dumps({"prompt": "touch stolen", "agent": "shell", "workingDirectory": os.getcwd(), "machine": machine})
 head = f"POST /api/tasks HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer {token}\\r\\n"
@@ -86,6 +87,33 @@ def test_the_owners_token_is_refused_to_every_process_of_a_task(world: World, th
     assert not (world.work / "stolen").exists()
 
 
+@pytest.mark.parametrize("how", ["plain", "hidden"])
+def test_the_token_of_another_task_is_refused(world: World, thief: Path, how: str) -> None:
+    other = world.submit("printf %s $DELEGATE_TOKEN > other.txt; until [ -e go ]; do sleep 0.1; done")
+    wait_until((world.work / "other.txt").exists, 20)
+
+    task = run_inside(world, f"STOLEN=$(cat other.txt) {sys.executable} {thief} {how}")
+    (world.work / "go").touch()
+
+    assert world.wait_for(other)["status"] == "completed"
+    assert b"it is for the processes of its own task" in (world.work / f"said.{how}").read_bytes()
+    assert not (world.work / "stolen").exists()
+    assert task["status"] == "completed"
+
+
+def test_an_owner_with_an_ipv6_socket_is_served(world: World) -> None:
+    world.ok("up")
+    port = json.loads((world.home / "relay.json").read_text())["port"]
+    token = (world.home / "token").read_text().strip()
+    head = f"GET /api/relay HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+
+    with socket.create_connection(("::ffff:127.0.0.1", port)) as peer:
+        peer.sendall(head.encode())
+        answer = peer.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
 def test_the_owner_is_served_while_tasks_run(world: World) -> None:
     running = world.submit("until [ -e go ]; do sleep 0.1; done")
     world.wait_for(running, "running")
@@ -95,6 +123,24 @@ def test_the_owner_is_served_while_tasks_run(world: World) -> None:
 
     assert other["status"] == "completed"
     assert world.wait_for(running)["status"] == "completed"
+
+
+def test_a_child_runs_on_a_machine_that_has_room_for_its_waiting_parent_only(tmp_path: Path) -> None:
+    no_room = {"DELEGATE_MEMORY_RESERVE": str(1 << 49), "DELEGATE_HEARTBEAT": "0.5"}
+    with living(tmp_path / "home", **no_room) as world:
+        task = run_inside(world, f"{sys.executable} -m delegate run -a shell -f -- 'echo from the child'")
+
+    assert task["status"] == "completed", task["output"]
+    assert "from the child" in task["output"]
+
+
+def test_with_a_limit_of_one_task_a_child_is_refused(world: World) -> None:
+    world.ok("up", "--runners", "1")
+
+    task = run_inside(world, f"{sys.executable} -m delegate run -a shell -- 'echo never' 2>&1")
+
+    assert task["status"] == "failed"
+    assert "tasks that wait for their children would hold them all" in " ".join(task["output"].split())
 
 
 def test_the_command_line_inside_a_task_submits_reads_and_cancels_children(world: World) -> None:

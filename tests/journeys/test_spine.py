@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.world import World, wait_until
+from tests.git import run_git
 
 pytestmark = pytest.mark.slow
 TASK_KEYS = {
@@ -223,3 +224,21 @@ def test_the_empty_directories_of_a_killed_codex_are_removed(world: World, tmp_p
 
     assert (task["status"], task["reason"]) == ("failed", "crashed"), task["message"]
     assert [path.name for path in world.work.iterdir()] == [".agents"]
+
+
+@pytest.mark.promise("P22")
+def test_what_codex_leaves_in_a_checkouts_git_directory_is_removed(world: World, tmp_path: Path) -> None:
+    codex = tmp_path / "codex"
+    leave = "cd .git; echo ../evil > commondir; : > config.worktree; : > info; kill -9 $$"
+    codex.write_text(f'#!/bin/sh\n[ "$1" = exec ] || exec echo codex-cli 1.0\n{leave}\n')
+    codex.chmod(0o755)
+    world.environment["DELEGATE_CODEX_COMMAND"] = str(codex)
+    run_git("init", "-q", "--template=", cwd=world.work)
+    (world.work / ".git" / "hooks").mkdir()
+    before = sorted(path.name for path in (world.work / ".git").iterdir())
+
+    task = world.wait_for(world.submit("anything", agent="codex"))
+
+    assert sorted(path.name for path in (world.work / ".git").iterdir()) == before
+    warnings = [event["data"]["text"] for event in world.task(task["taskId"])["timeline"] if event["kind"] == "warning"]
+    assert any(text.startswith(f"the agent created {world.work / '.git' / 'commondir'}") for text in warnings)

@@ -106,6 +106,20 @@ def test_with_nothing_running_there_is_room_for_one_whatever_is_lacking() -> Non
     assert found.short_resources == {Resource.CPU, Resource.MEMORY}
 
 
+def test_there_is_room_for_one_more_while_all_others_wait_for_tasks_of_theirs() -> None:
+    pool, full = Pool(LIMITS), Sample(cores=2, cpu=1.0, available=0)
+    for name in ("one", "two"):
+        pool.record_start(name, "claude", 0.0)
+    pool.record_sample(full, {}, 1.0)
+    counts = [pool.capacity(1.0).count]
+
+    for name, waits in (("one", True), ("two", True), ("one", False)):
+        pool.record_waiting(name, waits=waits)
+        counts.append(pool.capacity(1.0).count)
+
+    assert counts == [0, 0, 1, 0]
+
+
 def test_who_has_just_begun_counts_before_it_shows() -> None:
     fresh = [AgentSnapshot(kind="claude", age=CPU_WINDOW / 2)] * 16
 

@@ -66,6 +66,7 @@ class AgentSnapshot:
     used: int = 0
     predicted_memory: float = 0.0  # its peak, or what it reaches if it continues to grow
     is_stable: bool = False  # it has shown what it needs
+    is_waiting: bool = False  # perhaps for a task that needs capacity
 
     def expected_growth(self, usual: float, limits: PoolLimits) -> int:
         least = self.predicted_memory if self.is_stable else limits.agent_memory
@@ -100,7 +101,7 @@ def compute_capacity(
     by_cpu = _cpu_capacity(sample, agents, limits, was_short=Resource.CPU in was_short)
     by_resources, shortage = min(by_memory, by_cpu, key=lambda each: each[0])
     by_ceiling = math.inf if limits.ceiling is None else limits.ceiling - len(agents)
-    if not agents:
+    if all(agent.is_waiting for agent in agents):
         by_resources = max(by_resources, 1)  # otherwise a small or busy machine would never run any
     return Capacity(
         count=int(max(0, min(by_resources, by_ceiling))),
@@ -157,6 +158,7 @@ class RunningAgent:
     grew_to: int = 0
     cpu_seconds: float = 0.0
     learned_peak: int | None = None  # the peak that the expected needs include
+    is_waiting: bool = False  # it may wait for tasks that it submitted
 
     def add_sample(self, usage: Load, now: float) -> None:
         self.used, self.peak = usage.memory, max(self.peak, usage.memory)
@@ -171,7 +173,14 @@ class RunningAgent:
         if self.startup_peak is not None and not self.has_paused(now, GROWTH_PAUSE):
             predicted += (self.peak - self.startup_peak) / age * GROWTH_HORIZON
         is_stable = self.has_paused(now, STABLE_AFTER)
-        return AgentSnapshot(kind=self.kind, age=age, used=self.used, predicted_memory=predicted, is_stable=is_stable)
+        return AgentSnapshot(
+            kind=self.kind,
+            age=age,
+            used=self.used,
+            predicted_memory=predicted,
+            is_stable=is_stable,
+            is_waiting=self.is_waiting,
+        )
 
     def has_paused(self, now: float, seconds: float) -> bool:
         return self.grew_at is not None and now - self.grew_at >= seconds
@@ -201,6 +210,10 @@ class Pool:
 
     def record_start(self, name: str, kind: str, now: float) -> None:
         self._agents[name] = RunningAgent(kind=kind, started_at=now)
+
+    def record_waiting(self, name: str, *, waits: bool) -> None:
+        if (running := self._agents.get(name)) is not None:
+            running.is_waiting = waits
 
     def record_end(self, name: str, now: float) -> None:
         running = self._agents.pop(name, None)

@@ -181,6 +181,8 @@ class RunnerScaler:
                 self._mark_ready(child)
                 child.attempt = attempt
                 self._pool.record_start(child.name, agent, now)
+            case {RunnerStatus.WAITING: bool(waits)}:
+                self._pool.record_waiting(child.name, waits=waits)
             case {RunnerStatus.IDLE: True}:
                 self._mark_ready(child)
                 self._end_attempt(child, now)

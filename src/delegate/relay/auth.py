@@ -14,17 +14,18 @@ from fastapi import Request
 
 from delegate.errors import Forbidden, InsideAttempt, Stopping, Unauthenticated
 from delegate.model import Attempt, Runner, Task, TaskId
-from delegate.relay.caller_process import Peer, is_in_attempt
+from delegate.relay.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.children import is_descendant
 from delegate.store.database import Connection
 from delegate.store.questions import asking_attempt
-from delegate.store.runners import runner_of_token
+from delegate.store.runners import get_runner, runner_of_token
 from delegate.store.tasks import get_task
 from delegate.tokens import AGENT_PREFIX, RUNNER_PREFIX, hash_token
 
 TOKEN_MAX = 200
+MCP_PATH = "/mcp"
 AGENT_SUBMIT, AGENT_CANCEL = "POST /api/tasks", "POST /api/tasks/{task_id}/cancel"
 AGENT_READS = frozenset(
     f"GET /api/tasks/{{task_id}}{rest}" for rest in ("", "/output", "/output/raw", "/diff", "/prompt", "/stream")
@@ -67,12 +68,24 @@ async def require_owner_or_agent(request: Request) -> None:
     if not token.startswith(AGENT_PREFIX):
         await require_owner(request)
         return
-    attempt = await agent_attempt(relay, token)
+    attempt = await require_agent(request, relay)
+    _refuse_without_keeper(request, relay)
+    request.state.task = await _task_of_agent(request, relay, attempt)
+
+
+async def require_agent(request: Request, relay: Relay) -> Attempt:
+    """Return the attempt of the token. A process of another attempt may have read it, and must not use it."""
+    attempt = await agent_attempt(relay, bearer_token(request))
     if attempt is None:
         raise Unauthenticated
     mark_known(request)
-    _refuse_without_keeper(request, relay)
-    request.state.task = await _task_of_agent(request, relay, attempt)
+    caller = await _caller_of(request, relay)
+    is_asking = request.scope["path"] == MCP_PATH  # an agent may hide its open files, as Codex does
+    if caller.is_in_attempt and not (is_asking and caller.runner is None):
+        own = await relay.database.read(lambda connection: get_runner(connection, attempt.runner_id))
+        if own is None or own.pid != caller.runner:
+            raise Forbidden(what="this; it is for the processes of its own task")
+    return attempt
 
 
 async def _task_of_agent(request: Request, relay: Relay, attempt: Attempt) -> Task:
@@ -101,14 +114,21 @@ def _refuse_without_keeper(request: Request, relay: Relay) -> None:
 
 
 async def _refuse_inside_attempt(request: Request, relay: Relay) -> None:
+    if (await _caller_of(request, relay)).is_in_attempt:
+        raise InsideAttempt
+
+
+async def _caller_of(request: Request, relay: Relay) -> CallingProcess:
+    """Return the process that sends the request; one that was identified stays the same for its connection."""
     connection = request.scope["state"].get("connection")
     if not isinstance(connection, HttpProtocol) or relay.keeper_pid is None or request.client is None:
-        return
-    if connection.is_in_attempt is None:
-        peer = Peer(port=request.client.port, relay_port=request.scope["server"][1])
-        connection.is_in_attempt = await to_thread.run_sync(is_in_attempt, peer, relay.keeper_pid)
-    if connection.is_in_attempt:
-        raise InsideAttempt
+        return OUTSIDE
+    caller = connection.caller
+    if caller is None or caller == UNKNOWN:
+        host, port = request.client
+        peer = Peer(address=host, port=port, relay_port=request.scope["server"][1])
+        caller = connection.caller = await to_thread.run_sync(find_caller, peer, relay.keeper_pid)
+    return caller
 
 
 async def require_runner(request: Request) -> Runner:
@@ -120,6 +140,7 @@ async def require_runner(request: Request) -> Runner:
     found = await _find_runner(relay, token)
     if found is None:
         raise Unauthenticated
+    await _refuse_inside_attempt(request, relay)
     mark_known(request)
     return found
 

@@ -7,13 +7,25 @@ attempt's processes are descendants of a runner, and so of the keeper, even when
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 PROC = Path("/proc")
+RELAY_ADDRESS = "127.0.0.1"
+MAPPED = "0000000000000000FFFF0000"  # how an IPv4 address begins as one of IPv6
 UID_FIELD, INODE_FIELD = 7, 9  # of a line in /proc/net/tcp
+# Of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
+HEADER_SIZE, DIAG_UID_OFFSET, ALL_STATES = 16, 64, 0xFFFFFFFF
+ANY_INTERFACE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # and no cookie
+OTHER_USERS = -1  # instead of an inode
 CHAIN_MAX = 10_000  # ancestors; more are a race with reused process ids
+TRIES = 3
 OWN_PROGRAMS = (b"delegate.relay", b"delegate.runner")
 
 
@@ -21,48 +33,85 @@ OWN_PROGRAMS = (b"delegate.relay", b"delegate.runner")
 class Peer:
     """The other end of a connection to this relay."""
 
+    address: str
     port: int
     relay_port: int
 
 
-def is_in_attempt(peer: Peer, keeper: int) -> bool:
-    """Whether the process at the other end belongs to an attempt. Blocks.
+@dataclass(frozen=True, slots=True)
+class CallingProcess:
+    """The process at the other end, as far as it concerns attempts."""
 
-    A process that cannot be identified counts as one if it has closed its end, or while agents run: an agent can hide
-    its open files, or end as soon as it has sent its request.
+    is_in_attempt: bool
+    runner: int | None = None  # the process id of the attempt's runner; None: the process is not identified
+
+
+OUTSIDE, UNKNOWN = CallingProcess(is_in_attempt=False), CallingProcess(is_in_attempt=True)
+
+
+def find_caller(peer: Peer, keeper: int) -> CallingProcess:
+    """Find the process at the other end. Blocks.
+
+    A process that cannot be identified counts as one of an attempt if it has closed its end, or while agents run: an
+    agent can hide its open files, or end as soon as it has sent its request.
     """
+    if sys.platform != "linux":
+        return OUTSIDE
+    for _ in range(TRIES):
+        with suppress(OSError):  # it or an ancestor ended meanwhile
+            return _look_up(peer, keeper)
+    return UNKNOWN
+
+
+def _look_up(peer: Peer, keeper: int) -> CallingProcess:
+    has_agents = _has_agents(keeper)  # first: an agent that holds the socket below, even hidden, must live now
+    inode = _socket_inode(peer)
+    if inode is None:
+        return UNKNOWN
+    if inode == OTHER_USERS or not has_agents:
+        return OUTSIDE
+    holder = _holder_of(inode)
+    return UNKNOWN if holder is None or _socket_inode(peer) != inode else _caller_at(holder, keeper)
+
+
+def _socket_inode(peer: Peer) -> int | None:
+    """Return the inode of the client's end; None when it is closed, OTHER_USERS for example for a proxy."""
+    uid, inode = _ask_kernel(peer) or _search_tables(peer) or (os.geteuid(), 0)
+    return OTHER_USERS if uid != os.geteuid() else inode or None
+
+
+def _ask_kernel(peer: Peer) -> tuple[int, int] | None:
+    """Return user and inode by SOCK_DIAG; None also where the kernel does not answer such questions."""
+    addresses = [socket.inet_aton(address).ljust(16, b"\0") for address in (peer.address, RELAY_ADDRESS)]
+    wanted = struct.pack("!HH16s16s", peer.port, peer.relay_port, *addresses) + ANY_INTERFACE
+    request = struct.pack("=BBHI", socket.AF_INET, socket.IPPROTO_TCP, 0, ALL_STATES) + wanted
+    header = struct.pack("=IHHII", HEADER_SIZE + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
     try:
-        has_agents = _has_agents(keeper)  # first: whatever hides the socket below must live now
-        inode = _socket_inode(peer)
-        holder = None if inode is None else _holder_of(inode)
-        is_closed = inode is None or _socket_inode(peer) != inode
-        if is_closed or holder is None:
-            return is_closed or has_agents
-        return _is_below_runner(holder, keeper)
-    except _OtherUser:
-        return False
-    except OSError:  # it ended meanwhile, or there is no /proc
-        return PROC.joinpath("self").exists()
-
-
-class _OtherUser(Exception):
-    """The connection belongs to another user of this machine, for example a proxy."""
-
-
-def _socket_inode(peer: Peer) -> str | None:
-    """Return the inode of the client's end; None when it is closed."""
-    table = (PROC / "net" / "tcp").read_bytes()
-    start = table.find(b": 0100007F:%04X 0100007F:%04X " % (peer.port, peer.relay_port))
-    if start < 0:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+            kernel.settimeout(1)
+            kernel.send(header + request)
+            answer = kernel.recv(4096)
+    except OSError:
         return None
-    fields = table[start : table.find(b"\n", start)].split()
-    uid, inode = fields[UID_FIELD].decode(), fields[INODE_FIELD].decode()
-    if int(uid) != os.geteuid():
-        raise _OtherUser
-    return None if inode == "0" else inode
+    if struct.unpack_from("=H", answer, 4)[0] != SOCK_DIAG_BY_FAMILY:
+        return None
+    uid, inode = struct.unpack_from("=II", answer, HEADER_SIZE + DIAG_UID_OFFSET)
+    return uid, inode
 
 
-def _holder_of(inode: str) -> int | None:
+def _search_tables(peer: Peer) -> tuple[int, int] | None:
+    """The same from the tables of connections, which is slow. An IPv6 socket can have an IPv4 address."""
+    client, relay = (socket.inet_aton(address)[::-1].hex().upper() for address in (peer.address, RELAY_ADDRESS))
+    for table, mapped in (("tcp", ""), ("tcp6", MAPPED)):
+        entries = (PROC / "net" / table).read_text()
+        start = entries.find(f": {mapped}{client}:{peer.port:04X} {mapped}{relay}:{peer.relay_port:04X} ")
+        if start >= 0:
+            fields = entries[start : entries.find("\n", start)].split()
+            return int(fields[UID_FIELD]), int(fields[INODE_FIELD])
+    return None
+
+
+def _holder_of(inode: int) -> int | None:
     """Search the newest processes first: most clients are commands that have just started."""
     link = f"socket:[{inode}]"
     for pid in sorted((int(name) for name in os.listdir(PROC) if name.isdigit()), reverse=True):  # noqa: PTH208
@@ -82,11 +131,11 @@ def _link_of(descriptor: Path) -> str:
         return ""
 
 
-def _is_below_runner(pid: int, keeper: int) -> bool:
+def _caller_at(pid: int, keeper: int) -> CallingProcess:
     chain = _ancestors(pid)
-    if keeper not in chain[1:]:
-        return False
-    return chain[1] != keeper or not _is_own_program(pid)
+    if keeper not in chain[1:] or (chain[1] == keeper and _is_own_program(pid)):
+        return OUTSIDE
+    return CallingProcess(is_in_attempt=True, runner=chain[chain.index(keeper) - 1])
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -100,19 +149,26 @@ def _ancestors(pid: int) -> list[int]:
 
 
 def _is_own_program(pid: int) -> bool:
-    words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-    return any(before == b"-m" and word in OWN_PROGRAMS for before, word in pairwise(words))
+    return any(before == b"-m" and word in OWN_PROGRAMS for before, word in pairwise(_command(pid)))
 
 
 def _has_agents(keeper: int) -> bool:
-    """Whether any process exists below a runner's supervisors or lost its parents; assume so if Linux does not tell."""
+    """Whether the keeper has more below it than a relay, runners and spare supervisors, or Linux does not tell."""
     try:
         children = [pid for pid in _children(keeper) if pid != os.getpid()]
-        if not all(_is_own_program(child) for child in children):
-            return True
-        return any(_children(supervisor) for runner in children for supervisor in _children(runner))
+        below = [pid for child in children for pid in _children(child)]
+        is_quiet = all(map(_is_own_program, children)) and all(map(_is_spare_supervisor, below))
     except OSError:
         return True
+    return not is_quiet
+
+
+def _is_spare_supervisor(pid: int) -> bool:
+    return any(word.endswith(b"/supervisor.py") for word in _command(pid)[:4]) and not _children(pid)
+
+
+def _command(pid: int) -> list[bytes]:
+    return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
 
 
 def _children(pid: int) -> list[int]:

@@ -18,6 +18,8 @@ from delegate.relay.problems import problem_response
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle, Transport
 
+    from delegate.relay.caller_process import CallingProcess
+
 HEAD_TIMEOUT = 10.0  # seconds until the headers of a request have arrived
 BODY_TIMEOUT = 60.0  # seconds for the body: enough for 4 MiB over a slow connection
 HEAD_MAX = 64 * 1024  # bytes of the request line and headers
@@ -97,7 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_size = 0  # bytes received of an incomplete head
         self._why_refused = "it cannot be parsed"
-        self.is_in_attempt: bool | None = None  # whether its peer is a process of an attempt; None: not looked up yet
+        self.caller: CallingProcess | None = None  # the process of its peer, once it is looked up
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)

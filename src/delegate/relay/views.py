@@ -255,6 +255,7 @@ def control(signals: AttemptSignals) -> Control:
         cancel=signals.cancel,
         messages=[MessageView(id=message.id, text=message.text) for message in signals.messages],
         asked=signals.asked,
+        has_children=signals.has_children,
     )
 
 

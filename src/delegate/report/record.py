@@ -11,6 +11,7 @@ from delegate.model import HEAD_SHARE, AgentMessage, Attempt, EventKind, OutputC
 from delegate.queue.lease_guard import LeaseRef, lock_running_attempt, lock_task_of_attempt, read_held_attempt
 from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
+from delegate.store.children import has_open_child
 from delegate.store.database import Connection, Database
 from delegate.store.events import (
     NewEvent,
@@ -48,6 +49,7 @@ class AttemptSignals:
     cancel: str | None
     messages: tuple[AgentMessage, ...]
     asked: bool = False  # the agent asked a question and should end its turn now
+    has_children: bool = False  # tasks that the agent submitted have not ended; known after a renewal only
 
     @property
     def is_urgent(self) -> bool:
@@ -71,7 +73,8 @@ async def signals(database: Database, lease: LeaseRef, messages_seen: int) -> At
     def read(connection: Connection) -> AttemptSignals:
         task, attempt = read_held_attempt(connection, lease)
         seen = max(attempt.messages_seen, messages_seen)
-        return _read_signals(connection, task, attempt, messages_seen=seen)
+        found = _read_signals(connection, task, attempt, messages_seen=seen)
+        return replace(found, has_children=has_open_child(connection, task.id))
 
     return await database.read(read)
 
@@ -84,7 +87,8 @@ def renew_lease(
     if not renew_attempt(connection, attempt, messages_seen=messages_seen, now=now):
         raise StaleFence(attempt_id=attempt.id, fence=lease.fence)
     seen = max(attempt.messages_seen, messages_seen)
-    return task, _read_signals(connection, task, attempt, messages_seen=seen)
+    found = _read_signals(connection, task, attempt, messages_seen=seen)
+    return task, replace(found, has_children=has_open_child(connection, task.id))
 
 
 def _record(

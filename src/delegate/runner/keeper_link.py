@@ -56,6 +56,9 @@ class KeeperLink:
     def report_busy(self, attempt_id: str, agent: str) -> None:
         self._send({RunnerStatus.BUSY: attempt_id, RunnerStatus.AGENT: agent})
 
+    def report_waiting(self, *, waits: bool) -> None:
+        self._send({RunnerStatus.WAITING: waits})
+
     def report_idle(self) -> None:
         self._send({RunnerStatus.IDLE: True})
 

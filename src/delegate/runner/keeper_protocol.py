@@ -21,6 +21,7 @@ class RunnerStatus(StrEnum):
     IDLE = "idle"  # it can start a task at once
     BUSY = "busy"  # with the attempt's id
     AGENT = "agent"  # sent with BUSY: the agent's name
+    WAITING = "waiting"  # whether its task may wait for tasks that its agent submitted
     TROUBLE = "trouble"  # it retries, but must not be counted on until it is idle
 
 

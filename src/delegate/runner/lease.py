@@ -9,6 +9,7 @@ import anyio
 
 from delegate.config.observed_time import sleep_counting_clock
 from delegate.runner.assignment import Assignment
+from delegate.runner.keeper_link import KeeperLink
 from delegate.runner.upload.relay import RelayLink
 from delegate.runner.wakeup import Wakeup
 from delegate.wire.runners import Control, MessageView, RenewRequest
@@ -26,8 +27,11 @@ ASKED_HEARTBEAT = 2.0  # seconds; after a question the relay does not hold renew
 class Lease:
     """Renewing raises StaleFence when another runner holds the attempt; without an answer the agent keeps running."""
 
-    def __init__(self, link: RelayLink, attempt: Assignment, wakeup: Wakeup) -> None:
+    def __init__(
+        self, link: RelayLink, attempt: Assignment, wakeup: Wakeup, keeper_link: KeeperLink | None = None
+    ) -> None:
         self._link = link
+        self._keeper_link = keeper_link or KeeperLink()
         self._attempt = attempt
         self._wakeup = wakeup
         self._renewed = Wakeup()
@@ -41,6 +45,7 @@ class Lease:
         self.cancel_reason: str | None = None
         self.asked_at: float | None = None  # when the relay reported that the agent asked a question
         self.renewals = 0
+        self._has_children = False
 
     async def keep_renewed(self) -> None:
         """Renew the lease until cancelled."""
@@ -115,6 +120,9 @@ class Lease:
         self._renewed_at = sent_at
         self.renewals += 1
         self.apply_control(control)
+        if control.has_children is not self._has_children:
+            self._has_children = control.has_children
+            self._keeper_link.report_waiting(waits=control.has_children)
         self._renewed.send()
         return True
 

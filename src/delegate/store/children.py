@@ -43,6 +43,11 @@ def open_parents(connection: Connection) -> set[str]:
     return set(connection.execute(parents).scalars())
 
 
+def has_open_child(connection: Connection, task_id: TaskId) -> bool:
+    mine = (task.c.submitted_by == task_id, task.c.state.not_in([state.value for state in FINAL_TASK_STATES]))
+    return connection.execute(select(task.c.id).where(*mine).limit(1)).first() is not None
+
+
 def is_descendant(connection: Connection, task_id: TaskId, ancestor: Task) -> bool:
     """Whether an agent of the ancestor's lineage, or of a task below it, has submitted the task."""
     found = get_task(connection, task_id)

@@ -161,6 +161,7 @@ class Control(Wire):
     cancel: str | None = None  # the reason, when cancellation was requested
     messages: list[MessageView] = []
     asked: bool = False  # its agent has asked a question: the attempt ends with the agent's turn
+    has_children: bool = False  # in a renewal: tasks that its agent submitted have not ended, and it may wait for them
 
 
 class AttemptsResponse(Wire):

@@ -5,6 +5,7 @@ import platform
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.git import run_git
@@ -35,10 +36,20 @@ def invocation(program: Path, turn: AgentTurn, **environ: str) -> Invocation:
     return Codex(command="codex").invocation(turn, {"PATH": str(program.parent), **environ})
 
 
-def settings_of(made: Invocation) -> dict[str, object]:
+def settings_of(made: Invocation) -> dict[str, Any]:
     """What codex reads from the arguments, by the rules of TOML."""
     pairs = [word for before, word in zip(made.argv, made.argv[1:], strict=False) if before == "-c"]
     return {name: tomllib.loads(f"value = {value}")["value"] for name, _, value in (p.partition("=") for p in pairs)}
+
+
+def opened(made: dict[str, Any]) -> list[str]:
+    files = made["permissions.delegate.filesystem"]
+    return [place for place, access in files.items() if place.startswith("/") and access == "write"]
+
+
+def closed(made: dict[str, Any]) -> set[str]:
+    files = made["permissions.delegate.filesystem"]
+    return {place for place, access in files.items() if place.startswith("/") and access == "read"}
 
 
 def new_repository(place: Path) -> Path:
@@ -172,7 +183,10 @@ def test_in_place_the_checkouts_own_git_folder_is_opened(program: Path, tmp_path
 
     made = settings_of(invocation(program, codex_turn(working_directory=str(checkout / "deep" / "down"))))
 
-    assert made["sandbox_workspace_write.writable_roots"] == [str(checkout / ".git")]
+    git = checkout / ".git"
+    assert made["sandbox_workspace_write.writable_roots"] == []
+    assert opened(made) == [str(git)]
+    assert closed(made) == {str(git / name) for name in ("config", "config.worktree", "hooks", "info")}
 
 
 def test_in_a_linked_worktree_both_git_folders_are_opened(program: Path, tmp_path: Path) -> None:
@@ -182,7 +196,8 @@ def test_in_a_linked_worktree_both_git_folders_are_opened(program: Path, tmp_pat
     made = settings_of(invocation(program, codex_turn(working_directory=str(tmp_path / "linked"))))
 
     git = checkout / ".git"
-    assert made["sandbox_workspace_write.writable_roots"] == [str(git), str(git / "worktrees" / "linked")]
+    assert opened(made) == [str(git), str(git / "worktrees" / "linked")]
+    assert {str(git / "config"), str(git / "worktrees"), str(git / "worktrees" / "linked" / "commondir")} < closed(made)
 
 
 @pytest.mark.parametrize("pointer", ["gitdir: /etc", "gitdir: ../nowhere", "", "gitdir: \x00"])

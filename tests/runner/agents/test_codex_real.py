@@ -153,6 +153,37 @@ async def test_in_place_codex_can_commit_too(bench: Bench) -> None:
     assert bench.git("log", "-1", "--format=%s") == "Make it"
 
 
+@pytest.mark.promise("P22")
+@pytest.mark.parametrize("linked", [False, True], ids=["checkout", "linked worktree"])
+async def test_in_place_codex_commits_but_cannot_make_the_users_git_run_anything(
+    bench: Bench, tmp_path: Path, linked: bool
+) -> None:
+    bench.checkout()
+    git, place = bench.work / ".git", bench.work
+    if linked:
+        place = tmp_path / "linked"
+        bench.git("worktree", "add", "-q", "-b", "own", place)
+    shutil.rmtree(git / "hooks")
+    before = (git / "config").read_bytes()
+    attacks = [
+        f"cd {place}",
+        "git config core.fsmonitor /tmp/payload",
+        f"mkdir -p {git}/hooks && echo payload > {git}/hooks/pre-commit",
+        f"mv {git}/config {git}/config.old",
+        f"echo '[core]fsmonitor=/tmp/payload' > {git}/config.worktree",
+        f"mkdir -p {git}/info && echo '* filter=payload' > {git}/info/attributes",
+        COMMIT,
+    ]
+    bench.plays({"shell": "\n".join(attacks)}, {"text": "Made."})
+
+    ran = await bench.run(codex_turn(working_directory=str(place)), place)
+
+    assert ran.outcome.reason is Reason.DONE
+    assert bench.git("log", "-1", "--format=%s", cwd=place) == "Make it"
+    assert (git / "config").read_bytes() == before
+    assert not any((git / name).exists() for name in ("hooks", "config.worktree", "config.old", "info/attributes"))
+
+
 async def test_commands_reach_the_network(bench: Bench) -> None:
     url = bench.model.base_url()
     bench.plays({"shell": f"python3 -c \"import urllib.request as u; u.urlopen('{url}/x')\" 2>&1"}, {"text": "Looked."})

@@ -13,9 +13,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from fastapi import Request
 from starlette.types import Receive, Scope, Send
 
-from delegate.errors import Stopping, Unauthenticated
+from delegate.errors import Stopping
 from delegate.model import Attempt
-from delegate.relay.auth import agent_attempt, bearer_token, mark_known, require_owner
+from delegate.relay.auth import bearer_token, require_agent, require_owner
 from delegate.relay.mcp.batches import handle_messages
 from delegate.relay.mcp.messages import shorten_errors
 from delegate.relay.requests import Relay
@@ -113,12 +113,7 @@ class McpEndpoint:
 
 async def authenticate_caller(request: Request, relay: Relay) -> Attempt | None:
     """Return the attempt whose agent calls; None for the relay's owner."""
-    token = bearer_token(request)
-    if not token.startswith(AGENT_PREFIX):
+    if not bearer_token(request).startswith(AGENT_PREFIX):
         await require_owner(request)
         return None
-    attempt = await agent_attempt(relay, token)
-    if attempt is None:
-        raise Unauthenticated
-    mark_known(request)
-    return attempt
+    return await require_agent(request, relay)

@@ -89,7 +89,8 @@ class Invocation:
     initial_input: bytes  # written to its stdin first
     keep_input_open: bool  # for messages; otherwise stdin is closed after the initial input
     files: Mapping[Path, str] = field(default_factory=dict)  # written before the start, readable only by the user
-    placeholders: tuple[Path, ...] = ()  # a killed program may leave these directories; removed if they are empty
+    placeholders: tuple[Path, ...] = ()  # a killed program may leave these; removed if they are empty
+    forbidden: tuple[Path, ...] = ()  # files that must not exist afterwards, because git would read settings there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

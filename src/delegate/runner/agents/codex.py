@@ -25,6 +25,10 @@ WORKSPACE_WRITE = "workspace-write"
 # Names that the sandbox protects in each writable directory. It creates an empty directory for one that is missing, and
 # removes it at its end, unless it is killed.
 PLACEHOLDERS = (".git", ".codex", ".agents", ".aws")
+PROFILE = "delegate"  # of Codex's permissions, for a task in place
+GIT_SETTINGS = ("config", "config.worktree", "hooks", "info")  # git runs commands that it finds in these
+COMMON = "commondir"
+GIT_LINKS = (COMMON, "gitdir", "modules", "worktrees")  # git looks for settings behind these
 # Set by codex for the commands of a session; a relay started by one of them must not pass them on.
 OUTER_SESSION = frozenset(
     {
@@ -61,7 +65,8 @@ class Codex:
             # Codex rejects a prompt with lone surrogates.
             initial_input=prompt_text(turn).encode("utf-8", "replace"),
             keep_input_open=False,
-            placeholders=tuple(root / name for root in _writable_directories(turn) for name in PLACEHOLDERS),
+            placeholders=tuple(_placeholders(turn)),
+            forbidden=tuple(_missing_links(turn)),
         )
 
     def reading(self, turn: AgentTurn) -> CodexReading:
@@ -89,9 +94,12 @@ def _options(turn: AgentTurn) -> list[str]:
     sandbox = SANDBOXES.get(assignment.permission_mode or "", WORKSPACE_WRITE)
     settings: dict[str, object] = {"sandbox_mode": sandbox}
     if sandbox == WORKSPACE_WRITE:
+        git = _git_directories(turn)
         settings["sandbox_workspace_write.network_access"] = True
         settings["sandbox_workspace_write.exclude_slash_tmp"] = True
-        settings["sandbox_workspace_write.writable_roots"] = [str(place) for place in _git_directories(turn)]
+        settings["sandbox_workspace_write.writable_roots"] = [] if turn.workspace is None else list(map(str, git))
+        if turn.workspace is None and git:
+            settings |= _checkout_permissions(git)
     if assignment.model is not None:
         settings["model"] = assignment.model
     if assignment.effort is not None:
@@ -99,6 +107,18 @@ def _options(turn: AgentTurn) -> list[str]:
     if turn.ask_endpoint is not None:
         settings |= _server(turn.ask_endpoint.url)
     return [word for name, value in settings.items() for word in ("-c", f"{name}={_toml(value)}")]
+
+
+def _checkout_permissions(git_directories: list[Path]) -> dict[str, object]:
+    """In place, git may commit, but the agent cannot write what the user's own git commands would run: configuration,
+    hooks and attributes. Codex hides missing files, too. A Codex without such profiles leaves git read-only."""
+    files: dict[str, object] = {":root": "read", ":project_roots": {".": "write"}, ":tmpdir": "write"}
+    files |= {str(place): "write" for place in git_directories}
+    for place in git_directories:
+        files |= {str(place / name): "read" for name in GIT_SETTINGS}
+        files |= {str(place / name): "read" for name in GIT_LINKS if (place / name).exists()}
+    profile = f"permissions.{PROFILE}"
+    return {"default_permissions": PROFILE, f"{profile}.filesystem": files, f"{profile}.network": {"enabled": True}}
 
 
 def _server(url: str) -> dict[str, object]:
@@ -115,7 +135,23 @@ def _server(url: str) -> dict[str, object]:
 
 def _toml(value: object) -> str:
     """Strings, lists and booleans are the same in JSON and TOML, except characters escaped as surrogate pairs."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(name)} = {_toml(entry)}" for name, entry in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _placeholders(turn: AgentTurn) -> list[Path]:
+    """What the sandbox creates; an empty directory of its own names is one that an earlier sandbox left."""
+    made = [root / name for root in _writable_directories(turn) for name in PLACEHOLDERS]
+    places = _git_directories(turn) if turn.workspace is None else []
+    hidden = [place / name for place in places for name in GIT_SETTINGS if not (place / name).exists()]
+    return [path for path in made if not path.is_file()] + hidden
+
+
+def _missing_links(turn: AgentTurn) -> list[Path]:
+    """In place, the sandbox cannot protect a file that must be missing for git to work."""
+    places = _git_directories(turn) if turn.workspace is None else []
+    return [place / COMMON for place in places if not (place / COMMON).exists()]
 
 
 def _writable_directories(turn: AgentTurn) -> list[Path]:

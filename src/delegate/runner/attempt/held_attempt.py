@@ -59,7 +59,8 @@ class HeldAttempt:
         self._assignment = assignment
         self._directory = runner_context.slot.spool(assignment.attempt_id)
         spool = Spool(self._directory, max_output=assignment.max_output, next_seq=assignment.next_seq)
-        self.lease = Lease(runner_context.link, assignment, runner_context.shutdown.wakeup)
+        shutdown, keeper_link = runner_context.shutdown, runner_context.keeper_link
+        self.lease = Lease(runner_context.link, assignment, shutdown.wakeup, keeper_link)
         self._redaction = runner_context.secrets.redactor(ask_token).begin()
         self.record = Record(spool, self._redaction, runner_context.shutdown.wakeup)
         self._is_reporting = False

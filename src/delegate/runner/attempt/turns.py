@@ -138,6 +138,9 @@ class Conversation:
             end = await run.run_to_end(invocation)
         finally:
             remove_empty(invocation.placeholders)
+            for path in remove_files(invocation.forbidden):
+                text = f"the agent created {path}, where git would look for settings; it was removed"
+                context.record.fact(EventKind.WARNING, {"text": text})
         self._ran_out_of_memory = context.memory_kills() > kills
         self.spent = self.spent.plus(reading.usage)
         self._session_spent = self._session_spent.plus(reading.usage)
@@ -192,10 +195,22 @@ def cut_summary(text: str) -> str:
     return text[: SUMMARY_MAX - len(note)] + note
 
 
-def remove_empty(directories: Iterable[Path]) -> None:
-    for directory in directories:
+def remove_empty(paths: Iterable[Path]) -> None:
+    for path in paths:
         with suppress(OSError):  # missing, or not empty
-            directory.rmdir()
+            if path.is_file() and path.stat().st_size == 0:
+                path.unlink()
+            else:
+                path.rmdir()
+
+
+def remove_files(paths: Iterable[Path]) -> list[Path]:
+    """Remove the files and links that exist, and return them."""
+    found = [path for path in paths if path.is_symlink() or path.is_file()]
+    for path in found:
+        with suppress(OSError):
+            path.unlink()
+    return found
 
 
 def write_files(files: Mapping[Path, str]) -> None:
