@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.runner.workspaces.conftest import BRANCH, LINEAGE, Scene, make_scene
+from tests.runner.workspaces.conftest import BRANCH, LIMITS, LINEAGE, Scene, make_scene, never
 
 from delegate.cli.commands.workspaces import format_size
 from delegate.cli.main import main
 from delegate.runner.workspaces.closing import close
+from delegate.runner.workspaces.locks import lock_directory
+from delegate.runner.workspaces.sweep import sweep
 
 FOLDER = BRANCH.replace("/", "-")
 
@@ -70,6 +74,36 @@ def test_the_list_as_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str
     }
     assert size > 0
     assert at.endswith("+00:00")
+
+
+@pytest.mark.promise("P12")
+def test_what_a_killed_restore_left_is_removed_but_not_what_one_uses(kept: Scene) -> None:
+    left, used = kept.home.root / "restore-left", kept.home.root / "restore-used"
+    (left / "publish-1" / "objects").mkdir(parents=True)
+    lock = lock_directory(used)
+    assert lock is not None
+
+    anyio.run(partial(sweep, kept.git, kept.home, never, limits=LIMITS, now=datetime.now(UTC)))
+
+    assert not left.exists()
+    assert used.exists()
+    lock.release()
+
+
+@pytest.mark.promise("P12")
+def test_a_restore_in_progress_is_not_swept(kept: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    async def look(*_: object) -> None:
+        await sweep(kept.git, kept.home, never, limits=LIMITS, now=datetime.now(UTC))
+        seen.extend(path.name for path in kept.home.root.glob("restore-*"))
+
+    monkeypatch.setattr("delegate.runner.workspaces.kept.restore", look)
+
+    assert main(["workspaces", "restore", LINEAGE]) == 0
+
+    assert len(seen) == 1
+    assert list(kept.home.root.glob("restore-*")) == []
 
 
 @pytest.mark.promise("P12")

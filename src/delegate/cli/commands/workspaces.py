@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -114,11 +113,11 @@ def restore(context: CommandContext, name: str, directory: str | None) -> None:
 
 async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
     from delegate.runner.git.program import GitFailed, read_git  # noqa: PLC0415  the runner takes long to load
-    from delegate.runner.workspaces.kept import restore  # noqa: PLC0415  the same
+    from delegate.runner.workspaces.kept import make_restore_scratch, restore  # noqa: PLC0415  the same
 
     try:
-        with TemporaryDirectory(prefix="restore-", dir=context.home.root) as scratch:
-            git = await read_git(context.environ, Path(scratch))
+        with make_restore_scratch(context.home) as scratch:
+            git = await read_git(context.environ, scratch)
             await restore(git, context.home, lineage, target)
     except GitFailed as failure:
         raise Refused(why=failure) from failure

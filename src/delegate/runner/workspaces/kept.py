@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 
@@ -20,6 +22,7 @@ from delegate.runner.git.program import Git
 from delegate.runner.removal import remove, rest_path
 from delegate.runner.workspaces.copying import copy_path, copy_tree
 from delegate.runner.workspaces.journal import WorkspaceJournal, read_journal
+from delegate.runner.workspaces.locks import lock_directory
 from delegate.runner.workspaces.non_git_files import copy_back
 from delegate.runner.workspaces.saving import (
     LFS,
@@ -32,6 +35,8 @@ from delegate.runner.workspaces.saving import (
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository
 
 log = logging.getLogger(__name__)
+
+RESTORE_PREFIX = "restore-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,29 @@ def discard(home: Home, kept: KeptWork) -> None:
         remove(rest.parent, rest.name)
     except OSError as problem:
         log.warning("kept work not removed", extra={"path": str(rest), "why": str(problem)})
+
+
+@contextmanager
+def make_restore_scratch(home: Home) -> Iterator[Path]:
+    """A directory for temporary repositories, locked: a sweep removes it when a killed command has left it."""
+    with TemporaryDirectory(prefix=RESTORE_PREFIX, dir=home.root, ignore_cleanup_errors=True) as name:
+        lock = lock_directory(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            if lock is not None:
+                lock.release()
+
+
+def remove_left_scratch(home: Home) -> None:
+    for path in filter(is_directory, home.root.glob(f"{RESTORE_PREFIX}*")):
+        lock = lock_directory(path)
+        if lock is None:
+            continue  # in use
+        try:
+            remove(path.parent, path.name)
+        finally:
+            lock.release()
 
 
 async def restore(git: Git, home: Home, lineage: str, directory: Path) -> KeptWork:

@@ -28,7 +28,7 @@ from delegate.runner.workspaces.closing import (
     workspace_of,
 )
 from delegate.runner.workspaces.journal import WorkspaceState, read_journal
-from delegate.runner.workspaces.kept import directory_size, discard, list_kept
+from delegate.runner.workspaces.kept import directory_size, discard, list_kept, remove_left_scratch
 from delegate.runner.workspaces.locks import DirectoryLock, is_busy, lock_directory
 from delegate.runner.workspaces.mirrors import is_mirror, lock_of, mirror_of, tidy
 from delegate.runner.workspaces.saving import last_saved
@@ -56,6 +56,8 @@ async def sweep(git: Git, home: Home, is_live: Callable[[str], bool], *, limits:
         with _log_and_continue(root):
             await _sweep_one(git, home, root, is_live)
     await anyio.to_thread.run_sync(_apply_limits, home, limits, now)
+    with _log_and_continue(home.root):
+        await anyio.to_thread.run_sync(remove_left_scratch, home)
     await anyio.to_thread.run_sync(_remove_partial_mirrors, home)
     await anyio.to_thread.run_sync(_remove_unused_mirrors, home, limits, now)
     await tidy(git, home)
