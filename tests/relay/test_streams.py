@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -260,13 +261,26 @@ async def test_a_client_that_does_not_read_is_dropped(own_relay: RelayProcess) -
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect((ADDRESS, own_relay.port))
             lazy.sendall(request_bytes(own_relay, "GET", stream_of(attempt)))
+            waiting: list[int] = []
 
-            wait_until(lambda: "feed closed: its client does not read" in own_relay.log)
+            def is_dropped() -> bool:
+                waiting.append(bytes_held_for(lazy))
+                return "feed closed: its client does not read" in own_relay.log
+
+            wait_until(is_dropped)
 
         async with following(owner, stream_of(attempt)) as response:
             assert await followed(response, 3)
+    assert 0 < max(waiting) < 512 * 1024  # the system would hold megabytes
     assert "Traceback" not in own_relay.log
     assert "ASGI" not in own_relay.log
+
+
+def bytes_held_for(peer: socket.socket) -> int:
+    """What the system holds in the other end of the connection, not received yet."""
+    end = f":{peer.getsockname()[1]:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return sum(int(row[4].partition(":")[0], 16) for row in rows if row[2].endswith(end))
 
 
 async def test_the_number_of_open_feeds_is_limited_and_closing_one_makes_room(own_relay: RelayProcess) -> None:

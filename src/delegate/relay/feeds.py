@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from heapq import merge
 
@@ -20,6 +22,7 @@ from delegate.errors import InvalidField, Refused
 from delegate.model import Attempt, Event, OutputChunk, TaskId
 from delegate.relay.notify import ALL_TASKS, Hub
 from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
+from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow
@@ -33,8 +36,10 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 15
 READ_TIMEOUT = 15.0  # seconds after which a client that does not read is dropped; it can resume from its last event
 FEEDS_MAX = 256  # open feeds; only the owner's token opens them
-EVENTS_PER_TURN = 100  # events that a feed of all tasks reads and sends at once
-EVENTS_PER_SLICE = 20  # events encoded before other requests get their turn
+SEND_BUFFER = 64 * 1024  # bytes that the system may hold for the client of a feed
+EVENTS_PER_TURN = 50  # events that a feed of all tasks reads and sends at once
+EVENTS_PER_SLICE = 5  # events encoded before other requests get their turn
+CROWD_PAUSE = 0.002  # seconds after a full turn, if others wait: many feeds of old events leave time to other requests
 POLL_SECONDS = 2.0  # another relay on the same database does not notify our subscriptions
 LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one response; `output/raw` has everything
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
@@ -67,6 +72,7 @@ class FeedResponse(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._hub.open_feeds += 1
         try:
+            limit_send_buffer(scope)
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
             log.info("feed closed: its client does not read", extra={"path": scope["path"]})
@@ -76,6 +82,14 @@ class FeedResponse(EventSourceResponse):
                     pass
         finally:
             self._hub.open_feeds -= 1
+
+
+def limit_send_buffer(scope: Scope) -> None:
+    """By default the system holds megabytes for a client that does not read, all of which we would have to encode."""
+    connection = scope["state"].get("connection")
+    if isinstance(connection, HttpProtocol):
+        with suppress(OSError):  # it is closed already
+            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
 
 def respond_with_feed(relay: Relay, feed: AsyncIterator[ServerSentEvent | bytes]) -> Response:
@@ -113,6 +127,8 @@ async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[bytes]:
                 if id_gaps is not None:
                     events = id_gaps.take_contiguous(events, after, anyio.current_time())
                 encoded = await _encode_events(events)
+                if len(events) == EVENTS_PER_TURN and relay.hub.feed_turns.statistics().tasks_waiting:
+                    await anyio.sleep(CROWD_PAUSE)
             if events:
                 after = events[-1].id
                 yield encoded
