@@ -127,7 +127,8 @@ async def _caller_of(request: Request, relay: Relay) -> CallingProcess:
     if caller is None or caller == UNKNOWN:
         host, port = request.client
         peer = Peer(address=host, port=port, relay_port=request.scope["server"][1])
-        caller = connection.caller = await to_thread.run_sync(find_caller, peer, relay.keeper_pid)
+        caller = await to_thread.run_sync(find_caller, peer, relay.keeper_pid, limiter=relay.caller_lookups)
+        connection.caller = caller
     return caller
 
 

@@ -71,13 +71,15 @@ def _look_up(peer: Peer, keeper: int) -> CallingProcess:
     if inode == OTHER_USERS or not has_agents:
         return OUTSIDE
     holder = _holder_of(inode)
-    return UNKNOWN if holder is None or _socket_inode(peer) != inode else _caller_at(holder, keeper)
+    return UNKNOWN if holder is None or _socket_inode(peer) != inode else _caller_at(holder, inode, keeper)
 
 
 def _socket_inode(peer: Peer) -> int | None:
     """Return the inode of the client's end; None when it is closed, OTHER_USERS for example for a proxy."""
     uid, inode = _ask_kernel(peer) or _search_tables(peer) or (os.geteuid(), 0)
-    return OTHER_USERS if uid != os.geteuid() else inode or None
+    if not inode:  # first: the kernel may report any user for a closed one
+        return None
+    return inode if uid == os.geteuid() else OTHER_USERS
 
 
 def _ask_kernel(peer: Peer) -> tuple[int, int] | None:
@@ -113,15 +115,16 @@ def _search_tables(peer: Peer) -> tuple[int, int] | None:
 
 def _holder_of(inode: int) -> int | None:
     """Search the newest processes first: most clients are commands that have just started."""
-    link = f"socket:[{inode}]"
     for pid in sorted((int(name) for name in os.listdir(PROC) if name.isdigit()), reverse=True):  # noqa: PTH208
-        try:
-            descriptors = PROC / str(pid) / "fd"
-            if any(_link_of(descriptors / number) == link for number in os.listdir(descriptors)):  # noqa: PTH208
+        with suppress(OSError):  # it has ended, or is not readable
+            if _holds(pid, inode):
                 return pid
-        except OSError:  # it has ended, or is not readable
-            continue
     return None
+
+
+def _holds(pid: int, inode: int) -> bool:
+    descriptors, link = PROC / str(pid) / "fd", f"socket:[{inode}]"
+    return any(_link_of(descriptors / number) == link for number in os.listdir(descriptors))  # noqa: PTH208
 
 
 def _link_of(descriptor: Path) -> str:
@@ -131,11 +134,15 @@ def _link_of(descriptor: Path) -> str:
         return ""
 
 
-def _caller_at(pid: int, keeper: int) -> CallingProcess:
+def _caller_at(pid: int, inode: int, keeper: int) -> CallingProcess:
     chain = _ancestors(pid)
-    if keeper not in chain[1:] or (chain[1] == keeper and _is_own_program(pid)):
+    if keeper not in chain[1:]:
         return OUTSIDE
-    return CallingProcess(is_in_attempt=True, runner=chain[chain.index(keeper) - 1])
+    runner = chain[chain.index(keeper) - 1]
+    # Between fork and exec, a program that the runner starts holds the runner's own connections.
+    if _is_own_program(runner) and _holds(runner, inode):
+        return OUTSIDE
+    return CallingProcess(is_in_attempt=True, runner=runner)
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from delegate.errors import (
     DelegateError,
     Forbidden,
+    InsideAttempt,
     NoSuchAttempt,
     NoSuchRunner,
     NoSuchTask,
@@ -62,6 +63,7 @@ JITTER = 1.25
 UNKNOWN_RUNNER_CODES = frozenset({Unauthenticated.code, NoSuchRunner.code})
 LEASE_LOST_CODES = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
+RETRYABLE_CODES = frozenset({InsideAttempt.code})  # the relay could not tell who called
 
 ResponseModel = TypeVar("ResponseModel", bound=Wire)
 
@@ -243,7 +245,8 @@ def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateEr
         return SequenceGap(attempt_id=call.attempt.attempt_id, expected="another one", given="this one")
     if call.accepts_refusal and code in (Forbidden.code, NoSuchTask.code):
         return NoSuchTask(task_id="") if code == NoSuchTask.code else Refused(why="the task belongs to another runner")
-    if problem is not None and response.is_client_error and response.status_code not in RETRYABLE_STATUSES:
+    is_retryable = code in RETRYABLE_CODES or response.status_code in RETRYABLE_STATUSES
+    if problem is not None and response.is_client_error and not is_retryable:
         return Refused(why=f"{problem.detail} ({code})")
     return RelayUnreachable(
         url=url,
