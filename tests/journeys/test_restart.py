@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -138,3 +139,20 @@ def test_a_relay_that_starts_before_its_postgresql_waits_for_it(
         world.down()
         assert starting.wait(30) == 0
         starting.communicate()
+
+
+def test_a_keeper_does_not_give_up_while_the_database_is_busy(tmp_path: Path) -> None:
+    with living(tmp_path / "home") as world:
+        world.ok("up", "--runners", "0")
+        world.down()
+        log = world.home / "logs" / "keeper.log"
+        with closing(sqlite3.connect(world.home / "delegate.db")) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            starting = world.popen("up", "--runners", "0")
+            wait_until(lambda: log.read_text().count("child started child=relay") == 3)
+            other.rollback()
+
+            starting.communicate(timeout=60)
+
+        assert starting.returncode == 0
+        world.down()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.audit import strays
 from tests.fakes.small_disk import filled, small_disk
-from tests.fakes.world import World, command_of, living, tree_of, wait_until
+from tests.fakes.world import PATIENCE, World, command_of, living, tree_of, wait_until
 from tests.git import PERSON, run_git, try_git
 
 from delegate import __version__
@@ -104,6 +105,10 @@ def suspended(pid: int) -> Iterator[None]:
 
 def first_words(command: subprocess.Popen[str]) -> str:
     assert command.stderr is not None
+    if not select.select([command.stderr], [], [], PATIENCE)[0]:
+        command.kill()
+        command.communicate()
+        raise AssertionError("it waits in silence")
     return command.stderr.readline()
 
 

@@ -37,9 +37,10 @@ from tests.relay.peers import (
     task,
 )
 
+from delegate.relay import protocol
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
-from delegate.relay.auth import require_owner_or_agent
+from delegate.relay.auth import mark_known, require_owner_or_agent
 from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 from delegate.relay.requests import check_query
 
@@ -517,6 +518,22 @@ async def test_a_peer_with_a_token_keeps_its_connection_in_a_crowd(tmp_path: Pat
         assert read_answer(known).startswith(b"HTTP/1.1 200")
 
 
+def test_an_idle_connection_is_closed_soon_unless_it_has_shown_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNKNOWN_KEEP_ALIVE", 0.2)
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n%s\r\nhi"
+    with hurried_server() as port, ExitStack() as opened:
+        known, unknown = (
+            opened.enter_context(socket.create_connection((ADDRESS, port), timeout=WAIT)) for _ in range(2)
+        )
+        for connection, header in ((known, b"Authorization: Bearer x\r\n"), (unknown, b"")):
+            connection.sendall(request % header)
+            assert read_answer(connection).startswith(b"HTTP/1.1 200")
+
+        assert unknown.recv(1) == b""
+        known.sendall(request % b"")
+        assert read_answer(known).startswith(b"HTTP/1.1 200")
+
+
 class HurriedProtocol(HttpProtocol):
     head_timeout = 0.2
     body_timeout = 0.2
@@ -529,10 +546,14 @@ def hurried_server() -> Iterator[int]:
 
     @app.post("/")
     async def read(request: Request) -> int:
+        if "authorization" in request.headers:
+            mark_known(request)
         return len(await request.body())
 
     listening = listener()
-    server = uvicorn.Server(uvicorn.Config(app, http=HurriedProtocol, log_config=None, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=HurriedProtocol, log_config=None, lifespan="off", timeout_keep_alive=3600)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

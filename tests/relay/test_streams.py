@@ -8,15 +8,18 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
+from anyio import lowlevel
 from tests.fakes.world import wait_until
 from tests.relay.peers import (
     ADDRESS,
+    TOKEN,
     WAIT,
     Attempt,
     Message,
@@ -27,14 +30,22 @@ from tests.relay.peers import (
     fact,
     followed,
     messages,
+    relay_in_process,
     request_bytes,
     runner_of,
+    task,
 )
 
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
-from delegate.relay.feeds import FEEDS_MAX, merge_by_time
+from delegate.relay import feeds
+from delegate.relay.app import make_app
+from delegate.relay.feeds import EVENTS_PER_SLICE, EVENTS_PER_TURN, FEEDS_MAX, all_tasks_feed, merge_by_time
+from delegate.relay.notify import FEED_TURNS
+from delegate.relay.requests import Relay
+from delegate.relay.views import event_view
 from delegate.report import follow
 from delegate.report.follow import TaskUpdates
+from delegate.wire.tasks import EventView
 
 pytestmark = pytest.mark.anyio
 
@@ -303,6 +314,61 @@ async def test_the_number_of_open_feeds_is_limited_and_closing_one_makes_room(ow
 
     assert (refused.status_code, refused.json()["type"]) == (422, "refused")
     assert "event streams are open already" in refused.json()["detail"]
+
+
+async def test_a_feed_works_in_small_pieces_between_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, seen = 0, [0]
+
+    def count(event: Event) -> EventView:
+        nonlocal encoded
+        encoded += 1
+        return event_view(event)
+
+    async def look() -> None:
+        while True:
+            await lowlevel.checkpoint()
+            seen.append(encoded)
+
+    monkeypatch.setattr(feeds, "event_view", count)
+    async with relay_in_process(tmp_path) as relay:
+        transport = httpx2.ASGITransport(make_app(relay))
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as owner:
+            for _ in range(2):
+                response = await owner.post("/api/tasks/batch", json={"tasks": [task()] * EVENTS_PER_TURN})
+                assert response.status_code == 201, response.text
+        async with anyio.create_task_group() as group:
+            group.start_soon(look)
+            first = await anext(all_tasks_feed(relay, 0))
+            seen.append(encoded)
+            group.cancel_scope.cancel()
+
+    assert first.count(b"event: event") == encoded == EVENTS_PER_TURN
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= EVENTS_PER_SLICE
+
+
+async def test_few_feeds_read_the_database_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = 0
+
+    async def read(_: object) -> None:
+        nonlocal reading
+        reading += 1
+        await anyio.sleep_forever()
+
+    async def follow_all(relay: Relay) -> None:
+        await anext(all_tasks_feed(relay, 0))
+
+    async with relay_in_process(tmp_path) as relay:
+        monkeypatch.setattr(relay.database, "read", read)
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(follow_all, relay)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+
+    assert reading == FEED_TURNS
 
 
 async def open_feed(owner: httpx2.AsyncClient) -> int:

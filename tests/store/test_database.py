@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -19,7 +20,18 @@ from tests.databases import Place, run
 from delegate.config.paths import Home
 from delegate.errors import DamagedDatabase, DiskFull, StaleFence, StoreBusy
 from delegate.states import TaskState
-from delegate.store.database import BATCH_MAX, Connection, Database, Job, commit_batch, open_database, sqlite_engine
+from delegate.store import database as database_module
+from delegate.store.database import (
+    BATCH_MAX,
+    POSTGRES_WRITERS,
+    READERS,
+    Connection,
+    Database,
+    Job,
+    commit_batch,
+    open_database,
+    sqlite_engine,
+)
 from delegate.store.schema import prepare
 from delegate.store.tables import relay
 from delegate.store.tasks import count_by_state
@@ -217,3 +229,31 @@ def full(connection: Connection) -> object:
     """On a full disk SQLite rolls the whole transaction back by itself."""
     connection.exec_driver_sql("ROLLBACK")
     raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+
+@pytest.mark.real
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize(("kind", "count"), [("read", READERS), ("write", POSTGRES_WRITERS)])
+async def test_a_job_waits_for_a_connection_only_for_a_while(
+    prepared_postgres_url: str, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
+) -> None:
+    monkeypatch.setattr(database_module, "QUEUE_TIMEOUT", 0.1)
+    started, finish = threading.Semaphore(0), threading.Event()
+
+    def occupy(_: Connection) -> None:
+        started.release()
+        finish.wait(60)
+
+    async with open_database(path=Path(), url=prepared_postgres_url) as database:
+        start = partial(database.write, "queue") if kind == "write" else database.read
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(start, occupy)
+            for _ in range(count):
+                await anyio.to_thread.run_sync(started.acquire)
+
+            try:
+                with anyio.fail_after(30), pytest.raises(StoreBusy, match="all connections are in use"):
+                    await start(names)
+            finally:
+                finish.set()

@@ -153,6 +153,18 @@ async def test_what_a_cancellation_sets_free_is_not_reported_as_cancelled(outer:
     await outer.call("CancelTask", taskId=freed)
 
 
+async def test_a_cancellation_during_a_push_says_what_is_happening(outer: Outer, runner: Runner) -> None:
+    attempt = await runner.take(agent="claude", pr=True)
+    push = {"kind": "push", "target": "work-1", "expected": "a" * 40}
+    await attempt.tell("effect", **push, state="intent")
+
+    said = await outer.text("CancelTask", taskId=attempt.task_id)
+    await attempt.tell("effect", **push, state="done", externalId="a" * 40)
+
+    assert said == (f"{attempt.task_id} is being cancelled, but its branch is being pushed; it ends when that is done")
+    await attempt.finish(outcome="cancelled", reason="cancelled", message="cancelled by the user")
+
+
 async def test_a_running_task_takes_those_that_wait_for_it_along_when_it_ends(outer: Outer, runner: Runner) -> None:
     attempt = await runner.take()
     waiting = (await outer.call("DelegateTask", prompt="x", agent="shell", dependsOn=[attempt.task_id]))["taskId"]
