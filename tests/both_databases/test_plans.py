@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,8 @@ from sqlalchemy import Engine, event
 from tests.both_databases.crowd import queue_up
 from tests.both_databases.scene import DONE, Scene, fact, runner
 
+from delegate.config.settings import Settings
+from delegate.intake.submit import Request, submit
 from delegate.model import EffectState, Mode
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, TaskState
@@ -161,3 +164,25 @@ async def test_no_write_of_a_runner_looks_at_all_rows(scene: Scene) -> None:
     for statement in statements:
         plan = await plan_of(scene.database, statement)
         assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (statement, plan)
+
+
+async def test_a_child_is_admitted_without_a_look_at_other_tasks(scene: Scene) -> None:
+    root = await scene.submit(agent="claude", max_budget_usd=10.0)
+    limited = Settings(max_runners=9)
+    child = Request(
+        prompt="x", agent="claude", machine="desk", working_directory="/", submitted_by=root.id, max_budget_usd=1.0
+    )
+    await submit(scene.database, child, limited, scene.now)
+    await scene.database.write("fill", fill)
+
+    with overheard() as statements:
+        await submit(scene.database, child, limited, scene.now)
+
+    plans = [(sql, await plan_of(scene.database, (sql, parameters))) for sql, parameters in statements]
+    for index, condition in (("ix_task_root", "task.root_id ="), ("ix_task_open_child", "child.submitted_by =")):
+        found = [plan for sql, plan in plans if condition in sql]
+        assert found
+        assert all(any(index in step for step in plan) for plan in found), found
+    for sql, plan in plans:
+        assert not any(re.search("Seq Scan|SCAN (?!child USING)", step) for step in plan), (sql, plan)
+        assert "root_id =" not in sql or "task.prompt" not in sql

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from delegate.model import Task, TaskId
+from delegate.model import Task, TaskId, Usage
 from delegate.states import FINAL_TASK_STATES
-from delegate.store.tables import task
-from delegate.store.tasks import get_task, to_task
+from delegate.store.tables import is_open_child, task
+from delegate.store.tasks import get_task
 
 
 def count_children_since(connection: Connection, root: TaskId, since: datetime) -> int:
@@ -20,14 +20,13 @@ def count_children_since(connection: Connection, root: TaskId, since: datetime) 
 
 def committed_budget(connection: Connection, root: TaskId) -> float:
     """Return what the tasks below this root task have spent, or may still spend if they have not ended."""
-    below = [to_task(row) for row in connection.execute(select(task).where(task.c.root_id == root))]
-    return sum(_committed(one) for one in below)
+    columns = (task.c.state, task.c.max_budget_usd, task.c.usage)
+    below = connection.execute(select(*columns).where(task.c.root_id == root))
+    return sum(_committed(row.state, row.max_budget_usd, Usage(**row.usage).cost_usd) for row in below)
 
 
-def _committed(one: Task) -> float:
-    if one.state in FINAL_TASK_STATES:
-        return one.usage.cost_usd
-    return max(one.limits.max_budget_usd or 0.0, one.usage.cost_usd)
+def _committed(state: str, budget: float | None, spent: float) -> float:
+    return spent if state in FINAL_TASK_STATES else max(budget or 0.0, spent)
 
 
 def open_parents(connection: Connection) -> set[str]:
@@ -38,13 +37,13 @@ def open_parents(connection: Connection) -> set[str]:
     parents = (
         select(task.c.id)
         .join(child, child.c.submitted_by == task.c.id)
-        .where(task.c.state.not_in(ended), child.c.state.not_in(ended))
+        .where(task.c.state.not_in(ended), is_open_child(child))
     )
     return set(connection.execute(parents).scalars())
 
 
 def has_open_child(connection: Connection, task_id: TaskId) -> bool:
-    mine = (task.c.submitted_by == task_id, task.c.state.not_in([state.value for state in FINAL_TASK_STATES]))
+    mine = (task.c.submitted_by == task_id, is_open_child(task))
     return connection.execute(select(task.c.id).where(*mine).limit(1)).first() is not None
 
 

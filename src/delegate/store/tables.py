@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     Float,
     ForeignKey,
+    FromClause,
     Index,
     Integer,
     LargeBinary,
@@ -29,7 +30,7 @@ from sqlalchemy.types import TypeDecorator
 
 from delegate.model import Mode, OnDependencyFailure
 from delegate.schedule.model import MissedRunPolicy, ScheduleState
-from delegate.states import AttemptState, TaskState
+from delegate.states import FINAL_TASK_STATES, AttemptState, TaskState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -58,6 +59,14 @@ def has_state(table: Table, state: TaskState | AttemptState | ScheduleState) -> 
     """Compare with a literal, not a parameter: with a parameter, SQLite plans again at every execution to check whether
     a partial index applies, and PostgreSQL cannot use such an index in a cached plan."""
     return table.c.state == literal_column(f"'{state.value}'")
+
+
+def is_open_child(table: FromClause) -> ColumnElement[bool]:
+    """Whether an agent submitted the task and it has not ended; compared with literals for its partial index."""
+    open_states: list[ColumnElement[str]] = [
+        literal_column(f"'{state.value}'") for state in TaskState if state not in FINAL_TASK_STATES
+    ]
+    return table.c.submitted_by.isnot(None) & table.c.state.in_(open_states)
 
 
 metadata = MetaData(
@@ -148,9 +157,9 @@ Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
 CONTINUES = task.c.lineage.isnot(None)
 Index("ix_task_lineage", task.c.lineage, sqlite_where=CONTINUES, postgresql_where=CONTINUES)
-IS_CHILD = task.c.submitted_by.isnot(None)
-Index("ix_task_submitted_by", task.c.submitted_by, sqlite_where=IS_CHILD, postgresql_where=IS_CHILD)
-Index("ix_task_root", task.c.root_id, sqlite_where=IS_CHILD, postgresql_where=IS_CHILD)
+IS_OPEN_CHILD, HAS_ROOT = is_open_child(task), task.c.root_id.isnot(None)
+Index("ix_task_open_child", task.c.submitted_by, sqlite_where=IS_OPEN_CHILD, postgresql_where=IS_OPEN_CHILD)
+Index("ix_task_root", task.c.root_id, sqlite_where=HAS_ROOT, postgresql_where=HAS_ROOT)
 
 attempt = Table(
     "attempt",
