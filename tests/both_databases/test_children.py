@@ -24,6 +24,7 @@ from delegate.intake.submit import Request, submit
 from delegate.model import Mode, Task, Usage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P22")]
+CODEX_IN_WORKTREE: dict[str, Any] = {"agent": "codex", "mode": Mode.WORKTREE, "working_directory": "/work"}
 
 
 async def child_of(scene: Scene, parent: Task, settings: Settings | None = None, **fields: Any) -> Task:
@@ -105,7 +106,11 @@ async def test_a_child_that_has_ended_counts_with_what_it_has_spent(scene: Scene
         ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/"}),
         ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/work/../etc"}),
         ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/workshop"}),
-        ({"agent": "codex", "mode": Mode.WORKTREE, "working_directory": "/work"}, {"working_directory": "/work"}),
+        ({"agent": "codex", "working_directory": "/work"}, {"working_directory": "/work/nested"}),
+        (CODEX_IN_WORKTREE, {"working_directory": "/work"}),
+        (CODEX_IN_WORKTREE, {**CODEX_IN_WORKTREE, "base": "pushed-by-the-agent"}),
+        (CODEX_IN_WORKTREE, {**CODEX_IN_WORKTREE, "mode": Mode.PULL_REQUEST}),
+        (CODEX_IN_WORKTREE, {**CODEX_IN_WORKTREE, "working_directory": None, "repository": "/work/nested"}),
     ],
 )
 async def test_a_child_has_no_more_rights_than_its_parent(
@@ -115,6 +120,14 @@ async def test_a_child_has_no_more_rights_than_its_parent(
 
     with pytest.raises(ChildRefused):
         await child_of(scene, task, **child)
+
+
+async def test_codex_in_its_sandbox_submits_for_its_own_place(scene: Scene) -> None:
+    parent = await scene.submit(**CODEX_IN_WORKTREE, base="stable")
+
+    child = await child_of(scene, parent, **CODEX_IN_WORKTREE, base="stable")
+
+    assert (child.working_directory, child.mode, child.base) == ("/work", Mode.WORKTREE, "stable")
 
 
 async def test_a_child_has_the_permission_mode_of_its_parent(scene: Scene) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import PurePosixPath
 
 from delegate.config.settings import Settings
 from delegate.errors import ChildRefused, ChildrenOverBudget, ChildrenTooDeep, NoRunnerLeft, TooManyChildren
@@ -76,17 +75,14 @@ def _check_rights(child: Task, parent: Task) -> None:
     # The parent works in a sandbox, and its child must not get out of it.
     if child.agent != AgentName.CODEX:
         raise ChildRefused(why="Codex in its sandbox may submit tasks for codex only")
-    if not _is_same_place(child, parent):
-        raise ChildRefused(why="Codex in its sandbox may submit tasks for its own directory or repository only")
+    if _place(child) != _place(parent):
+        why = "Codex in its sandbox may submit tasks only with its own directory, repository, mode and base branch"
+        raise ChildRefused(why=why)
 
 
-def _is_same_place(child: Task, parent: Task) -> bool:
-    if child.mode is Mode.IN_PLACE and parent.mode is not Mode.IN_PLACE:
-        return False
-    if child.working_directory is None or parent.working_directory is None:
-        return (child.repository, child.working_directory) == (parent.repository, parent.working_directory)
-    below = PurePosixPath(child.working_directory)
-    return ".." not in below.parts and below.is_relative_to(parent.working_directory)
+def _place(task: Task) -> tuple[str | None, str | None, Mode, str | None]:
+    """Compared for equality: whatever is below a directory, or on another branch, its agent may have made itself."""
+    return task.working_directory, task.repository, task.mode, task.base
 
 
 def _budget(connection: Connection, child: Task, root: Task) -> float | None:
