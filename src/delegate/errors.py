@@ -223,7 +223,7 @@ class ChildrenTooDeep(Refused):
 
 class ChildrenOverBudget(Refused):
     """the budget of {root} ({whole} USD) leaves {left} USD for tasks of its agents
-    submit with a lower budget, or without one to use what is left"""
+    {advice}"""
 
     code = "children_over_budget"
 

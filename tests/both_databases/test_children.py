@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.both_databases.scene import DONE, Scene
+from tests.both_databases.scene import DONE, Scene, parked_until
 
 from delegate.config.settings import Settings
 from delegate.errors import (
@@ -22,6 +22,7 @@ from delegate.errors import (
 from delegate.intake.children import CHILDREN_PER_HOUR, GENERATIONS_MAX
 from delegate.intake.submit import Request, submit
 from delegate.model import Mode, Task, Usage
+from delegate.states import AttemptState, Reason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P22")]
 CODEX_IN_WORKTREE: dict[str, Any] = {"agent": "codex", "mode": Mode.WORKTREE, "working_directory": "/work"}
@@ -75,13 +76,29 @@ async def test_children_share_what_the_budget_of_the_root_leaves(scene: Scene) -
 
     with pytest.raises(ChildrenOverBudget) as caught:
         await child_of(scene, first, max_budget_usd=7.0)
-    rest = await child_of(scene, first)
+    half = await child_of(scene, first)
 
     assert caught.value.code == "children_over_budget"
     assert "leaves 6.00 USD" in caught.value.message
-    assert rest.limits.max_budget_usd == 6.0
-    with pytest.raises(ChildrenOverBudget):
+    assert "submit with a lower budget" in str(caught.value.hint)
+    assert half.limits.max_budget_usd == 3.0
+    await child_of(scene, root, max_budget_usd=3.0)
+    with pytest.raises(ChildrenOverBudget) as caught:
         await child_of(scene, root)
+    assert "do the work in this task" in str(caught.value.hint)
+
+
+async def test_the_next_attempt_of_the_root_may_spend_what_its_children_leave(scene: Scene) -> None:
+    held = await scene.take(agent="claude", max_budget_usd=10.0)
+    await child_of(scene, held.task, max_budget_usd=4.0, machine="elsewhere")
+    await scene.finish(held, parked_until(scene.now, usage=Usage(cost_usd=1.0)))
+
+    again = await scene.claim()
+
+    assert again is not None
+    assert (again.task.id, again.attempt.budget_usd) == (held.task.id, 5.0)
+    spent = replace(DONE, state=AttemptState.FAILED, reason=Reason.BUDGET, usage=Usage(cost_usd=5.0))
+    assert (await scene.finish(again, spent)).reason is Reason.BUDGET
 
 
 async def test_a_child_that_has_ended_counts_with_what_it_has_spent(scene: Scene) -> None:
@@ -92,7 +109,7 @@ async def test_a_child_that_has_ended_counts_with_what_it_has_spent(scene: Scene
     assert held is not None
     await scene.finish(held, replace(DONE, usage=Usage(cost_usd=2.5)))
 
-    assert (await child_of(scene, root)).limits.max_budget_usd == 7.5
+    assert (await child_of(scene, root)).limits.max_budget_usd == 3.75
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,15 @@ def _place(task: Task) -> tuple[str | None, str | None, Mode, str | None]:
 
 
 def _budget(connection: Connection, child: Task, root: Task) -> float | None:
-    """Return what the child may spend: at most what the root task's budget leaves."""
+    """Return what the child may spend: at most what the root task's budget leaves, and half of it unless it asks."""
     whole = root.limits.max_budget_usd
     if whole is None or child.agent not in PAID_AGENTS:
         return child.limits.max_budget_usd
     left = whole - root.usage.cost_usd - committed_budget(connection, root.id)
-    wanted = left if child.limits.max_budget_usd is None else child.limits.max_budget_usd
+    wanted = left / 2 if child.limits.max_budget_usd is None else child.limits.max_budget_usd
     if left <= 0 or wanted > left:
-        raise ChildrenOverBudget(root=root.id, whole=f"{whole:.2f}", left=f"{max(left, 0.0):.2f}")
+        advice = "submit with a lower budget, or without one to use half of what is left"
+        if left <= 0:
+            advice = "do the work in this task, or wait until one of those tasks ends with less than its budget"
+        raise ChildrenOverBudget(root=root.id, whole=f"{whole:.2f}", left=f"{max(left, 0.0):.2f}", advice=advice)
     return wanted

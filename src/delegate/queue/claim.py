@@ -156,7 +156,9 @@ def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, no
     for head in sorted(heads, key=lambda head: (*rank(head.priority, head.claimable_at), head.seq)):
         task = take_queued(connection, head, now)
         if task is not None:
-            return _begin_attempt(connection, query, with_session(connection, task), budget_of(task, left), now)
+            return _begin_attempt(
+                connection, query, with_session(connection, task), _budget(connection, task, left), now
+            )
     return None
 
 
@@ -205,9 +207,9 @@ def budget_left(connection: Connection, rules: QueueRules, now: datetime) -> flo
     return rules.daily_budget_usd - spent_since(connection, start_of_day(now)) - reserved
 
 
-def budget_of(task: Task, left: float | None) -> float | None:
-    """Pure: return what the next attempt may spend: the rest of the task's budget, or of the day's if that is less."""
+def _budget(connection: Connection, task: Task, left: float | None) -> float | None:
+    """Return what the next attempt may spend: the rest of the task's budget, or of the day's if that is less."""
     if task.agent not in PAID_AGENTS:
         return None
-    own = own_budget_left(task)
+    own = own_budget_left(connection, task)
     return own if left is None else left if own is None else min(own, left)

@@ -78,7 +78,7 @@ def _finish(
 ) -> Transition:
     attempt = lock_owned_attempt(connection, lease)
     known = get_task(connection, attempt.task_id)
-    outcome = release_if_asked(park_until_tomorrow(outcome, attempt, known, now), attempt, known)
+    outcome = release_if_asked(park_until_tomorrow(connection, outcome, attempt, known, now), attempt, known)
     if attempt.state is not AttemptState.RUNNING:
         return _already_finished(connection, attempt, outcome)
     attempt = replace(attempt, messages_seen=max(attempt.messages_seen, outcome.messages_seen))
@@ -146,22 +146,24 @@ def incomplete_event(task: Task, attempt: Attempt, now: datetime) -> NewEvent:
     return NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.WARNING, at=now, data=data)
 
 
-def park_until_tomorrow(outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime) -> Outcome:
-    """Pure: park the task until the next day if the daily budget ran out and not its own."""
-    if outcome.reason is not Reason.BUDGET or not was_limited_by_daily_budget(attempt, task):
+def park_until_tomorrow(
+    connection: Connection, outcome: Outcome, attempt: Attempt, task: Task | None, now: datetime
+) -> Outcome:
+    """Park the task until the next day if the daily budget ran out and not its own."""
+    if outcome.reason is not Reason.BUDGET or not was_limited_by_daily_budget(connection, attempt, task):
         return outcome
     tomorrow = start_of_day(now) + timedelta(days=1)
     message = "the daily budget is spent"
     return replace(outcome, state=AttemptState.RELEASED, message=message, exit_code=None, not_before=tomorrow)
 
 
-def was_limited_by_daily_budget(attempt: Attempt, task: Task | None) -> bool:
-    """Pure: whether the attempt's budget was the rest of the daily budget and not the task's own."""
+def was_limited_by_daily_budget(connection: Connection, attempt: Attempt, task: Task | None) -> bool:
+    """Whether the attempt's budget was the rest of the daily budget and not the task's own."""
     if attempt.state is not AttemptState.RUNNING:
         return attempt.state is AttemptState.RELEASED  # a repeated report: its cost is already recorded
     if attempt.budget_usd is None or task is None:
         return False
-    own = own_budget_left(task)
+    own = own_budget_left(connection, task)
     return own is None or attempt.budget_usd < own
 
 

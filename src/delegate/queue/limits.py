@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 
 from delegate.config.settings import Settings
 from delegate.model import Task
+from delegate.store.children import committed_budget
+from delegate.store.database import Connection
 
 LEAST_BUDGET_USD = 0.0001  # when nothing is left: an agent started with this ends at once and reports why
 
@@ -32,11 +34,12 @@ def rules_of(settings: Settings) -> QueueRules:
     )
 
 
-def own_budget_left(task: Task) -> float | None:
-    """Return what parked and lost attempts have left of the task's own budget; LEAST_BUDGET_USD for nothing."""
+def own_budget_left(connection: Connection, task: Task) -> float | None:
+    """Return what earlier attempts, and tasks that its agents submitted, have left of the task's own budget;
+    LEAST_BUDGET_USD for nothing."""
     if task.limits.max_budget_usd is None:
         return None
-    left = task.limits.max_budget_usd - task.usage.cost_usd
+    left = task.limits.max_budget_usd - task.usage.cost_usd - committed_budget(connection, task.id)
     return left if left > 0 else LEAST_BUDGET_USD
 
 
