@@ -22,6 +22,8 @@ from delegate.errors import (
 from delegate.intake.children import CHILDREN_PER_HOUR, GENERATIONS_MAX
 from delegate.intake.submit import Request, submit
 from delegate.model import Mode, Task, Usage
+from delegate.relay.views import assignment
+from delegate.runner.assignment import assignment_of
 from delegate.states import AttemptState, Reason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P22")]
@@ -42,6 +44,16 @@ async def test_a_child_knows_its_parent_and_the_root(scene: Scene) -> None:
 
     assert (child.submitted_by, child.root_id, child.generation) == (root.id, root.id, 1)
     assert (grandchild.submitted_by, grandchild.root_id, grandchild.generation) == (child.id, root.id, 2)
+
+
+async def test_a_runner_learns_that_an_agent_submitted_the_task(scene: Scene) -> None:
+    parent = await scene.take()
+    await child_of(scene, parent.task)
+
+    held = await scene.claim()
+
+    assert held is not None
+    assert [assignment_of(assignment(one)).submitted_by for one in (parent, held)] == [None, parent.task.id]
 
 
 async def test_generations_are_limited(scene: Scene) -> None:

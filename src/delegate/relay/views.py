@@ -238,6 +238,7 @@ def assignment(held: ClaimedTask) -> AssignmentView:
         context=task.context,
         choices=[choice_view(choice) for choice in task.choices],
         lineage=task.lineage,
+        submitted_by=task.submitted_by,
         checkpoint=checkpoint_view(held.continuation.checkpoint),
         continued_task=continued_task_view(held.continuation.continued_task, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],

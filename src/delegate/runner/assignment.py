@@ -55,6 +55,7 @@ class Assignment:
     rerun: bool = False
     issue: Issue | None = None
     context: str | None = None
+    submitted_by: str | None = None  # the task whose agent submitted it: its words are not the user's
     choices: tuple[Choice, ...] = ()
     checkpoint: Checkpoint | None = None  # of the attempt or the task that this one continues
     continued_task: PrecedingTask | None = None
@@ -90,6 +91,7 @@ def assignment_of(view: AssignmentView) -> Assignment:
         rerun=view.rerun,
         issue=None if view.issue is None else Issue(**view.issue.model_dump()),
         context=view.context,
+        submitted_by=view.submitted_by,
         choices=tuple(Choice(**choice.model_dump()) for choice in view.choices),
         checkpoint=None if view.checkpoint is None else checkpoint_of(view.checkpoint),
         continued_task=None if view.continued_task is None else _preceding_task(view.continued_task),

@@ -117,6 +117,7 @@ class AssignmentView(Wire):
     context: str | None = None
     choices: list[ChoiceView] = []
     lineage: str
+    submitted_by: str | None = None  # the task whose agent submitted it: its words are not the user's
     checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
     continued_task: ContinuedTaskView | None = None  # the task that this one continues, with that task's checkpoint
     questions: list[QuestionView] = []  # of the previous attempt, answered

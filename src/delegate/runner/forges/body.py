@@ -54,9 +54,9 @@ class BodyFacts:
     closes: Sequence[str] = ()  # issues that the user's own words are about
 
 
-def pull_request_title(issue: Issue | None, title: str | None, prompt: str) -> str:
-    """`KEY · title` of the issue, the user's own title, or the first line of the request."""
-    own = own_references(issue, title, prompt)
+def pull_request_title(issue: Issue | None, title: str | None, prompt: str, *, is_agents: bool = False) -> str:
+    """`KEY · title` of the issue, the user's own title, or the first line of the request. An agent's closes nothing."""
+    own: frozenset[str] = frozenset() if is_agents else own_references(issue, title, prompt)
     if issue is not None:
         parts = (title_line(issue.key, TITLE_MAX, own), title_line(issue.title, TITLE_MAX, own))
         return title_line(" · ".join(part for part in parts if part), TITLE_MAX, own)

@@ -168,7 +168,7 @@ class Publication:
             writer=Writer(
                 issue=task.issue.key if task.issue else None,
                 email=self.git.user_email,
-                references=own_references(task.issue, task.title, task.prompt, task.context),
+                references=references_of(task),
             ),
         )
         against = await find_history_problem(self.git, self._workspace_on(draft.snapshot.base), draft.commit, look)
@@ -218,9 +218,7 @@ class Publication:
         assignment, workspace = self.prepared.assignment, self.prepared.workspace
         wanted = WantedPullRequest(
             task_id=assignment.task_id,
-            title=self.record.without_secrets(
-                pull_request_title(assignment.issue, assignment.title, assignment.prompt)
-            ),
+            title=self.record.without_secrets(title_of(assignment)),
             body=self.record.without_secrets(pull_request_body(body_facts(assignment, draft, review_facts))),
             branch=workspace.branch,
             base=workspace.base.branch,
@@ -268,7 +266,7 @@ def body_facts(assignment: Assignment, draft: PublicationDraft, review_facts: Re
         usage=review_facts.usage,
         protected=draft.verdict.protected,
         warnings=draft.warnings,
-        closes=closed_issues(assignment.issue, assignment.title, assignment.prompt),
+        closes=() if assignment.submitted_by else closed_issues(assignment.issue, assignment.title, assignment.prompt),
     )
 
 
@@ -295,12 +293,23 @@ def warnings_of(snapshot: Snapshot, base: str) -> Iterator[str]:
         yield f"published as in the worktree, because git's clean filters are not run: {names}"
 
 
+def references_of(assignment: Assignment) -> frozenset[str]:
+    """What the task may close: nothing if an agent submitted it."""
+    if assignment.submitted_by:
+        return frozenset()
+    return own_references(assignment.issue, assignment.title, assignment.prompt, assignment.context)
+
+
+def title_of(assignment: Assignment) -> str:
+    issue, title, prompt = assignment.issue, assignment.title, assignment.prompt
+    return pull_request_title(issue, title, prompt, is_agents=assignment.submitted_by is not None)
+
+
 def commit_message(assignment: Assignment) -> str:
     """For uncommitted changes. Sanitized, because a forge acts on commit messages too."""
     issue, prompt = assignment.issue, assignment.prompt
     title = issue.title if issue else assignment.title
-    own = own_references(issue, assignment.title, prompt, assignment.context)
     # The commit of a resumed task follows that of the first.
-    subject = first_title(assignment.context or title, prompt, SUBJECT_MAX, own)
+    subject = first_title(assignment.context or title, prompt, SUBJECT_MAX, references_of(assignment))
     key = f"\n\nFor {issue.key}." if issue else ""
     return f"{subject}{key}\n\nDelegate-Task: {assignment.task_id}\n"
