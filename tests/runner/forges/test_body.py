@@ -174,6 +174,13 @@ def test_the_title_is_the_issues_the_users_or_the_first_line(
         ("The discount", "\nPlease fix #5, #6 and #7, then close #5", ("#5", "#6", "#7")),
         ("Resolve: #8", "Do not close #5; it is like #6", ("#8",)),
         ("Fix acme/other#5 and PER-44", "", ()),
+        ("Closes #5", "Add a test. Then stop. Resolves #6 and fix #7", ("#5", "#6", "#7")),
+        ("- fix #5", "> Please, close: #6", ("#5", "#6")),
+        ("fixing #5 broke the build", "Investigate why closing #12 failed", ()),
+        ("Do not implement or fix #5", "This must not accidentally close #7", ()),
+        ("Fixes #55 partially", "Fix #5, #6 in part. Fix #7 (partly)", ()),
+        ("Implementing #5 was wrong", "Revert the commit that fixes #6", ()),
+        ("Fixed #5 comes back", "Why did we close #6?", ()),
     ],
 )
 def test_the_users_own_words_close_issues(title: str | None, prompt: str, closed: tuple[str, ...]) -> None:

@@ -31,8 +31,13 @@ KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
 ISSUE_REFERENCE = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
 ANY_REFERENCE = re.compile(rf"{ISSUE_REFERENCE}|\b[a-z][a-z0-9]{{1,9}}-\d+", re.IGNORECASE)
 ANY_KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
-NUMBERS = r"#\d+(?:(?:,|,? and) ?#\d+)*"
-CLOSED = re.compile(rf"(?<!not )(?<!n't )(?<!never )\b{KEYWORD}\b[ \t]*:?[ \t]*({NUMBERS})", re.IGNORECASE)
+# An imperative at the start of a line or sentence. Atomic: of `#55 partially`, `#5` must not remain.
+CLOSING = r"(?:close|fix|resolve)(?:s|(?<=x)es)?\b[ \t]*+:?[ \t]*+"
+CLOSED = re.compile(
+    r"(?:^|[.!?](?=[ \t]))[ \t>*+-]*(?:please,?[ \t]+)?"
+    rf"{CLOSING}((?>#\d+(?:,?(?: and)?(?: then)? ?(?:{CLOSING})?#\d+)*))(?![ \t(]*(?:partially|partly|in part)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
 HYPHEN = "\u2011"  # looks like the usual one, but forms no key of a tracker
 # Text that a forge acts on; the break goes before the second group.
 ACTIVE_PATTERNS = tuple(
