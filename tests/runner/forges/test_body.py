@@ -152,10 +152,10 @@ def test_a_red_check_says_how_it_ended() -> None:
         (None, "--web", "ignored", "--web"),
         (None, "Fixes #3 for @octocat <!-- x -->", "", "Fixes #3 for @ octocat"),
         (
-            Issue(key="PER-44", title="Fix #3, PER-45 and UTF-8"),
+            Issue(key="PER-44", title="Fix #3, PER-45 and eng-6 for UTF-8 and ISO-8601 dates"),
             None,
             "",
-            "PER-44 · Fix # 3, PER\u201145 and UTF\u20118",
+            "PER-44 · Fix # 3, PER\u201145 and eng\u20116 for UTF-8 and ISO-8601 dates",
         ),
         (None, f"{'x' * 192} fix #1234", "", f"{'x' * 192} fix #…"),
         (None, "x" * 500, "", "x" * 199 + "…"),

@@ -29,7 +29,9 @@ INLINE_DATA = re.compile(r"data:[\w.+/-]{1,80};base64,[A-Za-z0-9+/=_-]{64,}", re
 REFERENCE = r"(?:#\d|\b[a-z][a-z0-9]{1,9}-\d|/(?:issues?|pull)/)"
 KEYWORD = r"(?:clos|fix|resolv|complet|implement)(?:e|es|ed|ing|s)?"
 ISSUE_REFERENCE = r"(?:[\w.-]+/[\w.-]+)?#\d+|\bgh-\d+|https?://\S+/(?:issues?|work_items|pull|merge_requests)/\S+"
-ANY_REFERENCE = re.compile(rf"{ISSUE_REFERENCE}|\b[a-z][a-z0-9]{{1,9}}-\d+", re.IGNORECASE)
+# They look like keys of a tracker, but a title with a broken hyphen in them is not found by a search.
+STANDARDS = r"(?:aes|base|cp|cve|cwe|ed|fips|hmac|http|ieee|iec|iso|latin|md|oauth|pep|rfc|rsa|sha|tls|ucs|utf|windows)"
+ANY_REFERENCE = re.compile(rf"{ISSUE_REFERENCE}|\b(?!{STANDARDS}-)[a-z][a-z0-9]{{1,9}}-\d+", re.IGNORECASE)
 ANY_KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 # An imperative at the start of a line or sentence. Atomic: of `#55 partially`, `#5` must not remain.
 CLOSING = r"(?:close|fix|resolve)(?:s|(?<=x)es)?\b[ \t]*+:?[ \t]*+"
