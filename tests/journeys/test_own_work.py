@@ -317,6 +317,18 @@ def test_writes_into_the_users_checkout_are_reported(shop: Shop) -> None:
     assert warning.startswith(f"your checkout {shop.clone} changed while the task ran: new.txt, shop.py;")
 
 
+def test_a_cancelled_task_ends_without_another_look_at_the_checkout(shop: Shop) -> None:
+    started = shop.clone / "started"
+    task_id = shop.submit(f"touch {started}; sleep 600")
+    wait_until(started.exists)
+
+    shop.world.ok("cancel", task_id)
+    task = shop.world.wait_for(task_id)
+
+    assert (task["status"], task["reason"]) == ("cancelled", "cancelled")
+    assert warnings_of(task) == []
+
+
 SETTINGS = {
     "commit": ("git -C {} commit -q --allow-empty -m x", "HEAD"),
     "configuration": ("git -C {} config alias.st status", ".git/config"),

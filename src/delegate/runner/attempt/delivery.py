@@ -119,8 +119,12 @@ class Delivery:
         return await self._close(outcome)
 
     async def _checkout_marks(self) -> CheckoutMarks | None:
+        """None also when the attempt must stop: nothing waits for a look at the checkout then."""
         source = self._prepared.workspace.repository.source
-        return await read_checkout_marks(self._git, source) if source is not None else None
+        with suppress(Stopped):
+            async with cancel_when_stopped(self._context):
+                return await read_checkout_marks(self._git, source) if source is not None else None
+        return None
 
     async def _report_checkout_changes(self, before: CheckoutMarks | None) -> None:
         """An agent should work in its own tree only, but nothing keeps it there."""

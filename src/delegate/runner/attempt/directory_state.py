@@ -26,7 +26,7 @@ from delegate.runner.workspaces.repositories import has_repository
 from delegate.runner.workspaces.scratch import ScratchRepository, bare_repository, format_alternates
 
 STATE_TIMEOUT = 0.5  # seconds that the end of a task waits at most; a small repository takes 10 ms
-MARKS_TIMEOUT = 5.0  # seconds for a look at the checkout before and after a task in a worktree
+MARKS_TIMEOUT = 2.0  # seconds for a look at the checkout before and after a task in a worktree
 INDEX_MAX = 4 * 1024 * 1024  # bytes, about 50,000 files; a larger index is not read
 EXCLUDES_MAX = 1024 * 1024
 MARKED_MAX = 10_000  # changed files and hooks of a checkout that are compared; more take too long
