@@ -90,6 +90,20 @@ async def test_a_lineage_that_a_schedule_names_stays_and_holds_up_no_other(clock
     assert (await rows(scene))["task"] == 4
 
 
+async def test_a_step_deletes_whole_lineages_but_not_many_tasks(clock: Clockwork) -> None:
+    scene = clock.scene
+    for _ in range(2):
+        await scene.submit()
+        await scene.retry(await clock.ends(BAD))
+        await scene.retry(await clock.ends(BAD))
+        await clock.ends()
+    later = scene.now + timedelta(days=1)
+
+    dropped = [await scene.database.write("drop", lambda c: drop_ended_before(c, later, 4)) for _ in range(3)]
+
+    assert dropped == [3, 3, 0]
+
+
 async def test_a_schedule_keeps_only_so_many_runs(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "RUNS_MAX", 1)
     busy = await clock.create(cronExpression="* * * * *")

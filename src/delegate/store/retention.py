@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Text, cast, delete, func, or_, select
 
@@ -25,7 +27,15 @@ def drop_ended_before(connection: Connection, cutoff: datetime, limit: int) -> i
     query = select(task.c.id, LINEAGE.label("lineage")).where(*ended, ~_has_kept_member(cutoff))
     rows = connection.execute(query.limit(limit + len(named)))
     old = list(dict.fromkeys(row.lineage for row in rows if row.id not in named))[:limit]
+    old = _first_of(connection, old, limit)
     return sum(connection.execute(delete(task).where(one)).rowcount for one in _members_of(old))
+
+
+def _first_of(connection: Connection, lineages: Sequence[str], limit: int) -> list[str]:
+    """Return the first of these lineages: as many as have `limit` tasks together, but at least one."""
+    sizes = Counter(name for one in _members_of(lineages) for name in connection.scalars(select(LINEAGE).where(one)))
+    totals = accumulate(sizes[name] for name in lineages)
+    return [name for at, (name, total) in enumerate(zip(lineages, totals, strict=True)) if at == 0 or total <= limit]
 
 
 def _members_of(lineages: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
