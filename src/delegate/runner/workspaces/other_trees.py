@@ -1,4 +1,4 @@
-"""Finds files of the agent outside of its worktree: other worktrees and clones, and a `.git` that it made anew."""
+"""Finds files of the agent outside of its worktree: other worktrees and clones, and a new `.git`."""
 
 from __future__ import annotations
 
