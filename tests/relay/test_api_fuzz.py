@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.relay.peers import TOKEN, RelayProcess, client, runner_of
+from tests.relay.peers import TOKEN, RelayProcess, client, runner_of, running_relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.promise("P17")]
 
@@ -61,19 +61,13 @@ checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
 """
 
 
-# Starts a command that is no descendant of this process, which the relay takes for its keeper: what a keeper's children
-# start is an agent, and refused the owner's token.
-DETACHED = """
-import os, subprocess, sys
-reading, writing = os.pipe()
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.close(reading)
-        os.write(writing, str(subprocess.run(sys.argv[1:]).returncode).encode())
-    os._exit(0)
-os.wait()
-os.close(writing)
-sys.exit(int(os.read(reading, 10)))
+# A parent for the relay, which it takes for its keeper. Not this process: what children of a keeper start is an agent,
+# and refused the owner's token.
+PARENT = """
+import signal, subprocess, sys
+relay = subprocess.Popen(sys.argv[1:], close_fds=False)
+signal.signal(signal.SIGTERM, lambda *_: relay.terminate())
+sys.exit(relay.wait())
 """
 
 
@@ -95,7 +89,7 @@ def fuzz(relay: RelayProcess, known: Path, name: str, *options: str) -> Fuzzing:
     report = known.with_name(name)
     with report.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", DETACHED, *command, *limits, *options],
+            [*command, *limits, *options],
             cwd=known.parent,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -103,6 +97,12 @@ def fuzz(relay: RelayProcess, known: Path, name: str, *options: str) -> Fuzzing:
             stderr=subprocess.STDOUT,
         )
     return Fuzzing(process=process, report=report)
+
+
+@pytest.fixture
+def own_relay(tmp_path: Path) -> Iterator[RelayProcess]:
+    with running_relay(tmp_path, prefix=[sys.executable, "-c", PARENT]) as started:
+        yield started
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ ASSIGNMENT_KEYS = {
     "maxOutput",
     "rerun",
     "summaries",
+    "submittedBy",
     "usageBefore",
     "budgetUsd",
     "maxTurns",
