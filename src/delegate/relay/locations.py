@@ -22,6 +22,8 @@ from delegate.store.schedules import schedule_of_trigger
 from delegate.store.tasks import task_of_trigger
 from delegate.wire.tasks import SubmitRequest
 
+GOOD_SECONDS = 1.0  # for which a good directory is not checked again: submits come in bursts
+GOOD_MAX = 1_000
 LOOK_TIMEOUT = 2.0  # seconds; a network disk that does not respond is the runner's problem
 
 
@@ -31,10 +33,17 @@ async def check_location(relay: Relay, body: SubmitRequest) -> None:
         return
     request = request_of(body)
     mode = resolve_preferences(request, relay.settings).mode
+    location, now = (request.working_directory, request.repository, mode), anyio.current_time()
+    if now - relay.good_locations.get(location, float("-inf")) < GOOD_SECONDS:
+        return
     problem: InvalidField | None = None
     with anyio.move_on_after(LOOK_TIMEOUT):
-        look = partial(find_location_problem, request.working_directory, request.repository, mode)
+        look = partial(find_location_problem, *location)
         problem = await to_thread.run_sync(look, abandon_on_cancel=True, limiter=relay.location_checks)
+    if problem is None:
+        if len(relay.good_locations) >= GOOD_MAX:
+            relay.good_locations.clear()
+        relay.good_locations[location] = now
     if problem is not None and not await relay.database.read(partial(_is_key_known, key=body.request_key)):
         raise problem
 

@@ -67,6 +67,7 @@ class Relay:
     redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
     # Its own limit: checks that hang on a network disk must not use up the threads of the database.
     location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
+    good_locations: dict[tuple[str | None, ...], float] = field(default_factory=dict)  # and when they were checked
     caller_lookups: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))  # each reads all of /proc
     clock: SharedClock = field(default_factory=SharedClock)
     max_runners: int | None = None  # of its keeper; None: the machine decides, or there is no keeper
