@@ -16,6 +16,8 @@ TaskId = NewType("TaskId", str)
 AttemptId = NewType("AttemptId", str)
 RunnerId = NewType("RunnerId", str)
 ScheduleId = NewType("ScheduleId", str)
+PersonId = NewType("PersonId", str)
+AccessTokenId = NewType("AccessTokenId", str)
 
 PROMPT_MAX = 250_000
 DEPENDENCIES_MAX = 100  # of one task
@@ -104,6 +106,14 @@ class EventKind(StrEnum):
     FINISHED = "finished"
 
 
+class Role(StrEnum):
+    """What a person may do; each role includes the ones before it."""
+
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMIN = "admin"
+
+
 class Stream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -123,6 +133,66 @@ def new_schedule_id() -> ScheduleId:
 
 def new_runner_id() -> RunnerId:
     return RunnerId(f"runner-{secrets.token_hex(4)}")
+
+
+def new_person_id() -> PersonId:
+    return PersonId(f"user-{secrets.token_hex(5)}")
+
+
+def new_access_token_id() -> AccessTokenId:
+    return AccessTokenId(f"token-{secrets.token_hex(5)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """A user of a team's relay."""
+
+    id: PersonId
+    name: str
+    role: Role
+    created_at: datetime
+    email: str | None = None
+    disabled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessToken:
+    """A person's token; only its hash is stored."""
+
+    id: AccessTokenId
+    person_id: PersonId
+    name: str
+    prefix: str  # its first characters, to recognise it by
+    created_at: datetime
+    expires_at: datetime | None  # None: never
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who makes a change, for the audit log and the timeline."""
+
+    name: str
+    person_id: PersonId | None = None
+
+    @property
+    def event_data(self) -> dict[str, object]:
+        """Return what an event says about it: only people are named, a relay of one user has only its owner."""
+        return {} if self.person_id is None else {"by": self.name}
+
+
+OWNER = Actor(name="owner")  # the owner of the relay, with the token in its home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    details: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +394,8 @@ class Task:
     submitted_by: TaskId | None = None  # the task whose agent submitted it
     root_id: TaskId | None = None  # the task at the top of those; None: it is one
     generation: int = 0  # the number of tasks above it
+    created_by: PersonId | None = None  # the person it works for; None: the relay's owner
+    purged_at: datetime | None = None  # when its texts were removed
     usage: Usage = field(default_factory=Usage)
 
     @property

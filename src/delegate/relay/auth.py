@@ -1,39 +1,39 @@
-"""Authenticates callers by token: the relay's owner, a runner, or the agent of one attempt.
+"""Authenticates callers by token: the relay's owner, a person, a runner, or the agent of one attempt.
 
-The owner's token is readable by every process of the owner. It is therefore refused to the processes of an attempt,
-which have a token of their own: with it they can ask, and submit, read and cancel tasks below their own.
+The token of the owner, or of a person on the same machine, is readable by every process of that user. It is therefore
+refused to the processes of an attempt, which have a token of their own: with it they can ask, and submit, read and
+cancel tasks below their own.
 """
 
 from __future__ import annotations
 
 import hmac
-import secrets
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import cast
 
 from anyio import to_thread
 from fastapi import Request
+from fastapi.routing import APIRoute
 
-from delegate.errors import Forbidden, InsideAttempt, Stopping, Unauthenticated
-from delegate.model import Attempt, Runner, Task, TaskId
+from delegate.errors import Forbidden, InsideAttempt, Stopping, Unauthenticated, Unavailable
+from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, Task, TaskId
+from delegate.relay.access import ROUTES, Holder, check_access
 from delegate.relay.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
 from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.children import is_descendant
 from delegate.store.database import Connection
+from delegate.store.people import token_holder, touch_access_token
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import get_runner, runner_of_token
 from delegate.store.tasks import get_task
-from delegate.tokens import AGENT_PREFIX, RUNNER_PREFIX, hash_token
+from delegate.tokens import AGENT_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, hash_token
 
 TOKEN_MAX = 200
 MCP_PATH = "/mcp"
-AGENT_SUBMIT, AGENT_CANCEL = "POST /api/tasks", "POST /api/tasks/{task_id}/cancel"
-AGENT_READS = frozenset(
-    f"GET /api/tasks/{{task_id}}{rest}" for rest in ("", "/output", "/output/raw", "/diff", "/prompt", "/stream")
-)
-
-
-def new_runner_token() -> str:
-    return RUNNER_PREFIX + secrets.token_urlsafe(32)
+USE_RECORDED_EVERY = timedelta(minutes=1)  # of a person's token: not every request may write
 
 
 def bearer_token(request: Request) -> str:
@@ -46,31 +46,80 @@ def bearer_token(request: Request) -> str:
     return token
 
 
-async def require_owner(request: Request) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes a request, by its token."""
+
+    holder: Holder
+    actor: Actor
+    person: Person | None = None
+    token: AccessToken | None = None  # of the person
+    runner: Runner | None = None
+    attempt: Attempt | None = None  # whose agent calls
+    task: Task | None = None  # of that attempt
+
+
+async def require_access(request: Request) -> Caller:
+    """Let the caller through if the table of routes allows it; it is then `request.state.caller`."""
+    relay = relay_of(request)
+    caller = await authenticate(request)
+    check_access(ROUTES, route_of(request), caller.holder)
+    if caller.holder is not Holder.SLOT:
+        _refuse_without_keeper(request, relay)
+    if caller.attempt is not None and request.scope["path"] != MCP_PATH:
+        caller = replace(caller, task=await _task_of_agent(request, relay, caller.attempt))
+    request.state.caller = caller
+    return caller
+
+
+def caller_of(request: Request) -> Caller:
+    return cast(Caller, request.state.caller)  # set by require_access; Starlette's state is untyped
+
+
+def route_of(request: Request) -> str:
+    """Return the name of the route in the table, for example `GET /api/tasks/{task_id}`."""
+    route = request.scope.get("route")
+    path = route.path if isinstance(route, APIRoute) else request.scope["path"]
+    return f"{request.method} {path}"
+
+
+async def authenticate(request: Request) -> Caller:
     token = bearer_token(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
-        await _refuse_inside_attempt(request, relay)
-        mark_known(request)
-        _refuse_without_keeper(request, relay)
-        return
-    is_runner = token.startswith(RUNNER_PREFIX) and await _find_runner(relay, token) is not None
-    if is_runner or (token.startswith(AGENT_PREFIX) and await agent_attempt(relay, token) is not None):
-        raise Forbidden(what="this path; it is for the relay's owner")
-    raise Unauthenticated
+        caller = Caller(holder=Holder.OWNER, actor=OWNER)
+    elif token.startswith(AGENT_PREFIX):
+        attempt = await require_agent(request, relay)
+        return Caller(holder=Holder.AGENT, actor=Actor(name=f"agent of {attempt.task_id}"), attempt=attempt)
+    elif token.startswith(PERSON_PREFIX):
+        caller = await _find_person(relay, token)
+    elif token.startswith(RUNNER_PREFIX):
+        runner = await _find_runner(relay, token)
+        caller = Caller(holder=Holder.SLOT, actor=Actor(name=runner.name), runner=runner)
+    else:
+        raise Unauthenticated
+    await _refuse_inside_attempt(request, relay)
+    mark_known(request)
+    return caller
 
 
-async def require_owner_or_agent(request: Request) -> None:
-    """Let the relay's owner through, and an agent to what is its own; an agent's task is then `request.state.task`."""
-    token = bearer_token(request)
-    relay = relay_of(request)
-    request.state.task = None
-    if not token.startswith(AGENT_PREFIX):
-        await require_owner(request)
-        return
-    attempt = await require_agent(request, relay)
-    _refuse_without_keeper(request, relay)
-    request.state.task = await _task_of_agent(request, relay, attempt)
+async def _find_person(relay: Relay, token: str) -> Caller:
+    """Read for every request, so that revoking a token or disabling its person takes effect at once."""
+    now = relay.now()
+    found = await relay.database.read(lambda connection: token_holder(connection, hash_token(token)))
+    if found is None or not is_valid(*found, now):
+        raise Unauthenticated
+    known, person = found
+    if known.last_used_at is None or now - known.last_used_at >= USE_RECORDED_EVERY:
+        with suppress(Unavailable):  # a full disk must not keep people out
+            await relay.database.write("token.used", lambda connection: touch_access_token(connection, known.id, now))
+    actor = Actor(name=person.name, person_id=person.id)
+    return Caller(holder=Holder(person.role), actor=actor, person=person, token=known)
+
+
+def is_valid(token: AccessToken, person: Person, now: datetime) -> bool:
+    is_over = token.expires_at is not None and token.expires_at <= now
+    return not is_over and token.revoked_at is None and person.disabled_at is None
 
 
 async def require_agent(request: Request, relay: Relay) -> Attempt:
@@ -91,8 +140,6 @@ async def require_agent(request: Request, relay: Relay) -> Attempt:
 async def _task_of_agent(request: Request, relay: Relay, attempt: Attempt) -> Task:
     """Return the agent's own task, if the request is one that an agent may make."""
     named = request.path_params.get("task_id")
-    path = request.scope["path"] if named is None else request.scope["path"].replace(f"/{named}", "/{task_id}", 1)
-    route = f"{request.method} {path}"
 
     def read(connection: Connection) -> tuple[Task | None, bool]:
         own = get_task(connection, attempt.task_id)
@@ -102,8 +149,8 @@ async def _task_of_agent(request: Request, relay: Relay, attempt: Attempt) -> Ta
     own, is_below = await relay.database.read(read)
     if own is None:
         raise Unauthenticated
-    is_readable = route in AGENT_READS and (is_below or named == own.id)
-    if not (is_readable or route == AGENT_SUBMIT or (route == AGENT_CANCEL and is_below)):
+    is_own = named == own.id and request.method == "GET"
+    if not (named is None or is_below or is_own):
         raise Forbidden(what="this; an agent can submit tasks, and read and cancel those")
     return own
 
@@ -134,16 +181,9 @@ async def _caller_of(request: Request, relay: Relay) -> CallingProcess:
 
 async def require_runner(request: Request) -> Runner:
     """Return the runner that owns the token. Read for every request, so that revoking a token takes effect at once."""
-    token = bearer_token(request)
-    relay = relay_of(request)
-    if hmac.compare_digest(hash_token(token), relay.token_hash):
-        raise Forbidden(what="this path; it is for runners")
-    found = await _find_runner(relay, token)
-    if found is None:
-        raise Unauthenticated
-    await _refuse_inside_attempt(request, relay)
-    mark_known(request)
-    return found
+    runner = (await require_access(request)).runner
+    assert runner is not None  # the table has these routes for slots only
+    return runner
 
 
 def mark_known(request: Request) -> None:
@@ -153,8 +193,11 @@ def mark_known(request: Request) -> None:
         connection.mark_known()
 
 
-async def _find_runner(relay: Relay, token: str) -> Runner | None:
-    return await relay.database.read(lambda connection: runner_of_token(connection, hash_token(token)))
+async def _find_runner(relay: Relay, token: str) -> Runner:
+    found = await relay.database.read(lambda connection: runner_of_token(connection, hash_token(token)))
+    if found is None:
+        raise Unauthenticated
+    return found
 
 
 async def agent_attempt(relay: Relay, token: str) -> Attempt | None:

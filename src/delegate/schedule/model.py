@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from delegate.model import ScheduleId, TaskId
+from delegate.model import PersonId, ScheduleId, TaskId
 
 MISSED_AFTER = timedelta(minutes=5)  # a run later than this counts as missed
 PIPELINE_STEPS = (2, 20)
@@ -75,6 +75,7 @@ class Schedule:
     ended_at: datetime | None = None
     message: str | None = None
     reopens_as: ScheduleState | None = None  # its state before the clock ended it, by a missed run or its expiry
+    created_by: PersonId | None = None  # the person its tasks work for; None: the relay's owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ def insert_schedule(connection: Connection, new: Schedule, *, trigger_key: str |
             next_run_at=new.next_run_at,
             reckoned_at=new.reckoned_at,
             created_at=new.created_at,
+            created_by=new.created_by,
         )
     )
 
@@ -293,6 +294,7 @@ def to_schedule(row: Row[Any]) -> Schedule:
         ended_at=row.ended_at,
         message=row.message,
         reopens_as=None if row.reopens_as is None else ScheduleState(row.reopens_as),
+        created_by=row.created_by,
     )
 
 

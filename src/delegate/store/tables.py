@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from delegate.model import Mode, OnDependencyFailure
+from delegate.model import Mode, OnDependencyFailure, Role
 from delegate.schedule.model import MissedRunPolicy, ScheduleState
 from delegate.states import FINAL_TASK_STATES, AttemptState, TaskState
 
@@ -80,7 +80,7 @@ metadata = MetaData(
 )
 
 
-def one_of(column: str, values: type[TaskState | AttemptState | ScheduleState]) -> CheckConstraint:
+def one_of(column: str, values: type[TaskState | AttemptState | ScheduleState | Role]) -> CheckConstraint:
     allowed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({allowed})", name=column)
 
@@ -140,6 +140,8 @@ task = Table(
     Column("submitted_by", Text),  # the task whose agent submitted it
     Column("root_id", Text),
     Column("generation", Integer, nullable=False, server_default="0"),
+    Column("created_by", Text),  # a person; NULL for the relay's owner
+    Column("purged_at", Instant),
     Column("usage", JSON, nullable=False, server_default="{}"),
     one_of("state", TaskState),
     sqlite_autoincrement=True,
@@ -189,6 +191,7 @@ attempt = Table(
     Column("output_bytes", BigInteger, nullable=False, server_default="0"),
     Column("truncated_bytes", BigInteger, nullable=False, server_default="0"),
     Column("usage", JSON, nullable=False, server_default="{}"),
+    Column("purged_at", Instant),
     one_of("state", AttemptState),
     UniqueConstraint("task_id", "fence"),
 )
@@ -239,6 +242,7 @@ schedule = Table(
     Column("ended_at", Instant),
     Column("message", Text),
     Column("reopens_as", Text),  # its state before a missed run or its expiry ended it
+    Column("created_by", Text),
     one_of("state", ScheduleState),
     sqlite_autoincrement=True,
 )
@@ -378,3 +382,44 @@ Index("ix_message_task", message.c.task_id, message.c.id)
 
 # When a relay was last alive: leases that were valid then are renewed after a restart.
 relay = Table("relay", metadata, Column("name", Text, primary_key=True), Column("seen_at", Instant, nullable=False))
+
+person = Table(
+    "person",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("email", Text, unique=True),
+    Column("role", Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("disabled_at", Instant),
+    one_of("role", Role),
+)
+
+access_token = Table(
+    "access_token",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("person_id", Text, ForeignKey("person.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("prefix", Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant),
+    Column("revoked_at", Instant),
+    Column("last_used_at", Instant),
+)
+Index("ix_access_token_person", access_token.c.person_id, access_token.c.created_at)
+
+# Rows are only added and, when they are old, deleted; a trigger refuses updates.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("at", Instant, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("details", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_audit_at", audit.c.at)

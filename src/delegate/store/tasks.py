@@ -83,6 +83,7 @@ OPTIONAL_DEFAULTS: dict[str, object] = {
     "submitted_by": None,
     "root_id": None,
     "generation": 0,
+    "created_by": None,
 }
 
 
@@ -107,6 +108,7 @@ def _optional_columns(new: Task) -> dict[str, object]:
         "submitted_by": new.submitted_by,
         "root_id": new.root_id,
         "generation": new.generation,
+        "created_by": new.created_by,
     }
 
 
@@ -350,6 +352,8 @@ def to_task(row: Row[Any]) -> Task:
         submitted_by=row.submitted_by,
         root_id=row.root_id,
         generation=row.generation,
+        created_by=row.created_by,
+        purged_at=row.purged_at,
         usage=Usage(**row.usage),
     )
 

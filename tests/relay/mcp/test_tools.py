@@ -33,7 +33,10 @@ from tests.relay.peers import (
 
 from delegate.errors import DiskFull
 from delegate.intake.submit import Request, submit
+from delegate.model import OWNER
+from delegate.relay.access import Holder
 from delegate.relay.app import make_app
+from delegate.relay.auth import Caller
 from delegate.relay.mcp.calls import ToolCall
 from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
@@ -47,6 +50,7 @@ pytestmark = pytest.mark.anyio
 
 PROTOCOLS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 AGENT_TOKEN = "dat_" + "5" * 64
+OWNER_CALLS = Caller(holder=Holder.OWNER, actor=OWNER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,7 +590,7 @@ async def test_a_client_that_goes_away_is_not_waited_for(tmp_path: Path) -> None
 
 async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path, relay_min_free=2**60) as relay:
-        call = ToolCall(relay=relay, attempt_id=None, headers={})
+        call = ToolCall(relay=relay, caller=OWNER_CALLS, headers={})
 
         for name in ("DelegateTask", "RetryTask", "ResumeTask", "ScheduleTask", "CreatePipeline"):
             with pytest.raises(DiskFull):
@@ -597,7 +601,7 @@ async def test_no_new_work_is_taken_when_the_disk_runs_full(tmp_path: Path) -> N
 async def test_the_status_of_a_task_is_read_without_its_events(tmp_path: Path) -> None:
     async with relay_in_process(tmp_path) as relay:
         task = (await submit(relay.database, Request(prompt="x", repository="o/n"), relay.settings, relay.now())).task
-        call = ToolCall(relay=relay, attempt_id=None, headers={})
+        call = ToolCall(relay=relay, caller=OWNER_CALLS, headers={})
 
         with overheard() as statements:
             await FOR_OWNER["TaskStatus"].run(call, TaskStatus(task_id=task.id))

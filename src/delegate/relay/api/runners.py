@@ -14,7 +14,7 @@ from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.cascade import Transition
 from delegate.queue.lease_guard import LeaseRef
-from delegate.relay.auth import new_runner_token, require_owner, require_runner
+from delegate.relay.auth import require_access, require_runner
 from delegate.relay.notify import holder_key, notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
@@ -25,7 +25,7 @@ from delegate.report.effects import EffectReport, read_chain_effects, record_eff
 from delegate.report.record import AttemptSignals
 from delegate.store.database import Database
 from delegate.store.runners import delete_runner, put_runner
-from delegate.tokens import hash_token
+from delegate.tokens import RUNNER_PREFIX, hash_token, new_token
 from delegate.wire.runners import (
     AttemptsResponse,
     ClaimRequest,
@@ -62,7 +62,7 @@ ReleaseBody = Annotated[ReleaseRequest, Depends(JsonBody(ReleaseRequest))]
 CLAIM_POLL_SECONDS = 5.0
 
 
-@router.post("/register", dependencies=[Depends(require_owner)], response_model=RegisterResponse)
+@router.post("/register", dependencies=[Depends(require_access)], response_model=RegisterResponse)
 async def register_runner(request: Request, body: RegisterBody) -> Response:
     relay = relay_of(request)
     now = relay.now()
@@ -76,7 +76,7 @@ async def register_runner(request: Request, body: RegisterBody) -> Response:
         registered_at=now,
         seen_at=now,
     )
-    token = new_runner_token()
+    token = new_token(RUNNER_PREFIX)
     await _register(relay.database, known, token_hash=hash_token(token))
     settings = relay.settings
     timings = Timings(

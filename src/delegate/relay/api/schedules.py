@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from delegate.intake import schedules as intake
 from delegate.model import ScheduleId
 from delegate.relay import schedules
-from delegate.relay.auth import require_owner
+from delegate.relay.auth import require_access
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, check_query, relay_of, schedule_in_path
 from delegate.relay.schedules import detail_view, schedule_view
@@ -32,7 +32,7 @@ from delegate.wire.schedules import (
 SEEN = "The request key was used before"
 SCHEDULE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": ScheduleDetail, "description": SEEN}}
 PIPELINE_SEEN: dict[int | str, dict[str, Any]] = {200: {"model": PipelineView, "description": SEEN}}
-router = APIRouter(prefix="/api", dependencies=[Depends(require_owner), Depends(check_query)], responses=PROBLEMS)
+router = APIRouter(prefix="/api", dependencies=[Depends(require_access), Depends(check_query)], responses=PROBLEMS)
 ScheduleInPath = Annotated[ScheduleId, Depends(schedule_in_path)]
 ScheduleBody = Annotated[ScheduleRequest, Depends(JsonBody(ScheduleRequest))]
 PipelineBody = Annotated[PipelineRequest, Depends(JsonBody(PipelineRequest))]

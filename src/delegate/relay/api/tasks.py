@@ -23,7 +23,7 @@ from delegate.queue import finish, questions
 from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
-from delegate.relay.auth import require_owner_or_agent
+from delegate.relay.auth import caller_of, require_access
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
@@ -56,9 +56,7 @@ from delegate.wire.tasks import (
 SEEN: dict[int | str, dict[str, Any]] = {200: {"model": TaskView, "description": "The request key was used before"}}
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-router = APIRouter(
-    prefix="/api", dependencies=[Depends(require_owner_or_agent), Depends(check_query)], responses=PROBLEMS
-)
+router = APIRouter(prefix="/api", dependencies=[Depends(require_access), Depends(check_query)], responses=PROBLEMS)
 submit_body = JsonBody(SubmitRequest)
 SubmitBody = Annotated[SubmitRequest, Depends(submit_body)]
 BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
@@ -72,7 +70,7 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     await check_location(relay, body)
-    wanted, settings, agents_task = request_of(body), relay.settings, request.state.task
+    wanted, settings, agents_task = request_of(body), relay.settings, caller_of(request).task
     if agents_task is not None:
         wanted = replace(wanted, submitted_by=agents_task.id)
         settings = replace(settings, max_runners=relay.max_runners)
@@ -82,7 +80,7 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
 
 async def submit_task_quickly(request: Request) -> Response:
     """The endpoint above without FastAPI's own work on each request; submits come in bursts."""
-    await require_owner_or_agent(request)
+    await require_access(request)
     await check_query(request)
     return await submit_task(request, await submit_body(request))
 

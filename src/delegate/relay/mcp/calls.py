@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from delegate.errors import DelegateError, InvalidField
-from delegate.model import AttemptId
+from delegate.relay.auth import Caller
 from delegate.relay.problems import ErrorDetails, describe_error, fault, model_at
 from delegate.relay.requests import Relay
 from delegate.wire.basics import Name, Wire
@@ -32,7 +32,7 @@ names = TypeAdapter[str](Name)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     relay: Relay
-    attempt_id: AttemptId | None  # the attempt of the calling agent; None: the relay's owner
+    caller: Caller
     headers: Mapping[str, str]
     request_key: str | None = None
     progress: Callable[[int, str], Awaitable[None]] | None = None  # set if the client asked for progress

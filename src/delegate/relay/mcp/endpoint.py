@@ -14,12 +14,10 @@ from fastapi import Request
 from starlette.types import Receive, Scope, Send
 
 from delegate.errors import Stopping
-from delegate.model import Attempt
-from delegate.relay.auth import bearer_token, require_agent, require_owner
+from delegate.relay.auth import require_access
 from delegate.relay.mcp.batches import handle_messages
 from delegate.relay.mcp.messages import shorten_errors
 from delegate.relay.requests import Relay
-from delegate.tokens import AGENT_PREFIX
 
 if TYPE_CHECKING:
     from delegate.relay.mcp.sdk_servers import Servers
@@ -51,10 +49,9 @@ class McpEndpoint:
             await self._forward(scope, receive, send)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        attempt = await authenticate_caller(Request(scope, receive), self._relay)
+        caller = await require_access(Request(scope, receive))
         servers = self._servers or await self._load()
-        scope["state"]["attempt"] = attempt
-        manager = servers.for_delegating if attempt is None else servers.for_asking
+        manager = servers.for_delegating if caller.attempt is None else servers.for_asking
 
         async def forward(receive: Receive, send: Send) -> None:
             await manager.handle_request(scope, receive, shorten_errors(send))
@@ -109,11 +106,3 @@ class McpEndpoint:
             self._calls -= 1
             self._call_ended.set()
             self._call_ended = anyio.Event()
-
-
-async def authenticate_caller(request: Request, relay: Relay) -> Attempt | None:
-    """Return the attempt whose agent calls; None for the relay's owner."""
-    if not bearer_token(request).startswith(AGENT_PREFIX):
-        await require_owner(request)
-        return None
-    return await require_agent(request, relay)

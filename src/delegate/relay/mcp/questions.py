@@ -27,9 +27,10 @@ async def answer_task(call: ToolCall, given: wire.AnswerTask) -> ToolResult:
 
 async def ask_user(call: ToolCall, asked: wire.AskUser) -> ToolResult:
     relay = call.relay
-    assert call.attempt_id is not None  # only the agents of attempts have this tool
+    attempt = call.caller.attempt
+    assert attempt is not None  # only the agents of attempts have this tool
     text, options = relay.redact(asked.question), [relay.redact(option) for option in asked.options]
-    task = await questions.ask(relay.database, call.attempt_id, text, options, relay.now())
+    task = await questions.ask(relay.database, attempt.id, text, options, relay.now())
     relay.hub.notify_with_holder(task.id)
     answer = wire.AskUserResult(task_id=task.id, asked=len(questions.open_questions(task)), next=END_YOUR_TURN)
     return ToolResult(answer=answer, text=f"your question was sent; {END_YOUR_TURN}")

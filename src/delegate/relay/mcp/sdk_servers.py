@@ -26,6 +26,8 @@ from starlette.requests import Request
 
 from delegate import __version__
 from delegate.errors import DelegateError, MemoryFull, excerpt
+from delegate.relay.access import TOOLS, check_access
+from delegate.relay.auth import caller_of
 from delegate.relay.mcp.calls import ToolCall, parse_arguments, request_key
 from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
@@ -97,7 +99,9 @@ class Toolbox:
                 INVALID_PARAMS, f"there is no tool {excerpt(params.name)}; the tools are {', '.join(self._tools)}"
             )
         try:
-            result = await tool.run(self._call(context), parse_arguments(tool.parameters, params.arguments or {}))
+            call = self._call(context)
+            check_access(TOOLS, tool.name, call.caller.holder)
+            result = await tool.run(call, parse_arguments(tool.parameters, params.arguments or {}))
         except DelegateError as error:
             return refusal(error)
         except MemoryError:
@@ -111,7 +115,6 @@ class Toolbox:
 
     def _call(self, context: Context) -> ToolCall:
         request = _request(context)
-        attempt = request.state.attempt
         wants_progress = "progress_token" in (context.meta or {})
 
         async def progress(count: int, message: str) -> None:
@@ -119,7 +122,7 @@ class Toolbox:
 
         return ToolCall(
             relay=self._relay,
-            attempt_id=None if attempt is None else attempt.id,
+            caller=caller_of(request),
             headers=request.headers,
             request_key=request_key(context.meta),
             progress=progress if wants_progress else None,

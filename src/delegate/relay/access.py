@@ -1,0 +1,108 @@
+"""Who may do what: one table of all routes and all MCP tools, for HTTP, MCP and pages.
+
+What is not in the tables is refused. An agent is limited further, to its own task and those below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from delegate.errors import Forbidden
+
+
+class Holder(StrEnum):
+    """The kind of a valid token; a person's is the role of that person."""
+
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMIN = "admin"
+    OWNER = "owner"  # of the relay: the token in its home
+    PAIRING = "pairing token"
+    RUNNER = "runner"
+    SLOT = "runner slot"  # one process of a runner
+    AGENT = "agent"  # of a running attempt
+
+
+Access = frozenset[Holder]
+ADMINS: Access = frozenset({Holder.ADMIN, Holder.OWNER})
+MEMBERS: Access = ADMINS | {Holder.MEMBER}
+READERS: Access = MEMBERS | {Holder.VIEWER}
+SLOTS: Access = frozenset({Holder.SLOT})
+WITH_AGENTS: Access = frozenset({Holder.AGENT})
+AUDIENCES = {
+    ADMINS: "admins",
+    MEMBERS: "members and admins",
+    READERS: "people",
+    frozenset({Holder.OWNER}): "the relay's owner",
+}
+
+PUBLIC_ROUTES = frozenset({"GET /api/openapi.json", "GET /healthz", "GET /readyz"})
+ROUTES: Mapping[str, Access] = {
+    "POST /api/tasks": MEMBERS | WITH_AGENTS,
+    "POST /api/tasks/batch": MEMBERS,
+    "GET /api/tasks": READERS,
+    "GET /api/tasks/{task_id}": READERS | WITH_AGENTS,
+    "GET /api/tasks/{task_id}/graph": READERS,
+    "POST /api/tasks/{task_id}/cancel": MEMBERS | WITH_AGENTS,
+    "POST /api/tasks/{task_id}/retry": MEMBERS,
+    "POST /api/tasks/{task_id}/resume": MEMBERS,
+    "POST /api/tasks/{task_id}/messages": MEMBERS,
+    "POST /api/tasks/{task_id}/answer": MEMBERS,
+    "GET /api/tasks/{task_id}/output": READERS | WITH_AGENTS,
+    "GET /api/tasks/{task_id}/output/raw": READERS | WITH_AGENTS,
+    "GET /api/tasks/{task_id}/diff": READERS | WITH_AGENTS,
+    "GET /api/tasks/{task_id}/prompt": READERS | WITH_AGENTS,
+    "GET /api/tasks/{task_id}/stream": READERS | WITH_AGENTS,
+    "GET /api/events": READERS,
+    "GET /api/relay": READERS,
+    "POST /api/schedules": MEMBERS,
+    "POST /api/pipelines": MEMBERS,
+    "GET /api/schedules": READERS,
+    "GET /api/schedules/{schedule_id}": READERS,
+    "POST /api/schedules/{schedule_id}/pause": MEMBERS,
+    "POST /api/schedules/{schedule_id}/resume": MEMBERS,
+    "POST /api/schedules/{schedule_id}/cancel": MEMBERS,
+    "POST /api/runners/register": frozenset({Holder.OWNER}),
+    "POST /api/runners/leave": SLOTS,
+    "POST /api/runners/claim": SLOTS,
+    "GET /api/runners/attempts": SLOTS,
+    "POST /api/runners/attempts/{attempt_id}/renew": SLOTS,
+    "POST /api/runners/attempts/{attempt_id}/record": SLOTS,
+    "POST /api/runners/attempts/{attempt_id}/finish": SLOTS,
+    "POST /api/runners/attempts/{attempt_id}/release": SLOTS,
+    "POST /api/runners/attempts/{attempt_id}/effect": SLOTS,
+    "GET /api/runners/tasks/{task_id}/effects": SLOTS,
+    "POST /mcp": READERS | WITH_AGENTS,
+    "GET /mcp": READERS | WITH_AGENTS,
+    "DELETE /mcp": READERS | WITH_AGENTS,
+}
+TOOLS: Mapping[str, Access] = {
+    "DelegateTask": MEMBERS,
+    "TaskStatus": READERS,
+    "TaskLogs": READERS,
+    "CancelTask": MEMBERS,
+    "RetryTask": MEMBERS,
+    "ResumeTask": MEMBERS,
+    "AnswerTask": MEMBERS,
+    "ScheduleTask": MEMBERS,
+    "ListSchedules": READERS,
+    "GetSchedule": READERS,
+    "PauseSchedule": MEMBERS,
+    "ResumeSchedule": MEMBERS,
+    "CancelSchedule": MEMBERS,
+    "CreatePipeline": MEMBERS,
+    "ask_user": WITH_AGENTS,
+}
+
+
+def check_access(table: Mapping[str, Access], name: str, holder: Holder) -> None:
+    """Raise Forbidden unless the table allows this route or tool to the holder."""
+    allowed = table.get(name, frozenset())
+    if holder not in allowed:
+        raise Forbidden(what=f"this; it is for {_describe(allowed)}")
+
+
+def _describe(allowed: Access) -> str:
+    audience = AUDIENCES.get(allowed & READERS)
+    return audience or " and ".join(f"{holder}s" for holder in Holder if holder in allowed) or "nobody"

@@ -1,0 +1,156 @@
+"""Queries on people, their tokens and the audit log; the caller owns the transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+
+from delegate.model import AccessToken, AccessTokenId, Actor, AuditEntry, Person, PersonId, Role
+from delegate.store.tables import access_token, audit, person
+
+# Used by every request of a person, and by every change: built once.
+OF_HASH = (
+    select(access_token, person.c.id.label("holder"), person.c.name.label("holder_name"), person.c.email, person.c.role)
+    .add_columns(person.c.created_at.label("joined_at"), person.c.disabled_at)
+    .join(person, person.c.id == access_token.c.person_id)
+    .where(access_token.c.token_hash == bindparam("hash"))
+)
+INSERT_AUDIT = insert(audit)
+
+
+def insert_person(connection: Connection, new: Person) -> None:
+    connection.execute(
+        insert(person).values(id=new.id, name=new.name, email=new.email, role=new.role, created_at=new.created_at)
+    )
+
+
+def person_named(connection: Connection, name: str) -> Person | None:
+    row = connection.execute(select(person).where(person.c.name == name).with_for_update()).one_or_none()
+    return None if row is None else to_person(row)
+
+
+def person_with_email(connection: Connection, email: str) -> Person | None:
+    row = connection.execute(select(person).where(person.c.email == email)).one_or_none()
+    return None if row is None else to_person(row)
+
+
+def list_people(connection: Connection) -> list[Person]:
+    return [to_person(row) for row in connection.execute(select(person).order_by(person.c.name))]
+
+
+def write_person(connection: Connection, changed: Person) -> None:
+    """Write the role and whether the person is disabled."""
+    values = {"role": changed.role, "disabled_at": changed.disabled_at}
+    connection.execute(update(person).where(person.c.id == changed.id).values(values))
+
+
+def insert_access_token(connection: Connection, new: AccessToken, *, token_hash: str) -> None:
+    connection.execute(
+        insert(access_token).values(
+            id=new.id,
+            person_id=new.person_id,
+            name=new.name,
+            token_hash=token_hash,
+            prefix=new.prefix,
+            created_at=new.created_at,
+            expires_at=new.expires_at,
+        )
+    )
+
+
+def token_holder(connection: Connection, token_hash: str) -> tuple[AccessToken, Person] | None:
+    """Return the token and its person, whether or not they are still valid."""
+    row = connection.execute(OF_HASH, {"hash": token_hash}).one_or_none()
+    if row is None:
+        return None
+    holder = Person(
+        id=PersonId(row.holder),
+        name=row.holder_name,
+        email=row.email,
+        role=Role(row.role),
+        created_at=row.joined_at,
+        disabled_at=row.disabled_at,
+    )
+    return to_access_token(row), holder
+
+
+def access_token_by_id(connection: Connection, token_id: AccessTokenId) -> AccessToken | None:
+    row = connection.execute(select(access_token).where(access_token.c.id == token_id)).one_or_none()
+    return None if row is None else to_access_token(row)
+
+
+def list_access_tokens(connection: Connection, person_id: PersonId | None) -> list[tuple[AccessToken, str]]:
+    """Return the tokens of one person or of all, newest first, with the names of their people."""
+    query = select(access_token, person.c.name.label("holder")).join(person, person.c.id == access_token.c.person_id)
+    if person_id is not None:
+        query = query.where(access_token.c.person_id == person_id)
+    rows = connection.execute(query.order_by(access_token.c.created_at.desc()))
+    return [(to_access_token(row), row.holder) for row in rows]
+
+
+def revoke_access_token(connection: Connection, token_id: AccessTokenId, now: datetime) -> bool:
+    query = update(access_token).where(access_token.c.id == token_id, access_token.c.revoked_at.is_(None))
+    return connection.execute(query.values(revoked_at=now)).rowcount == 1
+
+
+def touch_access_token(connection: Connection, token_id: AccessTokenId, now: datetime) -> None:
+    connection.execute(update(access_token).where(access_token.c.id == token_id).values(last_used_at=now))
+
+
+def record_audit(
+    connection: Connection,
+    actor: Actor,
+    action: str,
+    subject: str,
+    *,
+    now: datetime,
+    details: Mapping[str, object] | None = None,
+) -> None:
+    """Record who did what. Call it in the transaction of the change. Details must not contain texts of a task."""
+    row = {"at": now, "actor": actor.name, "action": action, "subject": subject, "details": dict(details or {})}
+    connection.execute(INSERT_AUDIT, row)
+
+
+def page_of_audit(connection: Connection, *, before: int | None, limit: int) -> list[AuditEntry]:
+    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    return [to_audit_entry(row) for row in connection.execute(query)]
+
+
+def delete_old_audit(connection: Connection, *, before: datetime, limit: int) -> int:
+    old = select(audit.c.id).where(audit.c.at < before).order_by(audit.c.at).limit(limit)
+    return connection.execute(delete(audit).where(audit.c.id.in_(old.scalar_subquery()))).rowcount
+
+
+def to_person(row: Row[Any]) -> Person:
+    return Person(
+        id=PersonId(row.id),
+        name=row.name,
+        email=row.email,
+        role=Role(row.role),
+        created_at=row.created_at,
+        disabled_at=row.disabled_at,
+    )
+
+
+def to_access_token(row: Row[Any]) -> AccessToken:
+    return AccessToken(
+        id=AccessTokenId(row.id),
+        person_id=PersonId(row.person_id),
+        name=row.name,
+        prefix=row.prefix,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )
+
+
+def to_audit_entry(row: Row[Any]) -> AuditEntry:
+    return AuditEntry(
+        id=row.id, at=row.at, actor=row.actor, action=row.action, subject=row.subject, details=row.details
+    )
