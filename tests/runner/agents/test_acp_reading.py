@@ -359,8 +359,8 @@ def test_a_tool_call_is_reported_once_when_its_input_is_known(talk: NewReading) 
     facts += running.update("tool_call_update", toolCallId="c2", status="completed")
 
     assert [fact.data for fact in facts] == [
-        {"name": "Write", "summary": "/work/a.txt", "id": "c1"},
-        {"name": "search", "summary": "Looking around", "id": "c2"},
+        {"name": "Write", "summary": "/work/a.txt", "id": "c1", "verb": "edit", "path": "/work/a.txt"},
+        {"name": "search", "summary": "Looking around", "id": "c2", "verb": "search"},
     ]
 
 

@@ -216,7 +216,7 @@ async def test_another_agent_does_the_same_work_and_continues_in_its_session(ben
     second = await bench.run(OPENCODE, turn(text="And now?", session=first.outcome.session_id, spent=spent))
 
     assert (bench.work / "copied.txt").read_text() == "made\n"
-    assert first.data_of(EventKind.TOOL)[0] | {"id": ""} == {"name": "write", "summary": str(made), "id": ""}
+    assert first.data_of(EventKind.TOOL)[0]["summary"] == str(made)
     assert first.data_of(EventKind.SESSION)[0]["model"] == "anthropic/claude-sonnet-4-5"
     assert (first.outcome.reason, second.outcome.reason) == (Reason.DONE, Reason.DONE)
     assert second.data_of(EventKind.MESSAGE) == [{"text": "Nothing more."}]

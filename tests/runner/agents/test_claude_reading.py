@@ -67,6 +67,9 @@ def test_a_run_becomes_a_timeline(new_reading: NewReading, captures: Path) -> No
         "name": "Write",
         "summary": "/scratch/c/repo/hello.txt",
         "id": "toolu_acad2ff946fb476c97ad8a4a",
+        "verb": "edit",
+        "path": "/scratch/c/repo/hello.txt",
+        "additions": 1,
     }
     assert facts[5].data["summary"] == 'python3 -c "import calc; print(calc.add(2,3))" && git status --short'
     assert facts[-1].data == {

@@ -61,15 +61,18 @@ def data_of(facts: list[Fact], kind: EventKind) -> list[dict[str, object]]:
 def test_a_run_becomes_a_timeline() -> None:
     facts = feed_capture("edit_and_shell")
 
-    assert " ".join(fact.kind for fact in facts) == "session message tool tool message usage"
+    assert " ".join(fact.kind for fact in facts) == "session message tool tool tool message usage"
     assert facts[0].data == {"sessionId": "01a1ddfa-cfeb-70c0-99a2-3f0dea204086", "model": ""}
     assert facts[1].data == {"text": "I will patch the file."}
     assert facts[2].data == {
         "name": "edit",
-        "summary": "/scratch/x/repo/calc.py, /scratch/x/repo/hello.txt",
+        "summary": "/scratch/x/repo/calc.py",
         "id": "item_2",
+        "verb": "edit",
+        "path": "/scratch/x/repo/calc.py",
     }
-    assert facts[3].data["summary"] == 'python3 -c "import calc; print(calc.add(2,3))" && git status --short'
+    assert facts[3].data["path"] == "/scratch/x/repo/hello.txt"
+    assert facts[4].data["summary"] == 'python3 -c "import calc; print(calc.add(2,3))" && git status --short'
     assert facts[-1].data == {
         "inputTokens": 300,
         "outputTokens": 60,

@@ -68,7 +68,14 @@ def _format_session(data: Data) -> str:
 
 
 def _format_tool(data: Data) -> str:
-    return f"tool  {_text(data, 'name')} {_text(data, 'summary')}".rstrip()
+    """A runner that keeps texts to itself sends a path instead of the summary."""
+    what = _text(data, "summary") or _text(data, "path")
+    return " ".join(filter(None, (f"tool  {_text(data, 'name') or _text(data, 'verb')}", what, _line_counts(data))))
+
+
+def _line_counts(data: Data) -> str:
+    marks = (("additions", "+"), ("deletions", "−"))
+    return " ".join(f"{mark}{data[key]}" for key, mark in marks if isinstance(data.get(key), int))
 
 
 def _format_todo(data: Data) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from delegate.model import EventKind
 from delegate.runner.agents.base import Fact
-from delegate.runner.agents.claude_reading import SUMMARY_FIELDS
+from delegate.runner.agents.claude_reading import SUMMARY_FIELDS, file_access
 from delegate.runner.agents.lines import as_amount, as_list, as_object, as_text, make_storable, one_line
-from delegate.runner.agents.timeline_facts import ID_MAX, TEXT_MAX, summarize_input, tool
+from delegate.runner.agents.timeline_facts import ID_MAX, TEXT_MAX, FileAccess, count_changes, summarize_input, tool
 from delegate.runner.agents.todo import ITEMS_MAX, STATES, TITLE_MAX
 
 CALLS_MAX = 1_000  # unreported tool calls; beyond it, calls are reported as they come
@@ -75,7 +75,7 @@ class Updates:
             return []
         call = self._calls.pop(call_id, {})
         call.setdefault("name", _name(update))
-        call.update({key: update[key] for key in ("title", "rawInput") if update.get(key)})
+        call.update({key: update[key] for key in ("title", "rawInput", "content", "locations") if update.get(key)})
         is_ready = bool(_call_summary(call)) or as_text(update.get("status")) in ENDED or len(self._calls) >= CALLS_MAX
         if is_ready:
             return [_tool(call_id, call)]
@@ -100,7 +100,28 @@ def _call_summary(call: dict[str, object]) -> str:
 def _tool(call_id: str, call: dict[str, object]) -> Fact:
     name, title = as_text(call.get("name")), as_text(call.get("title"))
     summary = _call_summary(call) or (title if title != name else "")
-    return tool(name, summary, call_id)
+    return tool(name, summary, call_id, _diff(call) or file_access(as_object(call.get("rawInput"))) or _location(call))
+
+
+def _diff(call: dict[str, object]) -> FileAccess | None:
+    """The change of one file that the agent shows."""
+    diffs = [as_object(part) for part in as_list(call.get("content")) if as_object(part).get("type") == "diff"]
+    if not diffs:
+        return None
+    path = as_text(diffs[0].get("path"))
+    counts = [
+        count_changes(as_text(diff.get("oldText")), as_text(diff.get("newText")))
+        for diff in diffs
+        if diff.get("path") == path
+    ]
+    return FileAccess(
+        path=path, additions=sum(added for added, _ in counts), deletions=sum(removed for _, removed in counts)
+    )
+
+
+def _location(call: dict[str, object]) -> FileAccess | None:
+    places = [as_text(as_object(place).get("path")) for place in as_list(call.get("locations"))]
+    return FileAccess(path=places[0]) if places else None
 
 
 def _todo(entries: list[object]) -> Fact:

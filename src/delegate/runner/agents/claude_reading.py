@@ -24,6 +24,9 @@ from delegate.runner.agents.timeline_facts import (
     ID_MAX,
     SUMMARY_MAX,
     TEXT_MAX,
+    FileAccess,
+    count_changes,
+    count_lines,
     summarize_input,
     tool,
     usage_fact,
@@ -52,6 +55,7 @@ SUMMARY_FIELDS = (
     "prompt",
     "skill",
 )
+EDIT_FIELDS = (("old_string", "new_string"), ("oldString", "newString"))
 TASK_REPORTED = frozenset({"completed", "failed"})  # the agent is notified, and starts a turn
 TASK_OVER = TASK_REPORTED | {"killed", "stopped"}
 
@@ -239,7 +243,7 @@ class ClaudeReading:
                 name, call_id = as_text(block.get("name")), as_text(block.get("id"))[:ID_MAX]
                 given = as_object(block.get("input"))
                 self._note_command(call_id, as_text(given.get("command")))
-                facts = [tool(name, summarize_input(given, SUMMARY_FIELDS), call_id)]
+                facts = [tool(name, summarize_input(given, SUMMARY_FIELDS), call_id, file_access(given))]
                 if is_main and self._todo.apply_call(name, call_id, given):
                     facts.append(self._todo_fact())
                 return facts
@@ -302,6 +306,23 @@ class ClaudeReading:
             cost_usd=min(max(self.usage.cost_usd, as_amount(event.get("total_cost_usd"))), COST_MAX),
             turns=min(self._result_usage.turns, SEQ_MAX),
         )
+
+
+def file_access(given: dict[str, object]) -> FileAccess | None:
+    """The file in a tool's input, and what an edit or a new file says of its lines."""
+    path = summarize_input(given, ("file_path", "notebook_path", "filePath", "path"))
+    if not path:
+        return None
+    if isinstance(content := given.get("content"), str):
+        return FileAccess(path=path, additions=count_lines(content))
+    edits = [as_object(edit) for edit in as_list(given.get("edits"))] or [given]
+    texts = [(edit.get(old), edit.get(new)) for edit in edits for old, new in EDIT_FIELDS if new in edit]
+    counts = [count_changes(as_text(old), as_text(new)) for old, new in texts]
+    if not counts:
+        return FileAccess(path=path)
+    return FileAccess(
+        path=path, additions=sum(added for added, _ in counts), deletions=sum(removed for _, removed in counts)
+    )
 
 
 def _usage(usage: dict[str, object], turns: int) -> Usage:

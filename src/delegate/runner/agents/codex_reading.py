@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
 
 from delegate.errors import excerpt
@@ -11,7 +12,7 @@ from delegate.model import EventKind, Outcome, Stream, Usage
 from delegate.runner.agents.base import AgentTurn, Ending, Fact, outcome_of, session_of
 from delegate.runner.agents.codex_verdict import CodexResult, CodexRun, verdict
 from delegate.runner.agents.lines import Streams, as_count, as_list, as_object, as_text, make_storable, one_line
-from delegate.runner.agents.timeline_facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, tool, usage_fact, warning
+from delegate.runner.agents.timeline_facts import ID_MAX, SUMMARY_MAX, TEXT_MAX, FileAccess, tool, usage_fact, warning
 from delegate.runner.agents.todo import ITEMS_MAX, TITLE_MAX
 from delegate.runner.process.agent_process import Exit
 
@@ -150,18 +151,18 @@ class CodexReading:
                 return [warning(one_line(as_text(item.get("message")), SUMMARY_MAX))]
             case "todo_list":
                 return self._handle_todo_list(as_list(item.get("items")))
-        call = _call(item)
-        return self._handle_call(*call, item, is_over=is_over) if call else []
+        call_id = as_text(item.get("id"))[:ID_MAX]
+        calls = list(_calls(item, call_id))
+        return self._handle_calls(call_id, calls, is_over=is_over) if calls else []
 
-    def _handle_call(self, name: str, summary: str, item: dict[str, object], *, is_over: bool) -> list[Fact]:
+    def _handle_calls(self, call: str, facts: list[Fact], *, is_over: bool) -> list[Fact]:
         """Reports a call once: when it starts, or when it ends if the start was not reported."""
-        call = as_text(item.get("id"))[:ID_MAX]
         is_known = call in self._open_calls
         if is_over:
             self._open_calls.discard(call)
         elif len(self._open_calls) < OPEN_MAX:
             self._open_calls.add(call)
-        return [] if is_known else [tool(name, summary, call)]
+        return [] if is_known else facts
 
     def _handle_todo_list(self, entries: list[object]) -> list[Fact]:
         items = []
@@ -187,19 +188,19 @@ def _usage(usage: dict[str, object]) -> Usage:
     )
 
 
-def _call(item: dict[str, object]) -> tuple[str, str] | None:
-    """A tool's name, and a summary of its call."""
+def _calls(item: dict[str, object], call_id: str) -> Iterator[Fact]:
+    """A tool call; one that changes several files counts as several."""
     match item.get("type"):
         case "command_execution":
-            return "shell", _script(as_text(item.get("command")))
+            yield tool("shell", _script(as_text(item.get("command"))), call_id)
         case "file_change":
-            changes = [as_object(change) for change in as_list(item.get("changes"))[:ITEMS_MAX]]
-            return "edit", ", ".join(as_text(change.get("path")) for change in changes)
+            for change in as_list(item.get("changes"))[:ITEMS_MAX]:
+                path = as_text(as_object(change).get("path"))
+                yield tool("edit", path, call_id, FileAccess(path=path))
         case "mcp_tool_call":
-            return f"{as_text(item.get('server'))}.{as_text(item.get('tool'))}", ""
+            yield tool(f"{as_text(item.get('server'))}.{as_text(item.get('tool'))}", "", call_id)
         case "web_search":
-            return "web_search", as_text(item.get("query"))
-    return None
+            yield tool("web_search", as_text(item.get("query")), call_id)
 
 
 def _script(command: str) -> str:

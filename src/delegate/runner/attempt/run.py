@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import anyio
 
@@ -12,6 +13,7 @@ from delegate.model import IS_WAITING, EventKind, Stream, Usage
 from delegate.output_tail import CheckpointTail
 from delegate.runner.agents.ask_tool import AskEndpoint
 from delegate.runner.agents.base import AgentReading, Ending, Fact, Invocation
+from delegate.runner.agents.timeline_facts import in_repository
 from delegate.runner.attempt.watchdog import AgentActivity, TimeLimits, next_deadline
 from delegate.runner.disk import DISK_CHECK_INTERVAL, RunnerDisk
 from delegate.runner.lease import Lease
@@ -40,6 +42,8 @@ class AttemptContext:
     memory_limit: MemoryLimit | None = None  # for all processes of the attempt
     asking: AskEndpoint | None = None  # where the agent can ask the user a question
     spent: Usage = Usage()  # by earlier turns of this attempt
+    directory: Path | None = None  # where the agent works
+    root: Path | None = None  # of the repository around it
 
     @property
     def is_late(self) -> bool:
@@ -103,11 +107,16 @@ class AgentRun:
         record, tail = self._context.record, self._context.tail
         tail.output(data)
         for fact in self._reading.feed(stream, data):
-            adjusted = add_prior_usage(fact, self._context.spent)
+            adjusted = self._adjust(fact)
             record.fact(adjusted.kind, adjusted.data)
             tail.fact(adjusted.kind, adjusted.data)
         self._note_replies()
         self._note_result()
+
+    def _adjust(self, fact: Fact) -> Fact:
+        directory, root = self._context.directory, self._context.root
+        placed = fact if directory is None or root is None else in_repository(fact, directory, root)
+        return add_prior_usage(placed, self._context.spent)
 
     def _note_replies(self) -> None:
         """Queue replies for the writing task: if the reader wrote, an agent that does not read would block both."""

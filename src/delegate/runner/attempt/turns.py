@@ -14,6 +14,7 @@ from pathlib import Path
 from delegate.config.home_files import PRIVATE_FILE
 from delegate.model import Checkpoint, EventKind, Outcome, Usage
 from delegate.runner.agents.base import Agent, AgentReading, AgentTurn, Ending, Roots, prompt_text
+from delegate.runner.agents.timeline_facts import repository_root
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.run import AgentRun, AttemptContext, RunEnd
@@ -133,7 +134,9 @@ class Conversation:
         log_fields = {"task_id": given.task_id, "attempt_id": given.attempt_id, "agent": given.agent}
         log.info("agent started", extra={**log_fields, "pid": process.pid})
         self._context.record.fact(EventKind.STARTED, {"pid": process.pid, "argv0": invocation.argv[0]})
-        run = AgentRun(process, reading, replace(self._context, spent=self.spent))
+        directory = self._location.directory
+        root = self._location.roots.tree if self._location.roots else repository_root(directory)
+        run = AgentRun(process, reading, replace(self._context, spent=self.spent, directory=directory, root=root))
         try:
             end = await run.run_to_end(invocation)
         finally:
