@@ -13,8 +13,15 @@ from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId
 from delegate.states import AttemptState, Reason
 from delegate.store.tables import attempt, has_state, runner, task
 
-# Used by every claim. With bound parameters, SQLAlchemy builds and hashes each statement only once.
+# Used by every claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(attempt)
+OF_ID = select(attempt).where(attempt.c.id == bindparam("which"))
+LOCKED = OF_ID.with_for_update()
+HELD = update(attempt).where(
+    attempt.c.id == bindparam("which"),
+    has_state(attempt, AttemptState.RUNNING),
+    attempt.c.fence == bindparam("held_fence"),
+)
 OF_CLAIM = select(attempt).where(attempt.c.claim_id == bindparam("claim"))
 RUNNING = select(attempt).where(has_state(attempt, AttemptState.RUNNING)).order_by(attempt.c.started_at)
 IS_EXPIRED = (
@@ -51,12 +58,12 @@ def insert_attempt(connection: Connection, new: Attempt, *, ask_hash: str | None
 
 
 def get_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | None:
-    row = connection.execute(select(attempt).where(attempt.c.id == attempt_id)).one_or_none()
+    row = connection.execute(OF_ID, {"which": attempt_id}).one_or_none()
     return None if row is None else to_attempt(row)
 
 
 def lock_attempt(connection: Connection, attempt_id: AttemptId) -> Attempt | None:
-    row = connection.execute(select(attempt).where(attempt.c.id == attempt_id).with_for_update()).one_or_none()
+    row = connection.execute(LOCKED, {"which": attempt_id}).one_or_none()
     return None if row is None else to_attempt(row)
 
 
@@ -113,12 +120,8 @@ def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_
 
 
 def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, now: datetime) -> bool:
-    result = connection.execute(
-        update(attempt)
-        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(renewed_at=now, is_extended=False, messages_seen=max(held.messages_seen, messages_seen))
-    )
-    return result.rowcount == 1
+    seen = max(held.messages_seen, messages_seen)
+    return _update_held(connection, held, renewed_at=now, is_extended=False, messages_seen=seen)
 
 
 def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> int:
@@ -138,18 +141,15 @@ def pull_back_leases(connection: Connection, now: datetime) -> None:
 def advance_attempt(
     connection: Connection, held: Attempt, *, next_seq: int, output_bytes: int, truncated_bytes: int, now: datetime
 ) -> bool:
-    result = connection.execute(
-        update(attempt)
-        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(
-            next_seq=next_seq,
-            output_bytes=output_bytes,
-            truncated_bytes=truncated_bytes,
-            renewed_at=now,
-            is_extended=False,
-        )
+    return _update_held(
+        connection,
+        held,
+        next_seq=next_seq,
+        output_bytes=output_bytes,
+        truncated_bytes=truncated_bytes,
+        renewed_at=now,
+        is_extended=False,
     )
-    return result.rowcount == 1
 
 
 def last_message_seen(connection: Connection, task_id: TaskId) -> int:
@@ -160,38 +160,32 @@ def last_message_seen(connection: Connection, task_id: TaskId) -> int:
 
 def keep_usage(connection: Connection, held: Attempt, usage: Usage) -> None:
     """Store the usage so far, which counts even if the attempt is lost."""
-    connection.execute(
-        update(attempt)
-        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(usage=asdict(usage), cost_usd=usage.cost_usd)
-    )
+    _update_held(connection, held, usage=asdict(usage), cost_usd=usage.cost_usd)
 
 
 def keep_session(connection: Connection, held: Attempt, session_id: str) -> None:
-    connection.execute(
-        update(attempt)
-        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(session_id=session_id)
-    )
+    _update_held(connection, held, session_id=session_id)
 
 
 def end_attempt_if_held(connection: Connection, held: Attempt, outcome: Outcome, now: datetime) -> bool:
-    result = connection.execute(
-        update(attempt)
-        .where(attempt.c.id == held.id, has_state(attempt, AttemptState.RUNNING), attempt.c.fence == held.fence)
-        .values(
-            state=outcome.state,
-            reason=outcome.reason,
-            message=outcome.message,
-            exit_code=outcome.exit_code,
-            session_id=outcome.session_id or held.session_id,
-            messages_seen=held.messages_seen,
-            usage=asdict(outcome.usage),
-            cost_usd=outcome.usage.cost_usd,
-            finished_at=now,
-        )
+    return _update_held(
+        connection,
+        held,
+        state=outcome.state,
+        reason=outcome.reason,
+        message=outcome.message,
+        exit_code=outcome.exit_code,
+        session_id=outcome.session_id or held.session_id,
+        messages_seen=held.messages_seen,
+        usage=asdict(outcome.usage),
+        cost_usd=outcome.usage.cost_usd,
+        finished_at=now,
     )
-    return result.rowcount == 1
+
+
+def _update_held(connection: Connection, held: Attempt, **values: object) -> bool:
+    """False: the attempt is not running, or not with this fence."""
+    return connection.execute(HELD, {"which": held.id, "held_fence": held.fence, **values}).rowcount == 1
 
 
 def spent_since(connection: Connection, since: datetime) -> float:

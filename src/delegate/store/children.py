@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from delegate.model import Task, TaskId, Usage
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.tables import is_open_child, task
 from delegate.store.tasks import get_task
+
+# Built once: every renewal needs it.
+OPEN_CHILD = select(task.c.id).where(task.c.submitted_by == bindparam("parent"), is_open_child(task)).limit(1)
 
 
 def count_children_since(connection: Connection, root: TaskId, since: datetime) -> int:
@@ -43,8 +46,7 @@ def open_parents(connection: Connection) -> set[str]:
 
 
 def has_open_child(connection: Connection, task_id: TaskId) -> bool:
-    mine = (task.c.submitted_by == task_id, is_open_child(task))
-    return connection.execute(select(task.c.id).where(*mine).limit(1)).first() is not None
+    return connection.execute(OPEN_CHILD, {"parent": task_id}).first() is not None
 
 
 def is_descendant(connection: Connection, task_id: TaskId, ancestor: Task) -> bool:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from delegate.model import Effect, EffectKind, EffectState, TaskId
 from delegate.store.tables import effect
 
+KEY = ("task_id", "kind", "target", "fence")
+# Built once: a pull request is four reports.
+UPDATE = update(effect).where(*(effect.c[name] == bindparam(f"the_{name}") for name in KEY))
+INSERT = insert(effect)
+
 
 def put_effect(connection: Connection, reported: Effect) -> None:
     """Write the state of one try; a report without an external id keeps the stored one."""
-    mine = (
-        effect.c.task_id == reported.task_id,
-        effect.c.kind == reported.kind,
-        effect.c.target == reported.target,
-        effect.c.fence == reported.fence,
-    )
+    key = {name: getattr(reported, name) for name in KEY}
     values = {"state": reported.state, "expected": reported.expected}
     if reported.external_id is not None:
         values["external_id"] = reported.external_id
-    changed = connection.execute(update(effect).where(*mine).values(**values))
+    changed = connection.execute(UPDATE, {**{f"the_{name}": value for name, value in key.items()}, **values})
     if changed.rowcount == 0:
-        key = {"task_id": reported.task_id, "kind": reported.kind, "target": reported.target, "fence": reported.fence}
-        connection.execute(insert(effect).values(**key, **values))
+        connection.execute(INSERT, {**key, **values})
 
 
 def effects_of(connection: Connection, tasks: Sequence[TaskId]) -> list[Effect]:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
 from delegate.store.tables import event_table, output
 
-INSERT_EVENTS = insert(event_table)  # built once: every change writes events
+# Built once: every change writes events, and every report of a runner events or output.
+INSERT_EVENTS, INSERT_OUTPUT = insert(event_table), insert(output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def append_output(connection: Connection, chunks: Sequence[NewOutput]) -> None:
         for new in chunks
     ]
     if rows:
-        connection.execute(insert(output), rows)
+        connection.execute(INSERT_OUTPUT, rows)
 
 
 def cut_output(connection: Connection, attempt_id: AttemptId, *, start: int, end: int) -> int:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from delegate.model import AgentMessage, TaskId
 from delegate.store.tables import message
+
+# Built once: every report of a runner needs it.
+AFTER = (
+    select(message)
+    .where(message.c.task_id == bindparam("task"), message.c.id > bindparam("after"))
+    .order_by(message.c.id)
+)
 
 
 def insert_message(
@@ -24,5 +31,5 @@ def task_of_message(connection: Connection, trigger_key: str) -> TaskId | None:
 
 
 def messages_after(connection: Connection, task_id: TaskId, after: int) -> list[AgentMessage]:
-    query = select(message).where(message.c.task_id == task_id, message.c.id > after).order_by(message.c.id)
-    return [AgentMessage(id=row.id, text=row.text) for row in connection.execute(query)]
+    rows = connection.execute(AFTER, {"task": task_id, "after": after})
+    return [AgentMessage(id=row.id, text=row.text) for row in rows]

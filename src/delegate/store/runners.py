@@ -11,7 +11,9 @@ from delegate.model import Runner, RunnerId
 from delegate.store.tables import relay, runner
 
 RELAY = "relay"
-# Built once: every claim needs them.
+# Built once: every request of a runner needs them.
+OF_ID = select(runner).where(runner.c.id == bindparam("which"))
+OF_TOKEN = select(runner).where(runner.c.token_hash == bindparam("hash"))
 TOUCH = update(runner).where(runner.c.id == bindparam("which"))
 SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
 ALL = select(runner).order_by(runner.c.name, runner.c.id)
@@ -37,12 +39,12 @@ def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
 
 
 def runner_of_token(connection: Connection, token_hash: str) -> Runner | None:
-    row = connection.execute(select(runner).where(runner.c.token_hash == token_hash)).one_or_none()
+    row = connection.execute(OF_TOKEN, {"hash": token_hash}).one_or_none()
     return None if row is None else to_runner(row)
 
 
 def get_runner(connection: Connection, runner_id: RunnerId) -> Runner | None:
-    row = connection.execute(select(runner).where(runner.c.id == runner_id)).one_or_none()
+    row = connection.execute(OF_ID, {"which": runner_id}).one_or_none()
     return None if row is None else to_runner(row)
 
 

@@ -29,9 +29,11 @@ from delegate.model import (
 from delegate.states import Reason, TaskState
 from delegate.store.tables import has_state, task
 
-# Used by every submit. With bound parameters, SQLAlchemy builds and hashes each statement only once.
+# Used by every submit, claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(task)
 OF_TRIGGER = select(task).where(task.c.trigger_key == bindparam("key"))
+OF_ID = select(task).where(task.c.id == bindparam("which"))
+LOCKED = OF_ID.with_for_update()
 
 
 def insert_task(connection: Connection, new: Task, *, trigger_key: str | None) -> None:
@@ -113,13 +115,13 @@ def _optional_columns(new: Task) -> dict[str, object]:
 
 
 def get_task(connection: Connection, task_id: TaskId) -> Task | None:
-    row = connection.execute(select(task).where(task.c.id == task_id)).one_or_none()
+    row = connection.execute(OF_ID, {"which": task_id}).one_or_none()
     return None if row is None else to_task(row)
 
 
 def lock_task(connection: Connection, task_id: TaskId) -> Task | None:
     """Lock the task until the transaction ends, so that a decision based on it stays valid."""
-    row = connection.execute(select(task).where(task.c.id == task_id).with_for_update()).one_or_none()
+    row = connection.execute(LOCKED, {"which": task_id}).one_or_none()
     return None if row is None else to_task(row)
 
 
