@@ -9,10 +9,12 @@ from delegate.config.observed_time import sleep_counting_clock
 from delegate.runner import lease as lease_module
 from delegate.runner.lease import Lease
 from delegate.runner.wakeup import Wakeup
-from delegate.wire.runners import Control, MessageView, Timings
+from delegate.wire.runners import Control, MessageView, RenewRequest, Timings
 
 if TYPE_CHECKING:
     from tests.runner.conftest import Stage
+
+    from delegate.runner.assignment import Assignment
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +86,36 @@ async def test_a_cancel_arrives_while_a_renewal_is_held(stage: Stage) -> None:
         group.cancel_scope.cancel()
 
     assert lease.cancel_reason == "enough"
+
+
+async def test_news_are_fetched_beside_the_renewal_that_the_relay_holds(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To interrupt it would close its connection, and the relay looks up who is at the end of each new one."""
+    equipment, assignment = await stage.take("exit 0")
+    equipment.link.timings = Timings(heartbeat=50, lease=100, reclaim_after=500)
+    lease, renew, cut, holding = Lease(equipment.link, assignment, Wakeup()), equipment.link.renew, [], anyio.Event()
+
+    async def watch(attempt: Assignment, request: RenewRequest) -> Control:
+        if request.wait:
+            holding.set()
+        try:
+            return await renew(attempt, request)
+        except anyio.get_cancelled_exc_class():
+            cut.append(lease.renewals)
+            raise
+
+    monkeypatch.setattr(equipment.link, "renew", watch)
+    async with anyio.create_task_group() as group:
+        group.start_soon(lease.keep_renewed)
+        with anyio.fail_after(5):
+            await holding.wait()
+            await lease.refresh()
+        was_cut = list(cut)
+        group.cancel_scope.cancel()
+
+    assert lease.renewals == 1
+    assert was_cut == []
 
 
 async def test_a_message_is_handed_out_once(stage: Stage) -> None:

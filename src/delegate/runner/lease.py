@@ -64,11 +64,9 @@ class Lease:
         await self.ensure_fresh(self._link.timings.lease / EFFECT_SHARE)
 
     async def refresh(self) -> None:
-        """Returns when a renewal sent after this call was answered."""
-        since = sleep_counting_clock()
-        while self._renewed_at < since:
-            self._renew_now()
-            await self._renewed.wait()
+        """Returns when a renewal sent after this call was answered; the one that the relay holds continues."""
+        sent_at = sleep_counting_clock()
+        self._note_renewal(sent_at, await self._link.renew(self._attempt, self._request(wait=0.0)))
 
     def apply_control(self, control: Control) -> None:
         """Apply the instructions in a response about this attempt."""
@@ -111,20 +109,25 @@ class Lease:
 
     async def _renew(self, wait: float) -> bool:
         """Send one renewal, which the relay may hold for `wait` seconds until it has news; False if cancelled."""
-        request = RenewRequest(fence=self._attempt.fence, messages_seen=self.messages_seen, wait=wait)
         sent_at = sleep_counting_clock()
         with anyio.CancelScope() as self._renewal_scope:
-            control = await self._link.renew(self._attempt, request)
+            control = await self._link.renew(self._attempt, self._request(wait))
         if self._renewal_scope.cancelled_caught:
             return False
-        self._renewed_at = sent_at
+        self._note_renewal(sent_at, control)
+        return True
+
+    def _request(self, wait: float) -> RenewRequest:
+        return RenewRequest(fence=self._attempt.fence, messages_seen=self.messages_seen, wait=wait)
+
+    def _note_renewal(self, sent_at: float, control: Control) -> None:
+        self._renewed_at = max(self._renewed_at, sent_at)
         self.renewals += 1
         self.apply_control(control)
         if control.has_children is not self._has_children:
             self._has_children = control.has_children
             self._keeper_link.report_waiting(waits=control.has_children)
         self._renewed.send()
-        return True
 
     async def _notice_sleep(self) -> None:
         """Renew at once after a suspension: the connection may be dead, or another runner may hold the attempt."""

@@ -250,7 +250,8 @@ class Delivery:
         if outcomes.is_completed(ended) and self._context.is_late:
             # Its result counts, so the steps after it get the time limit once more.
             self._context = replace(self._context, started_at=anyio.current_time())
-        if outcomes.is_completed(ended) and self._context.asking is not None:
+        can_ask = self._context.asking is not None and self._assignment.agent != AgentName.SHELL
+        if outcomes.is_completed(ended) and can_ask:
             async with cancel_when_stopped(self._context):
                 await self._context.lease.refresh()  # it may have asked at the last moment; then nothing is published
         return outcomes.release_if_asked(ended, self._context.lease)
