@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ class TestChoice:
         gitconfig = '[url "git@github.com:"]\n\tinsteadOf = gh:\n'
 
         assert (await self.forge(tmp_path, "gh:acme/demo", gitconfig)).name == "github.com/acme/demo"
+
+    async def test_git_is_asked_only_where_the_user_has_such_names(self, tmp_path: Path) -> None:
+        program = tmp_path / "bin" / "git"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/commands\nexec {shutil.which("git")} "$@"\n')
+        program.chmod(0o755)
+
+        found = await self.forge(tmp_path, "git@github.com:acme/demo.git", PATH=f"{program.parent}:/usr/bin:/bin")
+
+        assert found.name == "github.com/acme/demo"
+        assert (tmp_path / "commands").read_text().split() == ["config"]  # the user's settings, once for a runner
 
     async def test_a_second_name_of_the_host_in_ssh_is_followed(self, tmp_path: Path) -> None:
         ssh = tmp_path / "bin" / "ssh"

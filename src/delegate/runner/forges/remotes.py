@@ -68,6 +68,8 @@ def parse_remote(url: str) -> Remote | None:
 
 async def _resolve_url(git: Git, url: str) -> str:
     """The URL after git's `insteadOf` settings."""
+    if not git.rewrites_urls:
+        return url  # saves a process
     try:
         arguments = ("ls-remote", "--get-url", "--", url)
         shown = await git.run_remote(*arguments, cwd=NEUTRAL_DIRECTORY, timeout=CONFIG_TIMEOUT, extra=NO_REPOSITORY)

@@ -110,6 +110,14 @@ def read_refs(repository: Path) -> dict[str, str]:
     return refs
 
 
+def read_ref(repository: Path, name: str) -> str | None:
+    """One ref, without reading the others; None when it is missing, symbolic or damaged."""
+    loose = read_small(repository / name).strip()
+    if loose:
+        return loose if COMMIT.fullmatch(loose) else None
+    return next((commit for packed, commit in _packed_refs(repository) if packed == name), None)
+
+
 def _packed_refs(repository: Path) -> Iterator[tuple[str, str]]:
     for line in read_small(repository / "packed-refs", PACKED_BYTES).split("\n"):
         commit, _, name = line.partition(" ")

@@ -100,6 +100,7 @@ class Git:
     excludes: str  # the user's ignore lines for all repositories
     trusted: tuple[str, ...]  # directories of other users that the user lets git read
     scratch: Path  # for temporary repositories
+    rewrites_urls: bool = False  # the user has `url.…` settings, such as insteadOf
     push_default: str | None = None  # the user's remote.pushDefault, for checkouts that set none
     signing: Signing | None = None  # the user's commit.gpgSign
 
@@ -205,6 +206,7 @@ async def read_git(environ: Mapping[str, str], directory: Path) -> Git:
         excludes=_read_excludes(settings, own),
         trusted=tuple(value for name, value in theirs if name == "safe.directory"),
         scratch=directory,
+        rewrites_urls=any(name.startswith("url.") for name, _ in theirs),
         push_default=settings.get("remote.pushdefault"),
         signing=_read_signing(settings, own),
     )

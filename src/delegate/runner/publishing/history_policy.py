@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from delegate.errors import excerpt
-from delegate.runner.git.bare import read_refs
+from delegate.runner.git.bare import read_ref
 from delegate.runner.git.program import Git
 from delegate.runner.publishing.change import BYTES_MAX
 from delegate.runner.publishing.messages import Writer, find_message_problem
@@ -61,7 +61,7 @@ async def find_history_problem(git: Git, workspace: Workspace, commit: str, rule
 
 def published_commits(workspace: Workspace) -> tuple[str, ...]:
     """The base, and the branch as it was last fetched, including commits that people have added."""
-    tip = read_refs(workspace.mirror).get(pushed_ref(workspace.repository, workspace.branch))
+    tip = read_ref(workspace.mirror, pushed_ref(workspace.repository, workspace.branch))
     return (workspace.base.commit,) if tip is None else (workspace.base.commit, tip)
 
 

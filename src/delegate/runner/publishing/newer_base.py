@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from delegate.config.values import mask_login
-from delegate.runner.git.bare import read_refs, write_new_file
+from delegate.runner.git.bare import read_ref, write_new_file
 from delegate.runner.git.program import Git, GitFailed
 from delegate.runner.workspaces.history import read_made_commits
 from delegate.runner.workspaces.scratch import ScratchRepository, scratch_repository
@@ -33,8 +33,7 @@ START_REF, TIP_REF = "refs/start", "refs/tip"
 async def compare_with_newest_base(git: Git, workspace: Workspace, snapshot: Snapshot) -> Snapshot:
     """The snapshot with the newest commit of the base that the work contains."""
     start, head = workspace.base.commit, snapshot.head
-    tracked = await anyio.to_thread.run_sync(_read_tracked_base, workspace)
-    made = await anyio.to_thread.run_sync(read_made_commits, workspace)
+    tracked, made = await anyio.to_thread.run_sync(_read_traces, workspace)
     if head is None or (not made and {head, tracked} <= {start, None}):
         return snapshot  # the agent has nothing that its start does not have
     async with scratch_repository(git, workspace) as scratch:
@@ -51,9 +50,10 @@ async def compare_with_newest_base(git: Git, workspace: Workspace, snapshot: Sna
     return snapshot
 
 
-def _read_tracked_base(workspace: Workspace) -> str | None:
-    """The base as the agent last fetched it."""
-    return read_refs(workspace.git_dir).get(f"refs/remotes/origin/{workspace.base.branch}")
+def _read_traces(workspace: Workspace) -> tuple[str | None, frozenset[str]]:
+    """The base as the agent last fetched it, and the commits that the agent made."""
+    tracked = read_ref(workspace.git_dir, f"refs/remotes/origin/{workspace.base.branch}")
+    return tracked, read_made_commits(workspace)
 
 
 async def fetch_tip(scratch: ScratchRepository, workspace: Workspace, url: str, branch: str) -> str | None:
@@ -66,7 +66,7 @@ async def fetch_tip(scratch: ScratchRepository, workspace: Workspace, url: str, 
         extra = {"lineage": workspace.lineage, "branch": branch, "why": mask_login(failed.why)}
         log.warning("branch not fetched", extra=extra)
         return None
-    return read_refs(scratch.directory).get(TIP_REF)
+    return read_ref(scratch.directory, TIP_REF)
 
 
 async def list_commits(scratch: ScratchRepository, tip: str, *without: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from delegate.runner.git.bare import COMMIT, PACKED_BYTES, read_small
+from delegate.runner.git.bare import COMMIT, read_ref, read_small
 from delegate.runner.git.program import GitFailed
 from delegate.runner.workspaces.scratch import ScratchRepository, format_alternates
 
@@ -121,8 +121,4 @@ def read_head(git_dir: Path, worktree: str) -> str | None:
 def read_branch(git_dir: Path, name: str) -> str | None:
     if not BRANCH.fullmatch(name) or {"", ".", ".."} & set(name.split("/")):
         return None
-    loose = read_small(git_dir / name).strip()
-    if loose:
-        return loose if COMMIT.fullmatch(loose) else None
-    lines = (line.partition(" ") for line in read_small(git_dir / "packed-refs", PACKED_BYTES).splitlines())
-    return next((commit for commit, _, ref in lines if ref == name and COMMIT.fullmatch(commit)), None)
+    return read_ref(git_dir, name)
