@@ -53,7 +53,7 @@ def make_app(relay: Relay) -> FastAPI:
     )
     app.state.relay, app.state.mcp = relay, mcp
     app.add_middleware(DiskSpaceGuard, disk=disk)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, exposure=relay.exposure, limits=relay.limits)
     problems.install(app)
     # Not include_router: it would match the route of every request twice.
     api_modules = (tasks, schedules, runners)
@@ -64,7 +64,9 @@ def make_app(relay: Relay) -> FastAPI:
 
     @app.get("/api/openapi.json", include_in_schema=False)
     async def show_api(request: Request) -> Response:
-        return JSONResponse({**app.openapi(), "servers": [{"url": str(request.base_url).rstrip("/")}]})
+        return JSONResponse(
+            {**app.openapi(), "servers": [{"url": relay.exposure.public_url or str(request.base_url).rstrip("/")}]}
+        )
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:
