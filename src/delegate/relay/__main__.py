@@ -33,8 +33,8 @@ from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
-from delegate.relay.exposure import Exposure, exposure_of
-from delegate.relay.protocol import HttpProtocol, UnknownConnections
+from delegate.relay.http.exposure import Exposure, exposure_of
+from delegate.relay.http.protocol import HttpProtocol, UnknownConnections
 from delegate.relay.requests import Relay
 from delegate.store.database import is_postgres, open_database
 from delegate.store.schema import prepare

@@ -18,9 +18,9 @@ from delegate.relay.api import runners, schedules, tasks
 from delegate.relay.clock import run_clock
 from delegate.relay.disk import DiskSpaceGuard, disk_of, watch_disk
 from delegate.relay.housekeeping import run_housekeeping
+from delegate.relay.http.request_checks import Guard
 from delegate.relay.mcp.endpoint import McpEndpoint
 from delegate.relay.openapi import describe
-from delegate.relay.request_checks import Guard
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.runners import relay_seen_at
 

@@ -30,10 +30,10 @@ from delegate.errors import (
 )
 from delegate.model import AttemptId, ScheduleId, TaskId
 from delegate.queue.limits import QueueRules, rules_of
-from delegate.relay.exposure import Exposure
+from delegate.relay.http.exposure import Exposure
+from delegate.relay.http.rate_limit import RateLimits
 from delegate.relay.notify import Hub
 from delegate.relay.problems import fault
-from delegate.relay.rate_limit import RateLimits
 from delegate.store.database import Database
 from delegate.store.runners import database_time
 from delegate.wire.basics import Wire

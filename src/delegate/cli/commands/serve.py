@@ -28,7 +28,7 @@ from delegate.keeper.start import start
 if TYPE_CHECKING:
     from delegate.client.responses import TaskData
     from delegate.model import Task
-    from delegate.relay.certificates import ServerCertificate
+    from delegate.relay.http.certificates import ServerCertificate
 
 DOWN_POLL = 0.1
 CERTIFICATE_NOTICE = timedelta(days=14)  # time to renew a certificate
@@ -277,7 +277,7 @@ def _serve_settings(context: CommandContext, given: Mapping[str, str | tuple[str
 def _load_certificate(settings: Settings) -> ServerCertificate | None:
     if settings.tls_cert is None and settings.tls_key is None:
         return None
-    from delegate.relay.certificates import load_certificate  # noqa: PLC0415  TLS is slow to load
+    from delegate.relay.http.certificates import load_certificate  # noqa: PLC0415  TLS is slow to load
 
     return load_certificate(settings.tls_cert, settings.tls_key)
 

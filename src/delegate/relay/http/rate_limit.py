@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 
 from delegate.errors import RateLimited
-from delegate.relay.exposure import CallerAddress
+from delegate.relay.http.exposure import CallerAddress
 
 WINDOW = 60.0  # seconds, from the first failure of an address
 ADDRESSES_MAX = 10_000  # addresses that are remembered; beyond that the oldest is forgotten

@@ -14,9 +14,9 @@ from delegate.errors import (
     PayloadTooLarge,
     Unauthenticated,
 )
-from delegate.relay.exposure import Exposure
+from delegate.relay.http.exposure import Exposure
+from delegate.relay.http.rate_limit import RateLimits, check_limit, record_failure
 from delegate.relay.problems import problem_response
-from delegate.relay.rate_limit import RateLimits, check_limit, record_failure
 from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 
 Headers = dict[str, list[str]]
