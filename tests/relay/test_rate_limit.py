@@ -16,7 +16,6 @@ from tests.relay.peers import TOKEN, problem_of, relay_in_process
 
 from delegate.errors import StoreBusy
 from delegate.relay.app import make_app
-from delegate.relay.http import request_checks
 from delegate.relay.http.exposure import Exposure
 from delegate.relay.http.rate_limit import (
     ADDRESSES_MAX,
@@ -225,7 +224,7 @@ async def test_a_database_that_does_not_respond_is_no_failure(app: FastAPI, monk
 
 async def test_the_limit_ends_with_its_window(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(request_checks.time, "monotonic", lambda: now)
+    monkeypatch.setattr("delegate.relay.http.request_checks.time.monotonic", lambda: now)
     async with caller(app, STRANGER, "wrong") as http:
         assert await statuses(http, 4) == [401, 401, 401, 429]
         now += WINDOW
