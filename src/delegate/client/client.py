@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     )
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-RETRY_TIMEOUT = 15.0  # seconds for which a call is retried while the relay restarts
+RETRY_TIMEOUT = 15.0  # seconds for which a call is retried
+RESTART_TIMEOUT = 60.0  # the same, while a keeper of this home lives: it restarts its relay, slowly on a busy machine
 NOTICE_AFTER = 1.5  # seconds of retrying after which the user gets a notice
 RESPONSE_TIMEOUT = 30.0  # seconds of silence after which one try fails
 RESPONSE_MAX = 256 * 1024 * 1024  # a response is read into memory; raw output is not
@@ -237,7 +238,7 @@ class Client:
                 raise self._unreachable(error) from error
             except OSError as error:
                 failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > RETRY_TIMEOUT:
+                if time.monotonic() - failing_since > self._restart_timeout():
                     raise self._unreachable(error) from error
             time.sleep(BACKOFF_MIN)
 
@@ -277,17 +278,21 @@ class Client:
             except (NotHttp, ProxyRefused) as error:
                 raise self._unreachable(error) from error
             except OSError as error:
-                failure = self._unreachable(error)
+                failure, limit = self._unreachable(error), self._restart_timeout()
             except Busy as busy:
-                failure = busy.problem
+                failure, limit = busy.problem, RETRY_TIMEOUT
             waited = time.monotonic() - began
-            if waited > RETRY_TIMEOUT:
+            if waited > limit:
                 raise failure
             if waited > NOTICE_AFTER and not is_notified:
                 is_notified = True
-                self._notice(f"{failure.message}; retrying for up to {RETRY_TIMEOUT:.0f} s")
+                self._notice(f"{failure.message}; retrying for up to {limit:.0f} s")
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_MAX)
+
+    def _restart_timeout(self) -> float:
+        is_kept = self._settings.is_local and home_files.is_held(self._home.keeper_lock)
+        return RESTART_TIMEOUT if is_kept else RETRY_TIMEOUT
 
     def _send(
         self,
