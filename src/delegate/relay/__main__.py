@@ -36,6 +36,7 @@ from delegate.relay.app import make_app
 from delegate.relay.http.exposure import Exposure, exposure_of
 from delegate.relay.http.protocol import HttpProtocol, UnknownConnections
 from delegate.relay.requests import Relay
+from delegate.relay.wheel import served_wheel
 from delegate.store.database import is_postgres, open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_token
@@ -93,6 +94,8 @@ def run(settings: Settings, listeners: Sequence[Listener], *, keeper: KeeperFact
     logs.filter_log_lines(
         logs.build_secret_filter([token, settings.database_url, urlsplit(settings.database_url).password or ""])
     )
+    if keeper is None:
+        served_wheel()  # before anybody upgrades the files
     allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
     failure = anyio.run(_serve, settings, listeners, token, keeper, backend_options={"use_uvloop": True})
