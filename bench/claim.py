@@ -17,12 +17,12 @@ from bench.measure import Row, median_ms, progress, spread_ms
 from bench.product import workplace
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.model import AgentName, Priority, Runner, RunnerId, lane, new_task_id
+from delegate.model import AgentName, Priority, Runner, RunnerId, RunnerSlot, lane, new_task_id, slot_id
 from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.limits import rules_of
 from delegate.states import TaskState
 from delegate.store.database import Database, open_database
-from delegate.store.runners import put_runner
+from delegate.store.runners import insert_runner, put_slot
 from delegate.store.schema import prepare
 from delegate.store.tables import task
 
@@ -87,7 +87,8 @@ def filled(place: Path, url: str, size: int) -> AbstractAsyncContextManager[Data
     prepare(home, url=url, now=now)
     engine = create_engine(sqlalchemy_url(url) if url else f"sqlite:///{home.database}")
     with engine.begin() as connection:
-        put_runner(connection, bench_runner(now), token_hash="-")
+        insert_runner(connection, bench_runner(now).runner, token_hash=None)
+        put_slot(connection, bench_runner(now), token_hash="-")
         for first in range(0, size, CHUNK):
             rows_of_tasks = [task_row(number, now) for number in range(first, min(first + CHUNK, size))]
             connection.execute(insert(task), rows_of_tasks)
@@ -114,11 +115,12 @@ def task_row(number: int, now: datetime) -> dict[str, object]:
     }
 
 
-def bench_runner(now: datetime) -> Runner:
-    return Runner(
-        id=RunnerId("runner-bench"),
-        name="bench",
-        machine=MACHINE,
+def bench_runner(now: datetime) -> RunnerSlot:
+    pool = Runner(id=RunnerId("bench"), name="bench", machine=MACHINE, version="0", paired_at=now, seen_at=now)
+    return RunnerSlot(
+        id=slot_id(pool.id, "1"),
+        runner=pool,
+        name="1",
         pid=1,
         version="0",
         agents=(AgentName.SHELL,),
@@ -134,7 +136,7 @@ async def timed(databases: Sequence[Database]) -> list[list[float]]:
         for database, taken in zip(databases, samples, strict=True):
             now = datetime.now(UTC)
             wish = ClaimQuery(
-                claim_id=secrets.token_hex(8), runner=bench_runner(now), agents=(AgentName.SHELL,), parked={}
+                claim_id=secrets.token_hex(8), slot=bench_runner(now), agents=(AgentName.SHELL,), parked={}
             )
             began = time.perf_counter()
             held = (await claim(database, wish, RULES, now)).held

@@ -23,10 +23,12 @@ DelegateError
 │   └── UnsupportedMedia
 ├── NotAllowed
 │   ├── Unauthenticated
+│   ├── PairingTokenUsed
+│   ├── PairingTokenExpired
+│   ├── RunnerRevoked
 │   ├── Forbidden
 │   ├── InsideAttempt       the owner's token, in a process of a task
 │   ├── HostRefused
-│   ├── HttpsRequired
 │   └── OriginRefused
 ├── NotFound
 │   ├── NoSuchTask
@@ -44,19 +46,20 @@ DelegateError
 │   ├── SequenceGap
 │   ├── EventConflict
 │   ├── EffectsOpen
+│   ├── RunnerInUse         a copy of the runner's home, on another machine or boot
+│   ├── RunnerNameUsed
+│   ├── VersionMismatch     runner and relay are too far apart
 │   ├── NoChange            the task has no diff, or not yet
 │   └── AlreadyRunning
 ├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
 │   ├── StoreBusy
-│   ├── RateLimited         too many failed authentications
 │   ├── Stopping            the relay is shutting down
 │   ├── DiskFull
 │   └── MemoryFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
     │   └── BadSettingsFile
-    ├── BadCertificate      of `delegate serve`
     ├── BadRepoFile         a repository's .delegate.toml
     ├── DamagedDatabase
     ├── NewerDatabase
@@ -276,6 +279,27 @@ class Unauthenticated(NotAllowed):
     code, status = "unauthenticated", 401
 
 
+class PairingTokenUsed(NotAllowed):
+    """this pairing token was already used; it pairs one machine, once
+    create another one with `delegate runner token --name {name}`"""
+
+    code, status = "pairing_token_used", 410
+
+
+class PairingTokenExpired(NotAllowed):
+    """this pairing token has expired; it is valid for {minutes} minutes
+    create another one with `delegate runner token --name {name}`"""
+
+    code, status = "pairing_token_expired", 410
+
+
+class RunnerRevoked(NotAllowed):
+    """the runner {name} was revoked
+    pair this machine again with a new token: `delegate runner token --name {name}`"""
+
+    code, status = "runner_revoked", 401
+
+
 class Forbidden(NotAllowed):
     """this token does not give access to {what}"""
 
@@ -290,17 +314,9 @@ class InsideAttempt(NotAllowed):
 
 
 class HostRefused(NotAllowed):
-    """the relay does not accept requests for the host name {host}
-    on the relay's machine, `delegate serve --public-url` or `--allowed-host` adds a name"""
+    """the relay does not accept requests for the host name {host}"""
 
     code = "host_refused"
-
-
-class HttpsRequired(NotAllowed):
-    """this request was not encrypted on its way, which would expose tokens on the network
-    use {url}"""
-
-    code = "https_required"
 
 
 class OriginRefused(NotAllowed):
@@ -344,7 +360,7 @@ class NoSuchAttempt(NotFound):
 
 class NoSuchRunner(NotFound):
     """no runner {runner_id}
-    register it again"""
+    `delegate runner list` lists all runners"""
 
     code = "no_such_runner"
 
@@ -418,6 +434,27 @@ class EffectsOpen(Conflict):
     code = "effects_open"
 
 
+class RunnerInUse(Conflict):
+    """the runner {name} {why}
+    if this home is a copy, pair this machine again with a token of its own: `delegate runner token`"""
+
+    code = "runner_in_use"
+
+
+class RunnerNameUsed(Conflict):
+    """there is already a runner named {name}
+    choose another name, or revoke that one with `delegate runner revoke {name}`"""
+
+    code = "runner_name_used"
+
+
+class VersionMismatch(Conflict):
+    """a runner of version {runner} does not work with a relay of version {relay}
+    upgrade the {side} to {wanted}; one minor version apart works"""
+
+    code = "version_mismatch"
+
+
 class NoChange(Conflict):
     """task {task_id} has no changes to show
     only tasks that ran with --worktree or --pr and changed files have a diff"""
@@ -450,13 +487,6 @@ class StoreBusy(Unavailable):
     try again in a moment"""
 
     code = "store_busy"
-
-
-class RateLimited(Unavailable):
-    """too many requests from this address had a token that the relay does not accept
-    wait {seconds} s, and check the token"""
-
-    code, status = "rate_limited", 429
 
 
 class Stopping(Unavailable):
@@ -496,13 +526,6 @@ class BadSetting(BadData):
 class BadSettingsFile(BadSetting):
     """{path}{place}: {why}
     {advice}"""
-
-
-class BadCertificate(BadData):
-    """{path}: {why}
-    {advice}"""
-
-    code = "bad_certificate"
 
 
 class BadRepoFile(BadData):

@@ -10,11 +10,14 @@ from enum import IntEnum, StrEnum
 from typing import NewType
 
 from delegate.config.values import AGENT_COMMAND
+from delegate.placement import ANY_MACHINE as ANY_MACHINE
+from delegate.placement import Policy
 from delegate.states import AttemptState, Reason, TaskState
 
 TaskId = NewType("TaskId", str)
 AttemptId = NewType("AttemptId", str)
 RunnerId = NewType("RunnerId", str)
+SlotId = NewType("SlotId", str)
 ScheduleId = NewType("ScheduleId", str)
 PersonId = NewType("PersonId", str)
 AccessTokenId = NewType("AccessTokenId", str)
@@ -29,7 +32,6 @@ QUESTION_MAX = 10_000  # characters
 OPTIONS_MAX = 20  # of one question
 OPTION_MAX = 1_000  # characters
 MAX_ATTEMPTS = 3  # including those lost with their machine
-ANY_MACHINE = "*"
 HEAD_SHARE = 8  # one eighth of the kept output is its beginning, the rest its end
 
 
@@ -193,6 +195,11 @@ class AuditEntry:
     action: str
     subject: str
     details: dict[str, object]
+
+
+def slot_id(runner_id: RunnerId, slot: str) -> SlotId:
+    """Return the id of a runner's slot: the same whenever a process registers for it."""
+    return SlotId(f"{runner_id}-{slot}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +419,7 @@ def lane(machine: str, agent: str) -> str:
 class Attempt:
     id: AttemptId
     task_id: TaskId
+    slot_id: SlotId  # the process that holds it
     runner_id: RunnerId
     claim_id: str
     fence: int  # raised by every claim; a stale holder cannot write
@@ -433,17 +441,64 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerAgent:
+    """An agent on a runner's machine, as the runner last reported it."""
+
+    name: str
+    version: str | None = None
+    is_logged_in: bool | None = None  # None: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
+    """A paired machine, or the pool of the relay's own machine; its slots are the processes that run tasks."""
+
     id: RunnerId
     name: str
     machine: str
+    version: str
+    paired_at: datetime
+    seen_at: datetime
+    is_paired: bool = False  # False: the pool of a keeper, which has the owner's token
+    os: str | None = None
+    architecture: str | None = None
+    agents: tuple[RunnerAgent, ...] = ()
+    policy: Policy | None = None  # None: it takes every task
+    tags: tuple[str, ...] = ()
+    privacy: str | None = None
+    paired_by: PersonId | None = None  # None: the relay's owner
+    draining_at: datetime | None = None
+    revoked_at: datetime | None = None
+    slots: int = 1  # how many tasks it may run at once
+    problem: str | None = None  # why it takes no work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSlot:
+    """One process of a runner; it runs one task at a time."""
+
+    id: SlotId
+    runner: Runner
+    name: str  # within its runner
     pid: int
     version: str
     agents: tuple[str, ...]
     registered_at: datetime
     seen_at: datetime
+    instance: str | None = None  # the boot of the machine that the process runs on
     parked: dict[str, datetime] = field(default_factory=dict)
     problem: str | None = None  # why it currently takes no work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingToken:
+    """What a machine shows once, to become a runner."""
+
+    token_hash: str
+    name: str  # of the runner
+    created_by: PersonId | None
+    created_at: datetime
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import anyio
 from sqlalchemy import insert
 
 from delegate.config.settings import Settings
-from delegate.model import ANY_MACHINE, Runner, RunnerId, lane, new_task_id
+from delegate.model import ANY_MACHINE, Runner, RunnerId, RunnerSlot, lane, new_task_id, slot_id
 from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.limits import QueueRules, rules_of
 from delegate.states import TaskState
@@ -47,10 +47,11 @@ def queue_up(connection: Connection, count: int) -> list[str]:
 
 async def claim_all(database: Database, name: str, *, at_most: int | None = None) -> list[tuple[str, int]]:
     now = datetime.now(UTC)
-    crowd = Runner(
-        id=RunnerId(name),
-        name=name,
-        machine=name,
+    pool = Runner(id=RunnerId(name), name=name, machine=name, version="1", paired_at=now, seen_at=now)
+    crowd = RunnerSlot(
+        id=slot_id(pool.id, "1"),
+        runner=pool,
+        name="1",
         pid=1,
         version="1",
         agents=("shell",),
@@ -59,7 +60,7 @@ async def claim_all(database: Database, name: str, *, at_most: int | None = None
     )
     claimed: list[tuple[str, int]] = []
     while at_most is None or len(claimed) < at_most:
-        query = ClaimQuery(claim_id=secrets.token_hex(8), runner=crowd, agents=crowd.agents, parked={})
+        query = ClaimQuery(claim_id=secrets.token_hex(8), slot=crowd, agents=crowd.agents, parked={})
         held = (await claim(database, query, RULES, datetime.now(UTC))).held
         if held is None:
             break

@@ -24,9 +24,11 @@ from delegate.model import (
     Priority,
     Runner,
     RunnerId,
+    RunnerSlot,
     Stream,
     Task,
     TaskId,
+    slot_id,
 )
 from delegate.queue.claim import ClaimedTask, ClaimQuery, claim
 from delegate.queue.finish import cancel, finish, release
@@ -38,8 +40,8 @@ from delegate.report.effects import EffectReport, record_effect
 from delegate.report.follow import read_full_task
 from delegate.report.record import AttemptSignals, ReportItem, record, renew
 from delegate.states import AttemptState, Reason, TaskState
-from delegate.store.database import Database
-from delegate.store.runners import put_runner
+from delegate.store.database import Connection, Database
+from delegate.store.runners import get_runner, insert_runner, put_slot
 from delegate.store.tasks import page_of_tasks
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -51,11 +53,15 @@ COMMIT = "1" * 40
 GONE = Outcome(state=AttemptState.LOST, reason=Reason.LOST_RUNNER, message="the runner was killed")
 
 
-def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("shell", "claude")) -> Runner:
-    return Runner(
-        id=RunnerId(f"runner-{name}"),
+def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("shell", "claude")) -> RunnerSlot:
+    """A process of the machine's pool."""
+    pool = Runner(
+        id=RunnerId(f"runner-{machine}"), name=machine, machine=machine, version="1", paired_at=NOON, seen_at=NOON
+    )
+    return RunnerSlot(
+        id=slot_id(pool.id, name),
+        runner=pool,
         name=name,
-        machine=machine,
         pid=1,
         version="1",
         agents=tuple(agents),
@@ -64,8 +70,14 @@ def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("
     )
 
 
+def put_process(connection: Connection, new: RunnerSlot) -> None:
+    if get_runner(connection, new.runner.id) is None:
+        insert_runner(connection, new.runner, token_hash=None)
+    put_slot(connection, new, token_hash=secrets.token_hex(8))
+
+
 def holder(held: ClaimedTask) -> LeaseRef:
-    return LeaseRef(runner_id=held.attempt.runner_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
+    return LeaseRef(slot_id=held.attempt.slot_id, attempt_id=held.attempt.id, fence=held.attempt.fence)
 
 
 def only_reading(database: Database) -> Database:
@@ -95,8 +107,8 @@ class Scene:
     now: datetime = NOON
     rules: QueueRules = field(default_factory=lambda: QueueRules(lease=LEASE, reclaim_after=RECLAIM_AFTER))
 
-    async def register(self, new: Runner) -> Runner:
-        await self.database.write("register", lambda c: put_runner(c, new, token_hash=secrets.token_hex(8)))
+    async def register(self, new: RunnerSlot) -> RunnerSlot:
+        await self.database.write("register", lambda c: put_process(c, new))
         return new
 
     async def submit(self, prompt: str = "true", **fields: Any) -> Task:
@@ -111,10 +123,10 @@ class Scene:
         return (await resume(self.database, task.id, context, request_key=None, now=self.now)).task
 
     async def claim(
-        self, by: Runner | None = None, claim_id: str | None = None, **parked: datetime
+        self, by: RunnerSlot | None = None, claim_id: str | None = None, **parked: datetime
     ) -> ClaimedTask | None:
         by = by or runner()
-        query = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), runner=by, agents=by.agents, parked=parked)
+        query = ClaimQuery(claim_id=claim_id or secrets.token_hex(8), slot=by, agents=by.agents, parked=parked)
         return (await claim(self.database, query, self.rules, self.now)).held
 
     async def claim_at_once(self, runners: int) -> list[ClaimedTask]:
@@ -130,7 +142,7 @@ class Scene:
                 group.start_soon(ask, number)
         return taken
 
-    async def take(self, by: Runner | None = None, **fields: Any) -> ClaimedTask:
+    async def take(self, by: RunnerSlot | None = None, **fields: Any) -> ClaimedTask:
         """A new task, in the hands of a runner."""
         task = await self.submit(**fields)
         held = await self.claim(by)

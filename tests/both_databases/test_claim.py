@@ -10,7 +10,7 @@ from delegate.model import ANY_MACHINE, EventKind, Priority, TaskId
 from delegate.queue.claim import ClaimQuery, ClaimResult, claim_if_any, read_claimed_tasks
 from delegate.queue.questions import answer, ask
 from delegate.states import AttemptState, TaskState
-from delegate.store.runners import all_runners, get_runner
+from delegate.store.runners import all_slots, get_slot
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ async def test_a_claim_moves_the_task_to_its_runner(scene: Scene) -> None:
     assert task == held.task
     [_, claimed] = await scene.events(held)
     assert (claimed.kind, claimed.attempt_id) == (EventKind.CLAIMED, attempt.id)
-    assert claimed.data == {"runnerId": "runner-anna", "runner": "anna", "attempt": 1}
+    assert claimed.data == {"runnerId": "runner-desk", "runner": "desk", "attempt": 1}
 
 
 async def test_an_empty_queue_gives_nothing(scene: Scene) -> None:
@@ -122,7 +122,7 @@ async def test_a_claim_tells_what_its_runner_can_do_now(scene: Scene) -> None:
 
     await scene.claim(runner(agents=["shell", "claude"]), claude=until)
 
-    [known] = await scene.database.read(all_runners)
+    [known] = await scene.database.read(all_slots)
     assert (known.id, known.agents, known.parked) == (anna.id, ("shell", "claude"), {"claude": until})
     assert (known.registered_at, known.seen_at) == (NOON, scene.now)
 
@@ -221,19 +221,19 @@ async def test_a_runner_that_starts_again_learns_what_it_holds(scene: Scene) -> 
 
 async def test_an_idle_runner_that_asks_again_writes_nothing(scene: Scene) -> None:
     anna = await scene.register(runner())
-    query = ClaimQuery(claim_id="claim-idle", runner=anna, agents=anna.agents, parked={})
-    before = await scene.database.read(lambda c: get_runner(c, anna.id))
+    query = ClaimQuery(claim_id="claim-idle", slot=anna, agents=anna.agents, parked={})
+    before = await scene.database.read(lambda c: get_slot(c, anna.id))
     await scene.pass_time(timedelta(seconds=1))
 
     nothing = await claim_if_any(scene.database, query, scene.rules, scene.now)
 
     assert nothing == ClaimResult()
-    assert await scene.database.read(lambda c: get_runner(c, anna.id)) == before
+    assert await scene.database.read(lambda c: get_slot(c, anna.id)) == before
 
 
 async def test_a_runner_that_asks_again_gets_what_has_come_meanwhile(scene: Scene) -> None:
     anna = await scene.register(runner())
-    query = ClaimQuery(claim_id="claim-late", runner=anna, agents=anna.agents, parked={})
+    query = ClaimQuery(claim_id="claim-late", slot=anna, agents=anna.agents, parked={})
     task = await scene.submit()
 
     held = (await claim_if_any(scene.database, query, scene.rules, scene.now)).held

@@ -102,7 +102,7 @@ class Story:
         return Request(
             prompt="true",
             agent="shell",
-            machine=self.runner.machine,
+            machine=self.runner.runner.machine,
             working_directory="/",
             priority=priority,
             depends_on=needs,
@@ -185,7 +185,7 @@ class Story:
         wanted: dict[str, Any] = {
             "depends_on": tuple(needs),
             "on_dependency_failure": policy,
-            "machine": self.runner.machine,
+            "machine": self.runner.runner.machine,
         }
         error = "DependencyFailed" if self.model.is_spoilt(needs, policy) else None
         made = self.ask(lambda: self.scene.submit(**wanted), error)
@@ -209,7 +209,7 @@ class Story:
 
     def all_are_known(self) -> None:
         """No move has made a task that it did not tell of; this looks at the tasks of all stories."""
-        mine = select(task.c.id).where(task.c.lane == f"{self.runner.machine}/shell")
+        mine = select(task.c.id).where(task.c.lane == f"{self.runner.runner.machine}/shell")
         found = self.portal.call(self.scene.database.read, lambda connection: set(connection.execute(mine).scalars()))
         assert found == set(self.model.nodes)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.both_databases.scene import COMMIT, GONE, RECLAIM_AFTER, Scene, runner
 
 from delegate.errors import EffectsOpen, Forbidden, IllegalMove, NoSuchTask, StaleFence
-from delegate.model import EffectKind, EffectState, Mode, Outcome, Runner, Task, TaskId
+from delegate.model import EffectKind, EffectState, Mode, Outcome, RunnerSlot, Task, TaskId
 from delegate.queue.claim import ClaimedTask
 from delegate.report.effects import ChainEffects, read_chain_effects
 from delegate.states import AttemptState, Reason, TaskState
@@ -21,11 +21,11 @@ URL = "https://github.example/o/n/pull/7"
 FAILED = Outcome(state=AttemptState.FAILED, reason=Reason.CHECKS_FAILED, message="red")
 
 
-async def publish(scene: Scene, by: Runner | None = None, **fields: object) -> ClaimedTask:
+async def publish(scene: Scene, by: RunnerSlot | None = None, **fields: object) -> ClaimedTask:
     return await scene.take(by, **{"agent": "claude", "mode": Mode.PULL_REQUEST, **fields})
 
 
-async def seen(scene: Scene, task: Task | ClaimedTask, by: Runner | None = None) -> ChainEffects:
+async def seen(scene: Scene, task: Task | ClaimedTask, by: RunnerSlot | None = None) -> ChainEffects:
     task_id = task.task.id if isinstance(task, ClaimedTask) else task.id
     return await read_chain_effects(scene.database, task_id, by or runner())
 

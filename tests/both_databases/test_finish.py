@@ -103,7 +103,7 @@ async def test_a_write_of_a_runner_that_does_not_hold_the_task_changes_nothing(s
     stranger, error = {
         "older fence": (replace(holder(held), fence=held.attempt.fence - 1), StaleFence),
         "newer fence": (replace(holder(held), fence=held.attempt.fence + 1), StaleFence),
-        "another runner": (replace(holder(held), runner_id=runner("eve").id), Forbidden),
+        "another runner": (replace(holder(held), slot_id=runner("eve").id), Forbidden),
         "unknown attempt": (replace(holder(held), attempt_id=AttemptId("att-0")), NoSuchAttempt),
     }[wrong]
 

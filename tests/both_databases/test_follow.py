@@ -154,7 +154,7 @@ async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
     state = await relay_state(scene.database, scene.now)
 
     assert state.counts == {TaskState.RUNNING: 1, TaskState.QUEUED: 1, TaskState.CANCELLED: 1}
-    assert [known.id for known in state.runners] == [anna.id]
+    assert [known.id for known in state.slots] == [anna.id]
     assert [attempt.id for attempt in state.attempts] == [held.attempt.id]
 
 
@@ -164,7 +164,7 @@ async def test_a_runner_without_a_renewal_for_a_lease_is_silent_and_not_busy(sce
     during = await scene.snapshot(now=NOON + LEASE)
     after = await scene.snapshot(now=NOON + LEASE + timedelta(microseconds=1))
 
-    assert (during.busy, during.silent) == ({held.attempt.runner_id}, frozenset())
+    assert (during.busy, during.silent) == ({held.attempt.slot_id}, frozenset())
     assert (after.busy, after.silent) == (frozenset(), {held.task.id})
 
 

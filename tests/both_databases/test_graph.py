@@ -129,7 +129,7 @@ async def test_a_lost_command_cancels_what_waits_for_it(scene: Scene) -> None:
 
     await scene.release(first, GONE)
     await scene.pass_time(RECLAIM_AFTER + timedelta(seconds=1))
-    query = ClaimQuery(claim_id="claim-1", runner=runner("eve"), agents=("shell",), parked={})
+    query = ClaimQuery(claim_id="claim-1", slot=runner("eve"), agents=("shell",), parked={})
     claimed = await claim(scene.database, query, scene.rules, scene.now)
 
     assert await states(scene, waiting) == ["cancelled", "cancelled"]

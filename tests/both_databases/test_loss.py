@@ -227,7 +227,7 @@ async def test_a_loss_is_in_the_log_once_however_often_it_is_written(
         held.attempt.id,
         TaskState.QUEUED,
     )
-    assert logged["runner_id"] == held.attempt.runner_id
+    assert logged["runner_id"] == held.attempt.slot_id
 
 
 async def test_a_loss_that_its_runner_tells_is_in_the_log_as_every_loss(
@@ -245,7 +245,7 @@ async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) 
     """PostgreSQL refuses locks in a transaction that only reads."""
     await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    lanes = ClaimQuery(claim_id="c", runner=EVE, agents=EVE.agents, parked={}).lanes
+    lanes = ClaimQuery(claim_id="c", slot=EVE, agents=EVE.agents, parked={}).lanes
 
     assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, lanes, scene.now))
 

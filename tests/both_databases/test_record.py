@@ -9,7 +9,7 @@ from tests.both_databases.scene import GONE, NOON, Scene, fact, holder, only_rea
 
 from delegate.errors import EventConflict, Forbidden, KeyUsed, NoSuchAttempt, SequenceGap, StaleFence
 from delegate.intake.messages import send_message
-from delegate.model import AttemptId, EventKind, OutputChunk, RunnerId, Stream
+from delegate.model import AttemptId, EventKind, OutputChunk, SlotId, Stream
 from delegate.report.record import ReportItem, signals
 from delegate.store.events import output_of_attempt
 
@@ -212,7 +212,7 @@ async def test_a_runner_that_does_not_hold_an_attempt_gets_no_signals(scene: Sce
     mine = holder(held)
     strangers = (
         (replace(mine, attempt_id=AttemptId("attempt-none")), NoSuchAttempt),
-        (replace(mine, runner_id=RunnerId("runner-eve")), Forbidden),
+        (replace(mine, slot_id=SlotId("runner-eve")), Forbidden),
         (replace(mine, fence=mine.fence + 1), StaleFence),
     )
 

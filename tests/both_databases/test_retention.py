@@ -17,7 +17,7 @@ from delegate.report import retention
 from delegate.report.retention import RUNNER_FORGOTTEN_AFTER, retain
 from delegate.store.database import Connection
 from delegate.store.retention import drop_ended_before
-from delegate.store.runners import all_runners
+from delegate.store.runners import all_slots
 from delegate.store.tables import metadata
 
 pytestmark = pytest.mark.anyio
@@ -161,4 +161,4 @@ async def test_a_runner_that_was_not_seen_for_a_week_is_forgotten(scene: Scene) 
 
     await retain(scene.database, Settings(), scene.now + timedelta(microseconds=1))
 
-    assert [known.name for known in await scene.database.read(all_runners)] == ["new"]
+    assert [known.name for known in await scene.database.read(all_slots)] == ["new"]

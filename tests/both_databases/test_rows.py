@@ -126,6 +126,7 @@ def second_attempt(first: Attempt, *, fence: int) -> Attempt:
     return Attempt(
         id=AttemptId("att-rival"),
         task_id=first.task_id,
+        slot_id=first.slot_id,
         runner_id=first.runner_id,
         claim_id="rival",
         fence=fence,

@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 from tests.both_databases.reference import FINAL, Reference, Try
-from tests.both_databases.scene import GONE, HANDED_BACK, NOON, Scene, fact, output, parked_until, runner
+from tests.both_databases.scene import GONE, HANDED_BACK, NOON, Scene, fact, output, parked_until, put_process, runner
 from tests.databases import Place
 
 from delegate.errors import DelegateError
-from delegate.model import ANY_MACHINE, Outcome, Priority, Runner, Task
+from delegate.model import ANY_MACHINE, Outcome, Priority, RunnerSlot, Task
 from delegate.queue.claim import ClaimedTask
 from delegate.queue.limits import QueueRules
 from delegate.queue.questions import answer, ask
@@ -39,7 +39,7 @@ from delegate.queue.rescue import renew_leases_after_restart
 from delegate.report.record import ReportItem
 from delegate.states import AttemptState, Reason
 from delegate.store.database import Connection, Database, open_database
-from delegate.store.runners import delete_silent_runners, put_runner
+from delegate.store.runners import delete_silent_runners
 from delegate.store.tables import attempt, event_table, task
 from delegate.store.tables import output as output_table
 
@@ -61,7 +61,7 @@ class Hand:
     held: ClaimedTask
     model: Try
     claim_id: str
-    by: Runner
+    by: RunnerSlot
 
 
 def item(seq: int) -> ReportItem:
@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
         for one in RUNNERS:
             self.register(one)
 
-    def register(self, by: Runner) -> None:
+    def register(self, by: RunnerSlot) -> None:
         if by.id not in self.model.known:
             self.model.known.add(by.id)
             self.portal.call(self.scene.register, by)
@@ -135,16 +135,16 @@ class QueueMachine(RuleBasedStateMachine):
         return made
 
     @rule(target=hands, by=st.sampled_from(RUNNERS))
-    def claim(self, by: Runner) -> Any:
+    def claim(self, by: RunnerSlot) -> Any:
         self.register(by)
         claim_id = secrets.token_hex(8)
-        lanes = {f"{machine}/{agent}" for machine in (by.machine, ANY_MACHINE) for agent in by.agents}
+        lanes = {f"{machine}/{agent}" for machine in (by.runner.machine, ANY_MACHINE) for agent in by.agents}
         expected = self.model.claim(claim_id, by.id, lanes)
         held = self.portal.call(self.scene.claim, by, claim_id)
         if expected is None or held is None:
             assert (held, expected) == (None, None)
             return multiple()
-        expected.machine = by.machine
+        expected.machine = by.runner.machine
         assert self.model.jobs[held.task.id] is expected.task
         assert (held.attempt.fence, held.attempt.number) == (expected.fence, expected.number)
         return Hand(held, expected, claim_id, by)
@@ -234,14 +234,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.portal.call(renew_leases_after_restart, self.scene.database, RULES, self.scene.now)
 
     @rule(by=st.sampled_from(RUNNERS))
-    def forget(self, by: Runner) -> None:
+    def forget(self, by: RunnerSlot) -> None:
         self.model.known.discard(by.id)
 
         def forget_one(connection: Connection) -> None:
             delete_silent_runners(connection, silent_since=NOON + timedelta(days=10_000))
             for one in RUNNERS:
                 if one.id in self.model.known:
-                    put_runner(connection, one, token_hash=one.id)
+                    put_process(connection, one)
 
         self.portal.call(self.scene.database.write, "forget", forget_one)
 

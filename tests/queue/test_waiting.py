@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.both_databases.scene import runner
 
-from delegate.model import ANY_MACHINE, IS_WAITING, AgentName, Event, EventKind, Limits, Runner, Task, TaskId
+from delegate.model import ANY_MACHINE, IS_WAITING, AgentName, Event, EventKind, Limits, RunnerSlot, Task, TaskId
 from delegate.queue.waiting import QueueSnapshot, why
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.graph import Dependency
@@ -27,7 +27,7 @@ ANNA, EVE, OTTO = runner("anna"), runner("eve"), runner("otto", machine="attic")
 NEW = runner("shelly", agents=["shell"])
 SHELL_ONLY = replace(NEW, registered_at=NOW - timedelta(minutes=1))
 AROUND = QueueSnapshot(
-    runners=[ANNA],
+    slots=[ANNA],
     busy=frozenset(),
     silent=frozenset(),
     silent_after=timedelta(minutes=2),
@@ -36,15 +36,15 @@ AROUND = QueueSnapshot(
 )
 
 
-def parked(one: Runner, until: datetime) -> Runner:
+def parked(one: RunnerSlot, until: datetime) -> RunnerSlot:
     return replace(one, parked={"claude": until})
 
 
-def held(one: Runner) -> Runner:
+def held(one: RunnerSlot) -> RunnerSlot:
     return replace(one, problem="no memory")
 
 
-def unseen(one: Runner) -> Runner:
+def unseen(one: RunnerSlot) -> RunnerSlot:
     return replace(one, seen_at=NOW - timedelta(minutes=2, microseconds=1))
 
 
@@ -67,37 +67,37 @@ LEFT_RUNNING = Event(
 BLOCKED: dict[str, object] = {"state": TaskState.BLOCKED}
 WAITING: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("next in line for a free runner", {}, {}),
-    ("next in line for a free runner", {"machine": ANY_MACHINE}, {"runners": [OTTO]}),
+    ("next in line for a free runner", {"machine": ANY_MACHINE}, {"slots": [OTTO]}),
     ("next in line for a free runner", {"not_before": NOW}, {}),
-    ("next in line for a free runner", {}, {"runners": [parked(ANNA, NOW)]}),
-    ("next in line for a free runner", {}, {"runners": [ANNA, EVE], "busy": frozenset({EVE.id})}),
+    ("next in line for a free runner", {}, {"slots": [parked(ANNA, NOW)]}),
+    ("next in line for a free runner", {}, {"slots": [ANNA, EVE], "busy": frozenset({EVE.id})}),
     ("next in line for a free runner", {"agent": AgentName.SHELL}, {"budget_left": 0.0}),
     ("next in line for a free runner", {}, {"budget_left": 0.01}),
-    ("parked until 2026-03-04 12:05:00 UTC: its usage limit is reached", {"not_before": SOON}, {"runners": []}),
-    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"runners": []}),
-    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"runners": [unseen(ANNA)]}),
+    ("parked until 2026-03-04 12:05:00 UTC: its usage limit is reached", {"not_before": SOON}, {"slots": []}),
+    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"slots": []}),
+    ("no runner is connected yet; if none connects, run `delegate up`", {}, {"slots": [unseen(ANNA)]}),
     (
         "no runner is connected, and none is started here because DELEGATE_MAX_RUNNERS is 0",
         {},
-        {"runners": [], "max_runners": 0},
+        {"slots": [], "max_runners": 0},
     ),
     ("next in line for a free runner", {}, {"max_runners": 0}),
-    ("its runner is busy", {}, {"runners": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
-    ("no runner is connected on the machine that has its directory", {}, {"runners": [OTTO]}),
-    ("the runners have just started and are still looking for claude", {}, {"runners": [NEW]}),
-    ("no connected runner has claude; install it on a runner's machine", {}, {"runners": [SHELL_ONLY]}),
-    ("no connected runner has claude; install it on a runner's machine", {}, {"runners": [SHELL_ONLY, OTTO]}),
+    ("its runner is busy", {}, {"slots": [unseen(ANNA)], "busy": frozenset({ANNA.id})}),
+    ("no runner is connected on the machine that has its directory", {}, {"slots": [OTTO]}),
+    ("the runners have just started and are still looking for claude", {}, {"slots": [NEW]}),
+    ("no connected runner has claude; install it on a runner's machine", {}, {"slots": [SHELL_ONLY]}),
+    ("no connected runner has claude; install it on a runner's machine", {}, {"slots": [SHELL_ONLY, OTTO]}),
     (
         "every runner has claude parked until 2026-03-04 12:05:00 UTC: its usage limit is reached",
         {},
-        {"runners": [parked(ANNA, SOON + timedelta(hours=1)), parked(EVE, SOON)]},
+        {"slots": [parked(ANNA, SOON + timedelta(hours=1)), parked(EVE, SOON)]},
     ),
     ("its runner is busy", {}, {"busy": frozenset({ANNA.id})}),
-    ("all runners are busy", {}, {"runners": [ANNA, EVE], "busy": frozenset({ANNA.id, EVE.id})}),
-    ("its runner is busy", {}, {"runners": [ANNA, parked(EVE, SOON)], "busy": frozenset({ANNA.id})}),
-    ("no runner is accepting work: no memory", {}, {"runners": [held(ANNA)]}),
-    ("next in line for a free runner", {}, {"runners": [held(ANNA), EVE]}),
-    ("no other runner is accepting work: no memory", {}, {"runners": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
+    ("all runners are busy", {}, {"slots": [ANNA, EVE], "busy": frozenset({ANNA.id, EVE.id})}),
+    ("its runner is busy", {}, {"slots": [ANNA, parked(EVE, SOON)], "busy": frozenset({ANNA.id})}),
+    ("no runner is accepting work: no memory", {}, {"slots": [held(ANNA)]}),
+    ("next in line for a free runner", {}, {"slots": [held(ANNA), EVE]}),
+    ("no other runner is accepting work: no memory", {}, {"slots": [ANNA, held(EVE)], "busy": frozenset({ANNA.id})}),
     (
         "the daily budget (DELEGATE_DAILY_BUDGET_USD) is spent or reserved for running tasks; it resets at 00:00 UTC",
         {},

@@ -200,12 +200,19 @@ def fact(seq: int, kind: str = "message", at: str = NOW, **data: Any) -> dict[st
 @asynccontextmanager
 async def runner_of(owner: httpx2.AsyncClient, machine: str | None = None) -> AsyncIterator[Runner]:
     machine = machine or f"machine-{next(numbers)}"
-    body = {"name": "r", "machine": machine, "pid": 1, "version": "0", "agents": ["shell", "claude"]}
+    body = {
+        "slot": f"{next(numbers)}",
+        "name": "r",
+        "machine": machine,
+        "pid": 1,
+        "version": "0",
+        "agents": ["shell", "claude"],
+    }
     response = await owner.post("/api/runners/register", json=body)
     assert response.status_code == 200, response.text
     answer = response.json()
     async with client(str(owner.base_url), answer["token"]) as http:
-        yield Runner(id=answer["runnerId"], machine=machine, token=answer["token"], http=http, owner=owner)
+        yield Runner(id=answer["slotId"], machine=machine, token=answer["token"], http=http, owner=owner)
 
 
 def problem_of(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:

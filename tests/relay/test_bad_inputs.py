@@ -401,7 +401,14 @@ OTHERS: list[tuple[str, str, dict[str, Any], str]] = [
     ("register with NUL in the version", "/api/runners/register", {"version": NUL}, "version"),
     ("register with NUL in an agent", "/api/runners/register", {"agents": [NUL]}, "agents.0"),
     ("register with 21 agents", "/api/runners/register", {"agents": ["a"] * 21}, "agents"),
-    ("register with NUL in the id", "/api/runners/register", {"runnerId": NUL}, "runnerId"),
+    ("register with NUL in the slot", "/api/runners/register", {"slot": NUL}, "slot"),
+    ("register with a path as machine", "/api/runners/register", {"machine": "../x"}, "machine"),
+    ("register with every machine", "/api/runners/register", {"machine": "*"}, "machine"),
+    ("register with a path as name", "/api/runners/register", {"name": "../x"}, "name"),
+    ("pair with every name", "/api/pairing-tokens", {"name": "*"}, "name"),
+    ("pair with a path as name", "/api/pairing-tokens", {"name": "../x"}, "name"),
+    ("pair without a name", "/api/pairing-tokens", {"name": ""}, "name"),
+    ("pair with a newline in the name", "/api/pairing-tokens", {"name": "a\nb"}, "name"),
     ("register with pid 0", "/api/runners/register", {"pid": 0}, "pid"),
     ("register with pid 2^63", "/api/runners/register", {"pid": 2**63}, "pid"),
 ]
@@ -413,7 +420,9 @@ OTHERS: list[tuple[str, str, dict[str, Any], str]] = [
 async def test_what_an_owner_sends_is_refused_by_name(
     runner: Runner, path: str, wrong: dict[str, Any], field: str
 ) -> None:
-    good = {"name": "r", "machine": "m", "pid": 1, "version": "0", "agents": []} if "register" in path else {}
+    good = (
+        {"slot": "1", "name": "r", "machine": "m", "pid": 1, "version": "0", "agents": []} if "register" in path else {}
+    )
 
     response = await runner.owner.post(path.format(task="task-0123456789"), json={**good, **wrong})
 

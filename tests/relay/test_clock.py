@@ -23,7 +23,7 @@ from delegate.relay.clock import RETRY_AFTER_FAILURE, TICK_EVERY, Clock
 from delegate.relay.housekeeping import Retention
 from delegate.relay.requests import Relay
 from delegate.schedule.model import Schedule
-from delegate.store.runners import all_runners
+from delegate.store.runners import all_slots
 from delegate.store.schedules import page_of_schedules
 from delegate.wire.schedules import ScheduleRequest
 
@@ -148,7 +148,7 @@ async def test_history_is_dropped_only_after_an_hour_with_the_clock_beyond_its_l
             retention = Retention(ObservedClock(tmp_path / "clock.json", uptime.__next__))
             await retention.retain(relay)
             await retention.retain(relay)
-            kept.append((len(await scene.page()), len(await relay.database.read(all_runners))))
+            kept.append((len(await scene.page()), len(await relay.database.read(all_slots))))
 
         assert kept == [(1, 1)] * 5 + [(0, 0)]
 

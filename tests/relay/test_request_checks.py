@@ -37,11 +37,11 @@ from tests.relay.peers import (
     task,
 )
 
+from delegate.relay import protocol
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
 from delegate.relay.auth import mark_known, require_access
-from delegate.relay.http import protocol
-from delegate.relay.http.protocol import HEAD_MAX, HttpProtocol
+from delegate.relay.protocol import HEAD_MAX, HttpProtocol
 from delegate.relay.requests import check_query
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
@@ -65,6 +65,7 @@ OWNER_ROUTES = [
     ("GET", "/api/tasks/task-1/stream"),
     ("GET", "/api/events"),
     ("GET", "/api/relay"),
+    ("POST", "/api/pairing-tokens"),
     ("POST", "/api/runners/register"),
     ("GET", "/api/schedules"),
     ("POST", "/api/schedules"),
@@ -85,6 +86,7 @@ RUNNER_ROUTES = [
     ("POST", "/api/runners/attempts/att-1/effect"),
     ("GET", "/api/runners/tasks/task-1/effects"),
 ]
+PAIRING_ROUTES = [("POST", "/api/runners/pair")]
 
 
 def as_header(token: str) -> dict[str, str]:
@@ -109,10 +111,10 @@ async def test_every_route_of_the_api_is_in_one_of_the_lists(owner: httpx2.Async
         for method in operations
     }
 
-    assert routes == set(OWNER_ROUTES) | set(RUNNER_ROUTES)
+    assert routes == set(OWNER_ROUTES) | set(RUNNER_ROUTES) | set(PAIRING_ROUTES)
 
 
-@pytest.mark.parametrize("route", OWNER_ROUTES + RUNNER_ROUTES, ids=" ".join)
+@pytest.mark.parametrize("route", OWNER_ROUTES + RUNNER_ROUTES + PAIRING_ROUTES, ids=" ".join)
 async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: Runner, route: tuple[str, str]) -> None:
     tokens = [UNAUTHENTICATED, as_header("wrong"), as_header("drs_" + "x" * 43), as_header(TOKEN[:-1])]
 
@@ -123,7 +125,7 @@ async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: R
     assert refusals[0].headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("route", OWNER_ROUTES, ids=" ".join)
+@pytest.mark.parametrize("route", OWNER_ROUTES + PAIRING_ROUTES, ids=" ".join)
 async def test_a_runners_token_does_not_open_what_is_the_owners(runner: Runner, route: tuple[str, str]) -> None:
     problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
 
@@ -137,7 +139,7 @@ async def test_the_owners_token_does_not_open_what_is_the_runners(runner: Runner
 
 async def test_the_token_of_a_deleted_runner_opens_nothing_at_once(relay: RelayProcess, runner: Runner) -> None:
     with closing(sqlite3.connect(relay.database, timeout=WAIT)) as connection, connection:
-        connection.execute("DELETE FROM runner WHERE id = ?", (runner.id,))
+        connection.execute("DELETE FROM runner_slot WHERE id = ?", (runner.id,))
 
     response = await runner.http.get("/api/runners/attempts")
 

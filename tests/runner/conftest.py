@@ -87,7 +87,7 @@ class Stage:
         """A registered runner that has just been given this task."""
         await self.submit(prompt, **fields)
         equipment = self.equipment()
-        equipment.slot.remember((await equipment.link.register()).runner_id)
+        await equipment.link.register()
         return equipment, await self.claim(equipment)
 
     async def detail(self, task_id: str) -> TaskDetail:

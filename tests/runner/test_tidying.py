@@ -69,7 +69,7 @@ async def late(stage: Stage, tmp_path: Path) -> Late:
     scene = await make_scene(tmp_path)
     task_id = await stage.submit("true", worktree=True, workingDirectory=str(scene.checkout))
     equipment = stage.equipment(**scene.env)
-    equipment.slot.remember((await equipment.link.register()).runner_id)
+    await equipment.link.register()
     assignment = await stage.claim(equipment)
     workspace = await scene.workspace(task_id=task_id, lineage=task_id)
     (workspace.tree / "work.txt").write_text("dear work\n")
@@ -298,7 +298,7 @@ class Opened:
 async def opened(stage: Stage, github: GitHub) -> Opened:
     await stage.submit("true", pr=True)
     equipment = stage.equipment(**github.env)
-    equipment.slot.remember((await equipment.link.register()).runner_id)
+    await equipment.link.register()
     assignment = await stage.claim(equipment)
     github.seed(SHOP, {"README.md": "# shop\n"})
     commit = github.seed(SHOP, {"work.txt": "work\n"}, branch=BRANCH)

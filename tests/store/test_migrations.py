@@ -14,9 +14,11 @@ from sqlalchemy import Engine, exc, text
 from tests.databases import Place
 
 from delegate.config.paths import Home
-from delegate.model import Mode, TaskId
+from delegate.model import AttemptId, Mode, TaskId
 from delegate.states import TaskState
+from delegate.store.attempts import get_attempt
 from delegate.store.database import postgres_engine, sqlite_engine
+from delegate.store.runners import pool_of
 from delegate.store.schema import MIGRATIONS, prepare, revisions
 from delegate.store.tasks import get_task
 
@@ -25,6 +27,10 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 TASK = """INSERT INTO task (id, state, lane, priority, agent, prompt, working_directory, machine, timeout_ms,
 max_output, rerun, created_at, retry_of, parent_task_id, session_id)
 VALUES (:id, :state, 'desk/claude', 2, 'claude', 'hi', '/', 'desk', 1000, 1024, false, 1, :of, :parent, 's-1')"""
+PROCESS = """INSERT INTO runner (id, name, token_hash, machine, pid, version, agents, registered_at, seen_at)
+VALUES (:id, :name, :hash, 'desk-4f', 7, '0.1.0', '[]', 1, 1)"""
+ATTEMPT = """INSERT INTO attempt (id, task_id, runner_id, claim_id, fence, number, state, started_at, renewed_at,
+finished_at) VALUES (:id, :task, 'runner-b', :id, 1, 1, :state, 1, 1, :ended)"""
 ROWS: list[dict[str, str | None]] = [
     {"id": "task-1", "state": "failed", "of": None, "parent": None},
     {"id": "task-2", "state": "completed", "of": "task-1", "parent": "task-1"},
@@ -80,6 +86,26 @@ def test_tasks_of_an_older_version_stay_as_they_were(empty_place: Place, revisio
     assert {(task.mode, task.choices, task.issue, task.result, task.session_id) for task in tasks} == {
         (Mode.IN_PLACE, (), None, None, "s-1")
     }
+
+
+def test_processes_of_an_older_version_keep_what_they_hold(empty_place: Place) -> None:
+    make(empty_place, "0007")
+    engine = engine_of(empty_place)
+    with engine.begin() as connection:
+        connection.execute(text(PROCESS), {"id": "runner-a", "name": "desk-1", "hash": "a"})
+        connection.execute(text(PROCESS), {"id": "runner-b", "name": "desk-2", "hash": "b"})
+        connection.execute(text(ATTEMPT), {"id": "att-1", "task": "task-1", "state": "completed", "ended": 2})
+        connection.execute(text(ATTEMPT), {"id": "att-4", "task": "task-4", "state": "running", "ended": None})
+
+    prepare(empty_place.home, url=empty_place.url, now=NOW)
+
+    with engine.connect() as connection:
+        pool = pool_of(connection, "desk-4f")
+        attempts = [get_attempt(connection, AttemptId(name)) for name in ("att-1", "att-4")]
+    engine.dispose()
+    assert pool is not None
+    assert pool.name == "desk"
+    assert [attempt.slot_id for attempt in attempts if attempt is not None] == ["runner-b", f"{pool.id}-2"]
 
 
 def test_ended_tasks_are_guarded_again_after_the_upgrade(empty_place: Place) -> None:

@@ -122,12 +122,13 @@ def _temporary_file(path: Path, text: str) -> Iterator[Path]:
 
 def machine_id(home: Home) -> str:
     """Return the name that binds tasks to this machine; it stays the same when the host is renamed."""
-    return read_or_create(home.machine, lambda: f"{_host_name()}-{os.urandom(4).hex()}")
+    return read_or_create(home.machine, lambda: f"{host_name()}-{os.urandom(4).hex()}")
 
 
-def _host_name() -> str:
+def host_name() -> str:
+    """Return the name of this machine without its domain, reduced to letters, digits and dashes."""
     name = "".join(c for c in socket.gethostname().split(".")[0] if c.isascii() and (c.isalnum() or c == "-"))
-    return name[:60] or "machine"
+    return name.strip("-")[:60] or "machine"
 
 
 def make_token(home: Home) -> str:

@@ -27,8 +27,7 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not endpoint.is_local:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        port = endpoint.port if endpoint.proxy is None else int(endpoint.proxy["port"])
-        problem = self.socket.connect_ex((endpoint.address, port))
+        problem = self.socket.connect_ex((endpoint.address, endpoint.port))
         if problem not in {0, errno.EINPROGRESS}:
             self.close()
             raise OSError(problem, os.strerror(problem))

@@ -13,7 +13,7 @@ from delegate.model import (
     Attempt,
     EventKind,
     Priority,
-    Runner,
+    RunnerSlot,
     Task,
     lane,
     new_attempt_id,
@@ -36,7 +36,7 @@ from delegate.store.attempts import (
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.questions import keep_ask_hash
-from delegate.store.runners import get_runner, touch_runner
+from delegate.store.runners import slot_seen_at, touch_slot
 from delegate.store.tasks import get_task, queued_heads, take_queued
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class ClaimQuery:
     """A runner's request for work. The claim id makes it safe to repeat after a lost response."""
 
     claim_id: str
-    runner: Runner
+    slot: RunnerSlot
     agents: tuple[str, ...]
     parked: dict[str, datetime]
     problem: str | None = None  # why the runner accepts no work now
@@ -68,7 +68,7 @@ class ClaimQuery:
     def _lanes_of(self, agents: Iterable[str]) -> list[str]:
         if self.problem is not None:
             return []
-        return [lane(machine, agent) for agent in agents for machine in (self.runner.machine, ANY_MACHINE)]
+        return [lane(machine, agent) for agent in agents for machine in (self.slot.runner.machine, ANY_MACHINE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ async def claim(database: Database, query: ClaimQuery, rules: QueueRules, now: d
             extra={
                 "task_id": held.task.id,
                 "attempt_id": held.attempt.id,
-                "runner_id": query.runner.id,
+                "runner_id": query.slot.id,
                 "fence": held.attempt.fence,
             },
         )
@@ -112,19 +112,19 @@ async def claim_if_any(database: Database, query: ClaimQuery, rules: QueueRules,
 
 
 def _may_have_work(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> bool:
-    seen = get_runner(connection, query.runner.id)
-    if seen is None or now - seen.seen_at >= rules.lease / HEARTBEATS_PER_LEASE:
+    seen_at = slot_seen_at(connection, query.slot.id)
+    if seen_at is None or now - seen_at >= rules.lease / HEARTBEATS_PER_LEASE:
         return True
     return bool(queued_heads(connection, query.lanes, now)) or has_expired(connection, rules, query.lanes, now)
 
 
-async def read_claimed_tasks(database: Database, runner: Runner) -> list[ClaimedTask]:
-    """Return what a runner holds, for a runner that has just restarted."""
-    return await database.read(lambda connection: _read_claimed_tasks(connection, runner))
+async def read_claimed_tasks(database: Database, slot: RunnerSlot) -> list[ClaimedTask]:
+    """Return what a slot holds, for a process that has just restarted."""
+    return await database.read(lambda connection: _read_claimed_tasks(connection, slot))
 
 
-def _read_claimed_tasks(connection: Connection, runner: Runner) -> list[ClaimedTask]:
-    found = (_read_claimed_task(connection, attempt) for attempt in running_attempts(connection, runner.id))
+def _read_claimed_tasks(connection: Connection, slot: RunnerSlot) -> list[ClaimedTask]:
+    found = (_read_claimed_task(connection, attempt) for attempt in running_attempts(connection, slot.id))
     return [held for held in found if held is not None]
 
 
@@ -139,7 +139,7 @@ def _read_claimed_task(connection: Connection, attempt: Attempt) -> ClaimedTask 
 
 def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
     has = tuple(dict.fromkeys((*query.agents, *query.parked)))  # a runner may omit a parked agent from its request
-    touch_runner(connection, query.runner.id, agents=has, parked=query.parked, problem=query.problem, now=now)
+    touch_slot(connection, query.slot.id, agents=has, parked=query.parked, problem=query.problem, now=now)
     earlier = attempt_of_claim(connection, query.claim_id)
     if earlier is not None:
         return ClaimResult(held=_repeat_claim(connection, query, earlier))
@@ -168,7 +168,7 @@ def rank(priority: Priority, claimable_at: datetime) -> tuple[bool, datetime]:
 
 
 def _repeat_claim(connection: Connection, query: ClaimQuery, earlier: Attempt) -> ClaimedTask | None:
-    if earlier.runner_id != query.runner.id or earlier.state is not AttemptState.RUNNING:
+    if earlier.slot_id != query.slot.id or earlier.state is not AttemptState.RUNNING:
         return None
     keep_ask_hash(connection, earlier, query.ask_hash)  # the repeated request may carry a new token
     return _read_claimed_task(connection, earlier)
@@ -180,7 +180,8 @@ def _begin_attempt(
     attempt = Attempt(
         id=new_attempt_id(),
         task_id=task.id,
-        runner_id=query.runner.id,
+        slot_id=query.slot.id,
+        runner_id=query.slot.runner.id,
         claim_id=query.claim_id,
         fence=task.fence,
         number=task.attempts,
@@ -191,8 +192,8 @@ def _begin_attempt(
         messages_seen=last_message_seen(connection, task.id) if task.session_id else 0,
     )
     insert_attempt(connection, attempt, ask_hash=query.ask_hash)
-    task = drop_unanswered(connection, task)
-    data: dict[str, object] = {"runnerId": query.runner.id, "runner": query.runner.name, "attempt": task.attempts}
+    task, by = drop_unanswered(connection, task), query.slot.runner
+    data: dict[str, object] = {"runnerId": by.id, "runner": by.name, "attempt": task.attempts}
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
     append_events(connection, [claimed])
     return ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))

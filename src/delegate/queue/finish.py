@@ -59,7 +59,7 @@ async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: da
     """Return the task to the queue: handed back on purpose, or lost with the agent's process."""
     transition = await database.write("release", lambda connection: _release(connection, lease, outcome, now))
     if outcome.state is AttemptState.LOST:
-        log_lost(transition, lease.attempt_id, lease.runner_id)
+        log_lost(transition, lease.attempt_id, lease.slot_id)
     else:
         _log_transition(transition, lease, outcome.reason)
     return transition
@@ -270,7 +270,7 @@ def _log_transition(transition: Transition, lease: LeaseRef, reason: Reason) -> 
         extra={
             "task_id": transition.task.id,
             "attempt_id": lease.attempt_id,
-            "runner_id": lease.runner_id,
+            "runner_id": lease.slot_id,
             "state": transition.task.state,
             "reason": reason,
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delegate.errors import Forbidden, NoSuchAttempt, StaleFence
-from delegate.model import Attempt, AttemptId, RunnerId, Task
+from delegate.model import Attempt, AttemptId, SlotId, Task
 from delegate.states import AttemptState
 from delegate.store.attempts import get_attempt, lock_attempt
 from delegate.store.database import Connection
@@ -16,7 +16,7 @@ from delegate.store.tasks import get_task, lock_task
 class LeaseRef:
     """A runner's reference to an attempt, with the fence of its claim."""
 
-    runner_id: RunnerId
+    slot_id: SlotId
     attempt_id: AttemptId
     fence: int
 
@@ -47,7 +47,7 @@ def require_written(written: bool, attempt: Attempt) -> None:  # noqa: FBT001  #
 def _check_owner(attempt: Attempt | None, lease: LeaseRef) -> Attempt:
     if attempt is None:
         raise NoSuchAttempt(attempt_id=lease.attempt_id)
-    if attempt.runner_id != lease.runner_id:
+    if attempt.slot_id != lease.slot_id:
         raise Forbidden(what="an attempt of another runner")
     if attempt.fence != lease.fence:
         raise StaleFence(attempt_id=attempt.id, fence=lease.fence)

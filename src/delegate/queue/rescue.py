@@ -15,7 +15,7 @@ from delegate.model import (
     Checkpoint,
     EventKind,
     Outcome,
-    RunnerId,
+    SlotId,
     Task,
 )
 from delegate.queue.cascade import CASCADE_MAX, Transition, end, log_dependents
@@ -63,15 +63,15 @@ async def rescue(database: Database, rules: QueueRules, now: datetime) -> list[R
 
 def log_rescued(rescued: Iterable[RescuedTask]) -> None:
     for one in rescued:
-        log_lost(one, one.attempt.id, one.attempt.runner_id)
+        log_lost(one, one.attempt.id, one.attempt.slot_id)
 
 
-def log_lost(transition: Transition, attempt_id: AttemptId, runner_id: RunnerId) -> None:
+def log_lost(transition: Transition, attempt_id: AttemptId, slot_id: SlotId) -> None:
     """Call after the commit: until then the loss may be rolled back or retried."""
     task = transition.task
     log.warning(
         "attempt lost",
-        extra={"task_id": task.id, "attempt_id": attempt_id, "runner_id": runner_id, "state": task.state},
+        extra={"task_id": task.id, "attempt_id": attempt_id, "runner_id": slot_id, "state": task.state},
     )
     log_dependents(transition)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, EffectKind, Event, Runner, Task, TaskId
+from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, EffectKind, Event, RunnerSlot, Task, TaskId
 from delegate.queue.claim import budget_left
 from delegate.queue.finish import open_effects
 from delegate.queue.limits import QueueRules
@@ -16,7 +16,7 @@ from delegate.store.database import Connection
 from delegate.store.effects import effects_of
 from delegate.store.events import last_events_of_task
 from delegate.store.graph import Dependency, dependencies_of
-from delegate.store.runners import all_runners
+from delegate.store.runners import all_slots
 
 PUBLISHING = {
     EffectKind.PUSH: "its branch is being pushed",
@@ -29,8 +29,8 @@ AGENT_PROBE_TIME = timedelta(seconds=15)  # a new runner tries its agents' progr
 class QueueSnapshot:
     """The state of the queue that the explanation depends on."""
 
-    runners: Sequence[Runner]
-    busy: frozenset[str]  # ids of runners that hold an attempt and renewed it within its lease
+    slots: Sequence[RunnerSlot]
+    busy: frozenset[str]  # ids of slots that hold an attempt and renewed it within its lease
     silent: frozenset[str]  # ids of tasks whose runner did not
     silent_after: timedelta
     budget_left: float | None
@@ -40,8 +40,8 @@ class QueueSnapshot:
     last_events: Mapping[TaskId, Event] = field(default_factory=dict)  # by running task
     publishing: Mapping[TaskId, EffectKind] = field(default_factory=dict)  # open effects of tasks that are cancelled
 
-    def is_alive(self, runner: Runner) -> bool:
-        return runner.id in self.busy or self.now - runner.seen_at <= self.silent_after
+    def is_alive(self, slot: RunnerSlot) -> bool:
+        return slot.id in self.busy or self.now - slot.seen_at <= self.silent_after
 
 
 def why(task: Task, snapshot: QueueSnapshot) -> str | None:
@@ -85,32 +85,32 @@ def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
 
 
 def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:
-    alive = [runner for runner in snapshot.runners if snapshot.is_alive(runner)]
+    alive = [slot for slot in snapshot.slots if snapshot.is_alive(slot)]
     if not alive and snapshot.max_runners == 0:
         return "no runner is connected, and none is started here because DELEGATE_MAX_RUNNERS is 0"
     if not alive:
         return "no runner is connected yet; if none connects, run `delegate up`"
-    here = [runner for runner in alive if task.machine in (ANY_MACHINE, runner.machine)]
+    here = [slot for slot in alive if task.machine in (ANY_MACHINE, slot.runner.machine)]
     if not here:
         return "no runner is connected on the machine that has its directory"
-    able = [runner for runner in here if task.agent in runner.agents]
-    if not able and any(snapshot.now - runner.registered_at < AGENT_PROBE_TIME for runner in here):
+    able = [slot for slot in here if task.agent in slot.agents]
+    if not able and any(snapshot.now - slot.registered_at < AGENT_PROBE_TIME for slot in here):
         return f"the runners have just started and are still looking for {task.agent}"
     if not able:
         return f"no connected runner has {task.agent}; install it on a runner's machine"
     return _why_none_free(task, snapshot, able)
 
 
-def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[Runner]) -> str | None:
-    ready = [runner for runner in able if runner.problem is None]
+def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[RunnerSlot]) -> str | None:
+    ready = [slot for slot in able if slot.problem is None]
     if not ready:
         return f"no runner is accepting work: {able[0].problem}"
-    free = [runner for runner in ready if runner.parked.get(task.agent, snapshot.now) <= snapshot.now]
+    free = [slot for slot in ready if slot.parked.get(task.agent, snapshot.now) <= snapshot.now]
     if not free:
-        until = min(runner.parked[task.agent] for runner in ready)
+        until = min(slot.parked[task.agent] for slot in ready)
         return f"every runner has {task.agent} parked until {until:%Y-%m-%d %H:%M:%S} UTC: its usage limit is reached"
-    if all(runner.id in snapshot.busy for runner in free):
-        held = [runner for runner in able if runner.problem is not None and runner.id not in snapshot.busy]
+    if all(slot.id in snapshot.busy for slot in free):
+        held = [slot for slot in able if slot.problem is not None and slot.id not in snapshot.busy]
         if held:
             return f"no other runner is accepting work: {held[0].problem}"
         return "all runners are busy" if len(free) > 1 else "its runner is busy"
@@ -135,8 +135,8 @@ def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRul
     attempts = running_attempts(connection)
     silent = [attempt for attempt in attempts if now - attempt.renewed_at > rules.lease]
     return QueueSnapshot(
-        runners=all_runners(connection),
-        busy=frozenset(attempt.runner_id for attempt in attempts if attempt not in silent),
+        slots=all_slots(connection),
+        busy=frozenset(attempt.slot_id for attempt in attempts if attempt not in silent),
         silent=frozenset(attempt.task_id for attempt in silent),
         silent_after=rules.lease,
         budget_left=budget_left(connection, rules, now),

@@ -17,19 +17,19 @@ from anyio import to_thread
 from fastapi import Request
 from fastapi.routing import APIRoute
 
-from delegate.errors import Forbidden, InsideAttempt, Stopping, Unauthenticated, Unavailable
-from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, Task, TaskId
+from delegate.errors import Forbidden, InsideAttempt, RunnerRevoked, Stopping, Unauthenticated, Unavailable
+from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, RunnerSlot, Task, TaskId
 from delegate.relay.access import ROUTES, Holder, check_access
-from delegate.relay.http.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
-from delegate.relay.http.protocol import HttpProtocol
+from delegate.relay.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
+from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.children import is_descendant
 from delegate.store.database import Connection
 from delegate.store.people import token_holder, touch_access_token
 from delegate.store.questions import asking_attempt
-from delegate.store.runners import get_runner, runner_of_token
+from delegate.store.runners import get_pairing_token, get_slot, runner_of_token, slot_of_token
 from delegate.store.tasks import get_task
-from delegate.tokens import AGENT_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, hash_token
+from delegate.tokens import AGENT_PREFIX, PAIRING_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, SLOT_PREFIX, hash_token
 
 TOKEN_MAX = 200
 MCP_PATH = "/mcp"
@@ -55,6 +55,7 @@ class Caller:
     person: Person | None = None
     token: AccessToken | None = None  # of the person
     runner: Runner | None = None
+    slot: RunnerSlot | None = None
     attempt: Attempt | None = None  # whose agent calls
     task: Task | None = None  # of that attempt
 
@@ -64,7 +65,7 @@ async def require_access(request: Request) -> Caller:
     relay = relay_of(request)
     caller = await authenticate(request)
     check_access(ROUTES, route_of(request), caller.holder)
-    if caller.holder is not Holder.SLOT:
+    if caller.runner is None:
         _refuse_without_keeper(request, relay)
     if caller.attempt is not None and request.scope["path"] != MCP_PATH:
         caller = replace(caller, task=await _task_of_agent(request, relay, caller.attempt))
@@ -93,9 +94,12 @@ async def authenticate(request: Request) -> Caller:
         return Caller(holder=Holder.AGENT, actor=Actor(name=f"agent of {attempt.task_id}"), attempt=attempt)
     elif token.startswith(PERSON_PREFIX):
         caller = await _find_person(relay, token)
+    elif token.startswith(PAIRING_PREFIX):
+        caller = await _find_pairing_token(relay, token)
+    elif token.startswith(SLOT_PREFIX):
+        caller = await _find_slot(relay, token)
     elif token.startswith(RUNNER_PREFIX):
-        runner = await _find_runner(relay, token)
-        caller = Caller(holder=Holder.SLOT, actor=Actor(name=runner.name), runner=runner)
+        caller = await _find_runner(relay, token)
     else:
         raise Unauthenticated
     await _refuse_inside_attempt(request, relay)
@@ -131,7 +135,7 @@ async def require_agent(request: Request, relay: Relay) -> Attempt:
     caller = await _caller_of(request, relay)
     is_asking = request.scope["path"] == MCP_PATH  # an agent may hide its open files, as Codex does
     if caller.is_in_attempt and not (is_asking and caller.runner is None):
-        own = await relay.database.read(lambda connection: get_runner(connection, attempt.runner_id))
+        own = await relay.database.read(lambda connection: get_slot(connection, attempt.slot_id))
         if own is None or own.pid != caller.runner:
             raise Forbidden(what="this; it is for the processes of its own task")
     return attempt
@@ -179,11 +183,11 @@ async def _caller_of(request: Request, relay: Relay) -> CallingProcess:
     return caller
 
 
-async def require_runner(request: Request) -> Runner:
-    """Return the runner that owns the token. Read for every request, so that revoking a token takes effect at once."""
-    runner = (await require_access(request)).runner
-    assert runner is not None  # the table has these routes for slots only
-    return runner
+async def require_runner(request: Request) -> RunnerSlot:
+    """Return the slot that owns the token. Read for every request, so that revoking a runner takes effect at once."""
+    slot = (await require_access(request)).slot
+    assert slot is not None  # the table has these routes for slots only
+    return slot
 
 
 def mark_known(request: Request) -> None:
@@ -193,11 +197,31 @@ def mark_known(request: Request) -> None:
         connection.mark_known()
 
 
-async def _find_runner(relay: Relay, token: str) -> Runner:
-    found = await relay.database.read(lambda connection: runner_of_token(connection, hash_token(token)))
-    if found is None:
+async def _find_pairing_token(relay: Relay, token: str) -> Caller:
+    """A used or expired token is known; only its exchange says so."""
+    if await relay.database.read(lambda connection: get_pairing_token(connection, hash_token(token))) is None:
         raise Unauthenticated
-    return found
+    return Caller(holder=Holder.PAIRING, actor=Actor(name="pairing token"))
+
+
+async def _find_slot(relay: Relay, token: str) -> Caller:
+    slot = await relay.database.read(lambda connection: slot_of_token(connection, hash_token(token)))
+    if slot is None:
+        raise Unauthenticated
+    return Caller(holder=Holder.SLOT, actor=_actor_of(slot.runner), runner=slot.runner, slot=slot)
+
+
+async def _find_runner(relay: Relay, token: str) -> Caller:
+    runner = await relay.database.read(lambda connection: runner_of_token(connection, hash_token(token)))
+    if runner is None:
+        raise Unauthenticated
+    return Caller(holder=Holder.RUNNER, actor=_actor_of(runner), runner=runner)
+
+
+def _actor_of(runner: Runner) -> Actor:
+    if runner.revoked_at is not None:
+        raise RunnerRevoked(name=runner.name)
+    return Actor(name=runner.name)
 
 
 async def agent_attempt(relay: Relay, token: str) -> Attempt | None:

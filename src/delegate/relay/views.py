@@ -20,7 +20,7 @@ from delegate.model import (
     Issue,
     Priority,
     Question,
-    Runner,
+    RunnerSlot,
     Task,
     TaskId,
     Usage,
@@ -197,18 +197,18 @@ def change_view(change: Change) -> ChangeView:
     return ChangeView(**asdict(change))
 
 
-def runner_view(runner: Runner, snapshot: QueueSnapshot, task_id: str | None) -> RunnerView:
-    state: RunnerState = "silent" if not snapshot.is_alive(runner) else "idle" if task_id is None else "busy"
+def runner_view(slot: RunnerSlot, snapshot: QueueSnapshot, task_id: str | None) -> RunnerView:
+    state: RunnerState = "silent" if not snapshot.is_alive(slot) else "idle" if task_id is None else "busy"
     return RunnerView(
-        id=runner.id,
-        name=runner.name,
-        machine=runner.machine,
-        pid=runner.pid,
-        version=runner.version,
-        agents=list(runner.agents),
+        id=slot.id,
+        name=slot.runner.name,
+        machine=slot.runner.machine,
+        pid=slot.pid,
+        version=slot.version,
+        agents=list(slot.agents),
         state=state,
         task_id=task_id,
-        seen_at=runner.seen_at,
+        seen_at=slot.seen_at,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from delegate.errors import Forbidden, IllegalMove, NoSuchTask
-from delegate.model import Effect, EffectKind, EffectState, Mode, Runner, Task, TaskId
+from delegate.model import Effect, EffectKind, EffectState, Mode, RunnerSlot, Task, TaskId
 from delegate.queue.lease_guard import LeaseRef
 from delegate.report.record import AttemptSignals, renew_lease
 from delegate.states import FINAL_TASK_STATES, TaskState
@@ -42,9 +42,9 @@ async def record_effect(
     return await database.write("effect", lambda connection: _record_effect(connection, lease, report, now))
 
 
-async def read_chain_effects(database: Database, task_id: TaskId, runner: Runner) -> ChainEffects:
+async def read_chain_effects(database: Database, task_id: TaskId, slot: RunnerSlot) -> ChainEffects:
     """Read the effects for a runner whose machine ever held an attempt of the task."""
-    return await database.read(lambda connection: _read_chain_effects(connection, task_id, runner))
+    return await database.read(lambda connection: _read_chain_effects(connection, task_id, slot))
 
 
 def _record_effect(
@@ -73,12 +73,12 @@ def _record_effect(
     return task, signals
 
 
-def _read_chain_effects(connection: Connection, task_id: TaskId, runner: Runner) -> ChainEffects:
+def _read_chain_effects(connection: Connection, task_id: TaskId, slot: RunnerSlot) -> ChainEffects:
     task = get_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
     # The runners of one machine share a home, and clean up after runners that do not come back.
-    if task.machine != runner.machine and not has_attempt_of(connection, task_id, runner):
+    if task.machine != slot.runner.machine and not has_attempt_of(connection, task_id, slot):
         raise Forbidden(what="a task of another machine")
     chain = chain_of(connection, task.lineage)
     # An open retry may still take over the effects of this task.

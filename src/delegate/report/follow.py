@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delegate.errors import NoChange, NoSuchTask
-from delegate.model import Attempt, Change, Checkpoint, Event, EventKind, OutputChunk, Runner, Task, TaskId
+from delegate.model import Attempt, Change, Checkpoint, Event, EventKind, OutputChunk, RunnerSlot, Task, TaskId
 from delegate.queue.limits import QueueRules, start_of_day
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
 from delegate.states import TaskState
@@ -21,7 +21,7 @@ from delegate.store.events import (
     output_of_task,
 )
 from delegate.store.results import last_change, last_checkpoint
-from delegate.store.runners import all_runners
+from delegate.store.runners import all_slots
 from delegate.store.tasks import count_by_state, get_task
 
 EVENTS_PER_READ = 1_000
@@ -72,7 +72,7 @@ class GivenPrompt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
     counts: dict[TaskState, int]
-    runners: list[Runner]
+    slots: list[RunnerSlot]
     attempts: list[Attempt]
     spent_today_usd: float
 
@@ -132,7 +132,7 @@ async def relay_state(database: Database, now: datetime) -> RelayState:
     def read(connection: Connection) -> RelayState:
         return RelayState(
             counts=count_by_state(connection),
-            runners=all_runners(connection),
+            slots=all_slots(connection),
             attempts=running_attempts(connection),
             spent_today_usd=spent_since(connection, start_of_day(now)),
         )

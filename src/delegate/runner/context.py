@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from delegate import __version__
-from delegate.config.home_files import machine_id, token_for
+from delegate.config.home_files import host_name, machine_id, token_for
 from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
 from delegate.config.settings import SECRET_VARIABLES, Settings
@@ -24,7 +23,7 @@ from delegate.runner.publishing.effects import EffectJournal
 from delegate.runner.secrets.sources import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
-from delegate.runner.upload.relay import RelayLink, RelayTrust
+from delegate.runner.upload.relay import RelayLink
 from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
 
@@ -82,8 +81,8 @@ def build_context(
 
     def build_registration() -> RegisterRequest:
         return RegisterRequest(
-            runner_id=slot.runner_id,
-            name=f"{socket.gethostname().split('.')[0]}-{name}",
+            slot=name,
+            name=host_name(),
             machine=machine,
             pid=os.getpid(),
             version=__version__,
@@ -101,12 +100,7 @@ def build_context(
         secrets=secrets,
         disk=disk_of(settings),
         memory_limits=MemoryLimits(limit=settings.task_memory_max),
-        link=RelayLink(
-            url,
-            build_registration,
-            lambda: token_for(settings, urlsplit(url).hostname or ""),
-            RelayTrust(ca_file=settings.ca_file, environ=environ),
-        ),
+        link=RelayLink(url, build_registration, lambda: token_for(settings, urlsplit(url).hostname or "")),
         agents=known,
         trials=trials,
         spares=SpareSupervisors(),

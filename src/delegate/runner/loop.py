@@ -80,12 +80,12 @@ class RunnerLoop:
         except DelegateError as problem:
             log.warning(
                 "runner paused after an error",
-                extra={"runner_id": self._runner_context.link.runner_id, "why": problem.message},
+                extra={"runner_id": self._runner_context.link.slot_id, "why": problem.message},
             )
             await self._pause()
         except Exception:
             log.exception(
-                "runner failed with an internal error", extra={"runner_id": self._runner_context.link.runner_id}
+                "runner failed with an internal error", extra={"runner_id": self._runner_context.link.slot_id}
             )
             self._is_recovered = False
             await self._pause()
@@ -105,7 +105,6 @@ class RunnerLoop:
             await anyio.sleep(RETRY_PAUSE)
 
     async def _claim(self) -> Assignment | None:
-        self._runner_context.slot.remember(self._runner_context.link.runner_id)
         now = datetime.now(UTC)
         self._parked = {agent: until for agent, until in self._parked.items() if until > now}
         untried = self._runner_context.next_untried_agent()
@@ -164,7 +163,7 @@ class RunnerLoop:
 
     def _check_disk(self) -> str | None:
         problem = self._runner_context.disk.shortage_to_start()
-        log_fields = {"runner_id": self._runner_context.link.runner_id}
+        log_fields = {"runner_id": self._runner_context.link.slot_id}
         if problem is not None and not self._is_disk_low:
             log.warning("runner accepts no tasks", extra={**log_fields, "why": problem})
         elif problem is None and self._is_disk_low:
@@ -174,7 +173,7 @@ class RunnerLoop:
 
     async def _run_attempt(self, assignment: Assignment) -> None:
         log_fields = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
-        runner_id = self._runner_context.link.runner_id
+        runner_id = self._runner_context.link.slot_id
         log.info("task claimed", extra={**log_fields, "runner_id": runner_id, "agent": assignment.agent})
         self._runner_context.keeper_link.report_busy(assignment.attempt_id, assignment.agent)
         try:

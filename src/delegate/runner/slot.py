@@ -1,8 +1,7 @@
-"""A runner's own directory: its identity, its pending claim, and the spools of its attempts."""
+"""A runner's own directory: its pending claim, and the spools of its attempts."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from delegate.config.home_files import acquire_lock, make_directory, write_private
 from delegate.errors import AlreadyRunning, InvalidField
-from delegate.model import RunnerId
 from delegate.runner.keeper_protocol import STOP_MARK
 from delegate.runner.removal import remove
 
@@ -28,7 +26,6 @@ class Slot:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._claim = directory / "claim"
-        self._identity = directory / "identity.json"
         self._spools = directory / "spool"
         lock = acquire_lock(directory / "lock", LOCK_TIMEOUT)
         if lock is None:
@@ -39,18 +36,6 @@ class Slot:
 
     def close(self) -> None:
         os.close(self._lock)
-
-    @property
-    def runner_id(self) -> RunnerId | None:
-        """The id the relay assigned to this slot; None before the first registration, or if the file is damaged."""
-        try:
-            return RunnerId(json.loads(self._identity.read_text())["runnerId"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def remember(self, runner_id: str) -> None:
-        if self.runner_id != runner_id:
-            write_private(self._identity, json.dumps({"runnerId": runner_id}))
 
     def claim_id(self) -> str:
         """The id of the unanswered claim, or a new one; repeating an id repeats the same claim."""

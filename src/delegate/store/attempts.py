@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, false, func, insert, or_, select, update
 
-from delegate.model import Attempt, AttemptId, Outcome, Runner, RunnerId, TaskId, Usage
+from delegate.model import Attempt, AttemptId, Outcome, RunnerId, RunnerSlot, SlotId, TaskId, Usage
 from delegate.states import AttemptState, Reason
-from delegate.store.tables import attempt, has_state, runner, task
+from delegate.store.tables import attempt, has_state, runner, runner_slot, task
 
 # Used by every claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(attempt)
@@ -43,6 +43,7 @@ def insert_attempt(connection: Connection, new: Attempt, *, ask_hash: str | None
     row = {
         "id": new.id,
         "task_id": new.task_id,
+        "slot_id": new.slot_id,
         "runner_id": new.runner_id,
         "claim_id": new.claim_id,
         "fence": new.fence,
@@ -77,16 +78,16 @@ def attempts_of_task(connection: Connection, task_id: TaskId) -> list[Attempt]:
     return [to_attempt(row) for row in rows]
 
 
-def has_attempt_of(connection: Connection, task_id: TaskId, one: Runner) -> bool:
-    """Whether this runner, or another registered runner of its machine, had an attempt of the task."""
-    neighbours = select(runner.c.id).where(runner.c.machine == one.machine)
-    by = or_(attempt.c.runner_id == one.id, attempt.c.runner_id.in_(neighbours))
+def has_attempt_of(connection: Connection, task_id: TaskId, one: RunnerSlot) -> bool:
+    """Whether this slot, or a runner of its machine, had an attempt of the task."""
+    neighbours = select(runner.c.id).where(runner.c.machine == one.runner.machine)
+    by = or_(attempt.c.slot_id == one.id, attempt.c.runner_id.in_(neighbours))
     query = select(attempt.c.id).where(attempt.c.task_id == task_id, by)
     return connection.execute(query.limit(1)).first() is not None
 
 
-def running_attempts(connection: Connection, runner_id: RunnerId | None = None) -> list[Attempt]:
-    query = RUNNING if runner_id is None else RUNNING.where(attempt.c.runner_id == runner_id)
+def running_attempts(connection: Connection, slot_id: SlotId | None = None) -> list[Attempt]:
+    query = RUNNING if slot_id is None else RUNNING.where(attempt.c.slot_id == slot_id)
     return [to_attempt(row) for row in connection.execute(query)]
 
 
@@ -102,10 +103,10 @@ def has_expired_attempt(connection: Connection, silent_since: datetime, lanes: S
 
 
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
-    """Lock and return attempts not renewed since `given_up_since`, or since `silent_since` if the runner is not
+    """Lock and return attempts not renewed since `given_up_since`, or since `silent_since` if the slot is not
     registered or the task is to be cancelled."""
     is_silent = attempt.c.renewed_at <= silent_since
-    is_unknown = ~select(runner.c.id).where(runner.c.id == attempt.c.runner_id).exists()
+    is_unknown = ~select(runner_slot.c.id).where(runner_slot.c.id == attempt.c.slot_id).exists()
     unwanted = (task.c.id == attempt.c.task_id, task.c.cancel_requested_at.is_not(None))
     is_unwanted = select(task.c.id).where(*unwanted).exists()
     query = (
@@ -208,7 +209,8 @@ def to_attempt(row: Row[Any]) -> Attempt:
     return Attempt(
         id=AttemptId(row.id),
         task_id=TaskId(row.task_id),
-        runner_id=RunnerId(row.runner_id),
+        slot_id=SlotId(row.slot_id),
+        runner_id=RunnerId(row.runner_id or row.slot_id),
         claim_id=row.claim_id,
         fence=row.fence,
         number=row.number,

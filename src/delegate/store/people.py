@@ -32,6 +32,11 @@ def person_named(connection: Connection, name: str) -> Person | None:
     return None if row is None else to_person(row)
 
 
+def get_person(connection: Connection, person_id: PersonId) -> Person | None:
+    row = connection.execute(select(person).where(person.c.id == person_id)).one_or_none()
+    return None if row is None else to_person(row)
+
+
 def person_with_email(connection: Connection, email: str) -> Person | None:
     row = connection.execute(select(person).where(person.c.email == email)).one_or_none()
     return None if row is None else to_person(row)

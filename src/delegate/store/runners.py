@@ -1,60 +1,135 @@
-"""Queries on runners, and on the time when the relay was last alive."""
+"""Queries on runners, their slots and pairing tokens, and on the time when the relay was last alive."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, insert, or_, select, update
 
-from delegate.model import Runner, RunnerId
-from delegate.store.tables import relay, runner
+from delegate.model import PairingToken, Runner, RunnerAgent, RunnerId, RunnerSlot, SlotId
+from delegate.placement import policy_data, policy_of
+from delegate.store.tables import pairing_token, relay, runner, runner_slot
 
 RELAY = "relay"
-# Built once: every request of a runner needs them.
-OF_ID = select(runner).where(runner.c.id == bindparam("which"))
-OF_TOKEN = select(runner).where(runner.c.token_hash == bindparam("hash"))
-TOUCH = update(runner).where(runner.c.id == bindparam("which"))
+FLEET_LOCK = 814252  # any number that no other advisory lock uses
+SLOT_COLUMNS = [
+    column.label(f"slot_{column.name}") for column in runner_slot.c if column.name not in ("runner_id", "token_hash")
+]
+# Built once: every claim needs them.
+TOUCH = update(runner_slot).where(runner_slot.c.id == bindparam("which"))
 SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
-ALL = select(runner).order_by(runner.c.name, runner.c.id)
+SLOTS = select(runner, *SLOT_COLUMNS).join(runner_slot, runner_slot.c.runner_id == runner.c.id)
+SLOT_OF_TOKEN = SLOTS.where(runner_slot.c.token_hash == bindparam("hash"))
+SLOT_SEEN_AT = select(runner_slot.c.seen_at).where(runner_slot.c.id == bindparam("which"))
 
 
-def put_runner(connection: Connection, new: Runner, *, token_hash: str) -> None:
-    """Register a runner, or register it again, which revokes its previous token."""
+def insert_runner(connection: Connection, new: Runner, *, token_hash: str | None) -> None:
+    connection.execute(
+        insert(runner).values(id=new.id, token_hash=token_hash, paired_at=new.paired_at, **_reported(new))
+    )
+
+
+def update_runner(connection: Connection, known: Runner) -> None:
+    """Write what a runner reports about itself."""
+    connection.execute(update(runner).where(runner.c.id == known.id).values(**_reported(known)))
+
+
+def _reported(known: Runner) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "machine": known.machine,
+        "version": known.version,
+        "os": known.os,
+        "architecture": known.architecture,
+        "agents": [asdict(agent) for agent in known.agents],
+        "policy": None if known.policy is None else policy_data(known.policy),
+        "tags": list(known.tags),
+        "privacy": known.privacy,
+        "paired_by": known.paired_by,
+        "seen_at": known.seen_at,
+        "slots": known.slots,
+        "problem": known.problem,
+    }
+
+
+def get_runner(connection: Connection, runner_id: RunnerId) -> Runner | None:
+    row = connection.execute(select(runner).where(runner.c.id == runner_id)).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def runner_of_token(connection: Connection, token_hash: str) -> Runner | None:
+    row = connection.execute(select(runner).where(runner.c.token_hash == token_hash)).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def pool_of(connection: Connection, machine: str) -> Runner | None:
+    """Return the runner of this machine's keeper."""
+    mine = (runner.c.machine == machine, runner.c.token_hash.is_(None))
+    row = connection.execute(select(runner).where(*mine)).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def lock_fleet(connection: Connection) -> None:
+    """Let one change of the list of runners at a time see the result of the other. SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(FLEET_LOCK)))
+
+
+def is_name_used(connection: Connection, name: str) -> bool:
+    used = select(runner.c.id).where(runner.c.name == name, runner.c.revoked_at.is_(None))
+    return connection.execute(used).first() is not None
+
+
+def put_slot(connection: Connection, new: RunnerSlot, *, token_hash: str) -> None:
+    """Register a process, or its successor, which revokes the previous token."""
     values: dict[str, Any] = {
+        "runner_id": new.runner.id,
         "token_hash": token_hash,
         "name": new.name,
-        "machine": new.machine,
         "pid": new.pid,
         "version": new.version,
         "agents": list(new.agents),
         "parked": {},
         "problem": None,
+        "instance": new.instance,
         "registered_at": new.registered_at,
         "seen_at": new.seen_at,
     }
-    changed = connection.execute(update(runner).where(runner.c.id == new.id).values(**values))
+    changed = connection.execute(update(runner_slot).where(runner_slot.c.id == new.id).values(**values))
     if changed.rowcount == 0:
-        connection.execute(insert(runner).values(id=new.id, **values))
+        connection.execute(insert(runner_slot).values(id=new.id, **values))
 
 
-def runner_of_token(connection: Connection, token_hash: str) -> Runner | None:
-    row = connection.execute(OF_TOKEN, {"hash": token_hash}).one_or_none()
-    return None if row is None else to_runner(row)
+def slot_of_token(connection: Connection, token_hash: str) -> RunnerSlot | None:
+    row = connection.execute(SLOT_OF_TOKEN, {"hash": token_hash}).one_or_none()
+    return None if row is None else to_slot(row)
 
 
-def get_runner(connection: Connection, runner_id: RunnerId) -> Runner | None:
-    row = connection.execute(OF_ID, {"which": runner_id}).one_or_none()
-    return None if row is None else to_runner(row)
+def get_slot(connection: Connection, slot_id: SlotId) -> RunnerSlot | None:
+    row = connection.execute(SLOTS.where(runner_slot.c.id == slot_id)).one_or_none()
+    return None if row is None else to_slot(row)
 
 
-def all_runners(connection: Connection) -> list[Runner]:
-    return [to_runner(row) for row in connection.execute(ALL)]
+def slot_seen_at(connection: Connection, slot_id: SlotId) -> datetime | None:
+    return connection.execute(SLOT_SEEN_AT, {"which": slot_id}).scalar_one_or_none()
 
 
-def touch_runner(
+def all_slots(connection: Connection) -> list[RunnerSlot]:
+    """Return the slots of all runners that are not revoked."""
+    query = SLOTS.where(runner.c.revoked_at.is_(None)).order_by(runner.c.name, runner_slot.c.id)
+    return [to_slot(row) for row in connection.execute(query)]
+
+
+def slots_of(connection: Connection, runner_id: RunnerId) -> list[RunnerSlot]:
+    query = SLOTS.where(runner_slot.c.runner_id == runner_id).order_by(runner_slot.c.id)
+    return [to_slot(row) for row in connection.execute(query)]
+
+
+def touch_slot(
     connection: Connection,
-    runner_id: RunnerId,
+    slot_id: SlotId,
     *,
     agents: tuple[str, ...],
     parked: dict[str, datetime],
@@ -63,15 +138,51 @@ def touch_runner(
 ) -> None:
     until = {name: moment.isoformat() for name, moment in parked.items()}
     seen = {"agents": list(agents), "parked": until, "problem": problem, "seen_at": now}
-    connection.execute(TOUCH, {"which": runner_id, **seen})
+    connection.execute(TOUCH, {"which": slot_id, **seen})
 
 
-def delete_runner(connection: Connection, runner_id: RunnerId) -> None:
-    connection.execute(delete(runner).where(runner.c.id == runner_id))
+def delete_slot(connection: Connection, slot_id: SlotId) -> None:
+    connection.execute(delete(runner_slot).where(runner_slot.c.id == slot_id))
 
 
 def delete_silent_runners(connection: Connection, *, silent_since: datetime) -> int:
-    return connection.execute(delete(runner).where(runner.c.seen_at < silent_since)).rowcount
+    """Delete slots not seen since then, pools without slots, and runners that were revoked before that."""
+    gone = connection.execute(delete(runner_slot).where(runner_slot.c.seen_at < silent_since)).rowcount
+    has_slots = exists().where(runner_slot.c.runner_id == runner.c.id)
+    is_old_pool = and_(runner.c.token_hash.is_(None), runner.c.seen_at < silent_since, ~has_slots)
+    connection.execute(delete(runner).where(or_(is_old_pool, runner.c.revoked_at < silent_since)))
+    connection.execute(delete(pairing_token).where(pairing_token.c.expires_at < silent_since))
+    return gone
+
+
+def insert_pairing_token(connection: Connection, new: PairingToken) -> None:
+    connection.execute(insert(pairing_token).values(**asdict(new)))
+
+
+def get_pairing_token(connection: Connection, token_hash: str) -> tuple[PairingToken, datetime | None] | None:
+    """Return the token, and when it was used."""
+    row = connection.execute(select(pairing_token).where(pairing_token.c.token_hash == token_hash)).one_or_none()
+    if row is None:
+        return None
+    found = PairingToken(
+        token_hash=row.token_hash,
+        name=row.name,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )
+    return found, row.used_at
+
+
+def use_pairing_token(connection: Connection, token_hash: str, runner_id: RunnerId, now: datetime) -> bool:
+    """Use the token if it is unused and valid: of several that try at once, one succeeds."""
+    unused = (
+        pairing_token.c.token_hash == token_hash,
+        pairing_token.c.used_at.is_(None),
+        pairing_token.c.expires_at > now,
+    )
+    changed = connection.execute(update(pairing_token).where(*unused).values(used_at=now, runner_id=runner_id))
+    return changed.rowcount == 1
 
 
 def database_time(connection: Connection) -> datetime | None:
@@ -97,11 +208,35 @@ def to_runner(row: Row[Any]) -> Runner:
         id=RunnerId(row.id),
         name=row.name,
         machine=row.machine,
-        pid=row.pid,
         version=row.version,
-        agents=tuple(row.agents),
-        registered_at=row.registered_at,
+        paired_at=row.paired_at,
         seen_at=row.seen_at,
-        parked={name: datetime.fromisoformat(until) for name, until in row.parked.items()},
+        is_paired=row.token_hash is not None,
+        os=row.os,
+        architecture=row.architecture,
+        agents=tuple(RunnerAgent(**agent) for agent in row.agents),
+        policy=None if row.policy is None else policy_of(row.policy),
+        tags=tuple(row.tags),
+        privacy=row.privacy,
+        paired_by=row.paired_by,
+        draining_at=row.draining_at,
+        revoked_at=row.revoked_at,
+        slots=row.slots,
         problem=row.problem,
+    )
+
+
+def to_slot(row: Row[Any]) -> RunnerSlot:
+    return RunnerSlot(
+        id=SlotId(row.slot_id),
+        runner=to_runner(row),
+        name=row.slot_name,
+        pid=row.slot_pid,
+        version=row.slot_version,
+        agents=tuple(row.slot_agents),
+        registered_at=row.slot_registered_at,
+        seen_at=row.slot_seen_at,
+        instance=row.slot_instance,
+        parked={name: datetime.fromisoformat(until) for name, until in row.slot_parked.items()},
+        problem=row.slot_problem,
     )

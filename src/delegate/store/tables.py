@@ -168,7 +168,8 @@ attempt = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("task_id", Text, ForeignKey("task.id", ondelete="CASCADE"), nullable=False),
-    Column("runner_id", Text, nullable=False),
+    Column("slot_id", Text, nullable=False),
+    Column("runner_id", Text),  # NULL: ended before runners had slots
     Column("claim_id", Text, nullable=False, unique=True),
     Column("fence", BigInteger, nullable=False),
     Column("number", Integer, nullable=False),
@@ -201,8 +202,16 @@ Index(
     "uq_attempt_holder", attempt.c.task_id, unique=True, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT
 )
 Index("ix_attempt_lease", attempt.c.renewed_at, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
-Index("ix_attempt_runner", attempt.c.runner_id, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
+Index("ix_attempt_slot", attempt.c.slot_id, sqlite_where=RUNNING_ATTEMPT, postgresql_where=RUNNING_ATTEMPT)
 Index("ix_attempt_finished_at", attempt.c.finished_at)
+ENDED_ATTEMPT = attempt.c.finished_at.isnot(None)
+Index(
+    "ix_attempt_last",
+    attempt.c.runner_id,
+    attempt.c.finished_at,
+    sqlite_where=ENDED_ATTEMPT,
+    postgresql_where=ENDED_ATTEMPT,
+)
 
 ASKING = attempt.c.ask_hash.isnot(None)
 Index("ix_attempt_ask", attempt.c.ask_hash, sqlite_where=ASKING, postgresql_where=ASKING)
@@ -356,16 +365,56 @@ runner = Table(
     "runner",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("token_hash", Text, nullable=False, unique=True),
     Column("name", Text, nullable=False),
     Column("machine", Text, nullable=False),
+    Column("token_hash", Text, unique=True),  # NULL: the pool of a keeper
+    Column("os", Text),
+    Column("architecture", Text),
+    Column("version", Text, nullable=False),
+    Column("agents", JSON, nullable=False, server_default="[]"),
+    Column("policy", MaybeJson),  # NULL: it takes every task
+    Column("tags", JSON, nullable=False, server_default="[]"),
+    Column("privacy", Text),
+    Column("paired_by", Text),
+    Column("paired_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("draining_at", Instant),
+    Column("revoked_at", Instant),
+    Column("slots", Integer, nullable=False, server_default="1"),
+    Column("problem", Text),
+)
+NOT_REVOKED, IS_POOL = runner.c.revoked_at.is_(None), runner.c.token_hash.is_(None)
+Index("uq_runner_name", runner.c.name, unique=True, sqlite_where=NOT_REVOKED, postgresql_where=NOT_REVOKED)
+Index("uq_runner_pool", runner.c.machine, unique=True, sqlite_where=IS_POOL, postgresql_where=IS_POOL)
+
+runner_slot = Table(
+    "runner_slot",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("runner_id", Text, ForeignKey("runner.id", ondelete="CASCADE"), nullable=False),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
     Column("pid", BigInteger, nullable=False),
     Column("version", Text, nullable=False),
     Column("agents", JSON, nullable=False),
     Column("parked", JSON, nullable=False, server_default="{}"),
     Column("problem", Text),
+    Column("instance", Text),
     Column("registered_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
+)
+Index("ix_runner_slot_runner", runner_slot.c.runner_id)
+
+pairing_token = Table(
+    "pairing_token",
+    metadata,
+    Column("token_hash", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_by", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("used_at", Instant),
+    Column("runner_id", Text),
 )
 
 message = Table(

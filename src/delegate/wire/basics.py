@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from delegate import placement
 from delegate.model import (
     ACP_AGENT,
     PROMPT_MAX,
@@ -106,14 +107,27 @@ NAME = r"^[^\x00-\x1f\x7f]+$"
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,99}$"
 ID = r"^[A-Za-z0-9_.-]+$"
 ZONE = r"^[A-Za-z0-9_+/-]+$"
+RUNNER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MACHINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+SLOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}$"
+TAG = rf"^{placement.TAG.pattern}$"
 # Messages for users when a text does not match; values of the other patterns come from programs.
 PATTERN_MESSAGES = {
     NAME: "contains a control character, such as a tab or a newline",
     MODEL: "is not a valid model name: use up to 100 letters, digits and ._:/@[]-, starting with a letter or digit",
     ID: "is not a valid id: use only letters, digits, dots, - and _",
+    RUNNER_NAME: "is not a valid name for a runner: use up to 64 letters, digits, dots, - and _, "
+    "starting with a letter or digit",
+    MACHINE_NAME: "is not the id of a machine: it has up to 100 letters, digits, dots, - and _, "
+    "and starts with a letter or digit",
+    TAG: "is not a valid tag: use up to 64 letters, digits, dots, - and _, starting with a letter or digit",
     ZONE: "is not a valid time zone; use a name like Europe/Berlin or UTC",
 }
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME)]
+RunnerName = Annotated[str, StringConstraints(min_length=1, pattern=RUNNER_NAME)]
+MachineName = Annotated[str, StringConstraints(min_length=1, pattern=MACHINE_NAME)]
+SlotName = Annotated[str, StringConstraints(min_length=1, pattern=SLOT_NAME)]
+Tag = Annotated[str, StringConstraints(min_length=1, pattern=TAG)]
 BranchName = Annotated[
     str,
     AfterValidator(check_branch),
@@ -121,6 +135,7 @@ BranchName = Annotated[
         json_schema_extra={"maxLength": branch_names.BRANCH_LENGTH_MAX, "pattern": f"^{branch_names.BRANCH.pattern}$"}
     ),
 ]
+Directory = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE]
 RepositoryName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(without_nul), NO_NUL]
 CommitId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(without_nul), NO_NUL]
@@ -139,6 +154,7 @@ Seq = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PriorityName = Literal["P0", "P1", "P2"]
 TaskStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]  # blocked is shown as queued
+PrivacyLevel = Literal["minimal", "summary", "full"]
 RunnerState = Literal["idle", "busy", "silent"]
 IdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ID)]
 TaskCursor = Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,17}$")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -12,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from delegate.config.values import RUNNERS_MAX
 from delegate.model import (
     EffectKind,
     EffectState,
@@ -19,6 +21,7 @@ from delegate.model import (
     Mode,
     Stream,
 )
+from delegate.placement import AcceptFrom
 from delegate.states import Reason
 from delegate.wire.basics import (
     BASE64,
@@ -28,11 +31,18 @@ from delegate.wire.basics import (
     BranchName,
     CommitId,
     Count,
+    Directory,
     EventData,
     Fence,
     Line,
+    MachineName,
     Name,
+    PrivacyLevel,
+    RepositoryName,
+    RunnerName,
     Seq,
+    SlotName,
+    Tag,
     TaskStatus,
     Text,
     Timestamp,
@@ -51,10 +61,63 @@ from delegate.wire.shared_models import (
 )
 
 
-class RegisterRequest(Wire):
-    runner_id: Name | None = None  # the id stored on the runner's disk, if any
+class PolicyView(Wire):
+    """What the owner of a machine lets its runner do."""
+
+    repositories: Annotated[list[RepositoryName], Field(max_length=1000)] | Literal["*"] = []
+    directories: Annotated[list[Directory], Field(max_length=1000)] = []
+    agents: Annotated[list[Name], Field(max_length=20)] = []
+    accept_from: Annotated[list[AcceptFrom], Field(max_length=4)] = []
+    in_place: StrictBool = False
+    shell: StrictBool = False
+
+
+class RunnerAgentView(Wire):
     name: Name
-    machine: Name
+    version: Name | None = None
+    is_logged_in: StrictBool | None = None  # null: not known
+
+
+class PairRequest(Wire):
+    """What a machine reports about itself when it becomes a runner, and later with each heartbeat."""
+
+    machine: MachineName
+    os: Name | None = None
+    architecture: Name | None = None
+    version: Name
+    agents: Annotated[list[RunnerAgentView], Field(max_length=20)] = []
+    policy: PolicyView = Field(default_factory=PolicyView)
+    privacy: PrivacyLevel = "summary"
+    tags: Annotated[list[Tag], Field(max_length=20)] = []
+    slots: Annotated[StrictInt, Field(ge=0, le=RUNNERS_MAX)] = 1
+
+
+class PairResponse(Wire):
+    runner_id: str
+    name: str
+    token: str
+    paired_by: str
+    relay_version: str
+
+
+class PairingTokenRequest(Wire):
+    name: RunnerName
+
+
+class PairingTokenResponse(Wire):
+    pairing_token: str
+    name: str
+    expires_at: datetime
+    command: str
+
+
+class RegisterRequest(Wire):
+    """A process of a runner begins to work in one of its slots."""
+
+    slot: SlotName
+    name: RunnerName  # of the runner, if the relay does not know it yet
+    machine: MachineName
+    instance: Name | None = None  # the same for all processes of one boot of the machine
     pid: Annotated[StrictInt, Field(ge=1, le=2**31)]
     version: Name
     agents: Annotated[list[Name], Field(max_length=20)]
@@ -69,6 +132,7 @@ class Timings(Wire):
 
 
 class RegisterResponse(Wire):
+    slot_id: str
     runner_id: str
     token: str
     timings: Timings
@@ -79,7 +143,7 @@ class LeaveRequest(Wire):
 
 
 class LeaveResponse(Wire):
-    runner_id: str
+    slot_id: str
 
 
 class ClaimRequest(Wire):

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     Field,
     StrictBool,
     StrictInt,
@@ -23,11 +22,11 @@ from delegate.model import (
 )
 from delegate.states import Reason
 from delegate.wire.basics import (
-    ABSOLUTE,
     KNOWN_AGENT,
     VISIBLE,
     AgentText,
     BranchName,
+    Directory,
     IdText,
     Line,
     ModelName,
@@ -40,7 +39,6 @@ from delegate.wire.basics import (
     Text,
     Title,
     Wire,
-    without_nul,
 )
 from delegate.wire.shared_models import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
 
@@ -48,7 +46,6 @@ BATCH_MAX = 100
 Prompt = Annotated[AgentText, VISIBLE]
 Agent = Annotated[str, StringConstraints(min_length=1, max_length=200), KNOWN_AGENT]
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
-Directory = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(without_nul), ABSOLUTE]
 TimeoutMs = Annotated[StrictInt, Field(ge=TIMEOUT_RANGE_MS[0], le=TIMEOUT_RANGE_MS[1])]
 OutputBytes = Annotated[StrictInt, Field(ge=OUTPUT_RANGE[0], le=OUTPUT_RANGE[1])]
 Dependencies = Annotated[list[IdText], Field(max_length=DEPENDENCIES_MAX)]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from tests.cli.scripted_relay import Run, ScriptedRelay, answer, body_of
-from tests.fakes.world import PATIENCE
 from tests.git import run_git
 
 REMOTES = {"ours": "https://github.com/acme/shop.git", "theirs": "git@example.org:them/shop.git"}
@@ -66,7 +65,7 @@ def test_on_a_terminal_the_user_chooses(checkout: Path, tmp_path: Path) -> None:
             capture_output=True,
             cwd=checkout,
             env=env,
-            timeout=PATIENCE,
+            timeout=60,
         )
 
     assert (done.returncode, done.stdout) == (0, b"task-1f0c9a77e2\n")

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
-from tests.relay.peers import Runner, chunk, fact, problem_of, runner_of
+from tests.relay.peers import Runner, chunk, client, fact, numbers, problem_of, runner_of
 
+from delegate import __version__
 from delegate.wire.basics import CHUNK_MAX
 
 pytestmark = pytest.mark.anyio
@@ -49,21 +50,22 @@ ASSIGNMENT_KEYS = {
 
 
 async def test_a_runner_learns_its_id_its_token_and_the_timings(owner: httpx2.AsyncClient) -> None:
-    body = {"name": "r", "machine": "m", "pid": 1, "version": "0", "agents": ["shell"]}
+    body = {"slot": "1", "name": "r", "machine": "m", "pid": 1, "version": "0", "agents": ["shell"]}
 
     answer = (await owner.post("/api/runners/register", json=body)).json()
 
-    assert set(answer) == {"runnerId", "token", "timings"}
-    assert answer["token"].startswith("drs_")
+    assert set(answer) == {"slotId", "runnerId", "token", "timings"}
+    assert answer["token"].startswith("dst_")
     assert answer["timings"] == {"heartbeat": 0.5, "lease": 2.0, "reclaimAfter": 5.0}
 
 
 async def test_registering_again_keeps_the_id_and_voids_the_token_before(runner: Runner) -> None:
-    body = {"runnerId": runner.id, "name": "r", "machine": runner.machine, "pid": 2, "version": "0", "agents": []}
+    slot = runner.id.rpartition("-")[2]
+    body = {"slot": slot, "name": "r", "machine": runner.machine, "pid": 2, "version": "0", "agents": []}
 
     answer = (await runner.owner.post("/api/runners/register", json=body)).json()
 
-    assert answer["runnerId"] == runner.id
+    assert answer["slotId"] == runner.id
     problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
 
 
@@ -308,7 +310,7 @@ async def test_a_runner_that_leaves_is_not_listed_and_its_token_is_void(
     answer = await runner.http.post("/api/runners/leave", json={})
 
     listed = (await owner.get("/api/relay")).json()["runners"]
-    assert answer.json() == {"runnerId": runner.id}
+    assert answer.json() == {"slotId": runner.id}
     assert runner.id not in [known["id"] for known in listed]
     problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
 
@@ -325,3 +327,30 @@ async def test_the_stated_limit_of_an_output_item_is_the_enforced_one(
         assert response.status_code == 200
     else:
         assert "has more than 262,144 bytes of output" in problem_of(response, 422, "invalid_field")["detail"]
+
+
+MACHINE = {"machine": "mbp-1", "version": __version__, "policy": {"repositories": "*"}}
+
+
+async def test_a_machine_is_paired_once_and_its_processes_register_with_its_token(owner: httpx2.AsyncClient) -> None:
+    name = f"mbp-{next(numbers)}"
+    invited = (await owner.post("/api/pairing-tokens", json={"name": name})).json()
+
+    async with client(str(owner.base_url), invited["pairingToken"]) as machine:
+        paired = await machine.post("/api/runners/pair", json=MACHINE)
+        again = await machine.post("/api/runners/pair", json=MACHINE)
+        forbidden = await machine.get("/api/tasks")
+
+    answer = paired.json()
+    assert (paired.status_code, answer["name"], answer["pairedBy"]) == (201, name, "owner")
+    assert answer["relayVersion"] == __version__
+    assert invited["command"].endswith(f" --pairing-token {invited['pairingToken']}")
+    problem_of(again, 410, "pairing_token_used")
+    problem_of(forbidden, 403, "forbidden")
+    async with client(str(owner.base_url), answer["token"]) as runner:
+        body = {"slot": "1", "name": "x", "machine": "mbp-1", "pid": 1, "version": __version__, "agents": []}
+        slot = (await runner.post("/api/runners/register", json=body)).json()
+        assert slot["runnerId"] == answer["runnerId"]
+        stolen = await runner.post("/api/runners/register", json={**body, "machine": "mbp-2"})
+        problem_of(stolen, 409, "runner_in_use")
+        problem_of(await runner.post("/api/runners/claim", json={}), 403, "forbidden")

@@ -32,7 +32,7 @@ async def taken(stage: Stage, tmp_path: Path, *steps: dict[str, object]) -> tupl
     agent = Acp(command=str(acp_agent.install(tmp_path / "bin")), is_root=False)
     await stage.submit(f"Play this: {json.dumps({'steps': steps})}", agent=agent.name)
     equipment = replace(stage.equipment(), agents={agent.name: agent})
-    equipment.slot.remember((await equipment.link.register()).runner_id)
+    await equipment.link.register()
     answer = await equipment.link.claim(ClaimRequest(claim_id=equipment.slot.claim_id(), agents=[agent.name], wait=5))
     equipment.slot.forget_claim()
     assert answer is not None

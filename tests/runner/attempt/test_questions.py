@@ -53,7 +53,7 @@ async def take(stage: Stage, prompt: str) -> tuple[RunnerContext, Assignment]:
     """As the runner's loop takes a task: the relay knows the agent's token by its hash."""
     await stage.submit(prompt, agent="claude")
     equipment = stage.equipment()
-    equipment.slot.remember((await equipment.link.register()).runner_id)
+    await equipment.link.register()
     request = ClaimRequest(claim_id=equipment.slot.claim_id(), agents=["claude"], wait=5, ask_hash=hash_token(TOKEN))
     answer = await equipment.link.claim(request)
     equipment.slot.forget_claim()

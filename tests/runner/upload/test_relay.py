@@ -58,7 +58,12 @@ class Standin:
         if received.path == "/api/runners/register":
             self.registered += 1
             timings = {"heartbeat": 0.01, "lease": 0.05, "reclaimAfter": 0.1}
-            return 200, {"runnerId": "runner-1", "token": f"token-{self.registered}", "timings": timings}
+            return 200, {
+                "slotId": "runner-1.1",
+                "runnerId": "runner-1",
+                "token": f"token-{self.registered}",
+                "timings": timings,
+            }
         return self.answers.pop(0)
 
     def paths(self) -> list[str]:
@@ -126,7 +131,7 @@ async def send(connection: h11.Connection, stream: SocketStream, status: int, an
 
 def link_to(port: int) -> RelayLink:
     def who() -> RegisterRequest:
-        return RegisterRequest(name="test", machine="here", pid=1, version="0", agents=["shell"])
+        return RegisterRequest(slot="1", name="test", machine="here", pid=1, version="0", agents=["shell"])
 
     return RelayLink(f"http://127.0.0.1:{port}", who, lambda: "admin")
 

@@ -9,12 +9,13 @@ import anyio
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from delegate.model import AgentName, AttemptId, Runner, RunnerId, new_runner_id
+from delegate.model import AgentName, AttemptId, RunnerSlot
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
 from delegate.queue.cascade import Transition
+from delegate.queue.fleet import MachineFacts, SlotFacts, register_slot
 from delegate.queue.lease_guard import LeaseRef
-from delegate.relay.auth import require_access, require_runner
+from delegate.relay.auth import bearer_token, caller_of, require_access, require_runner
 from delegate.relay.notify import holder_key, notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
@@ -24,8 +25,8 @@ from delegate.report import record as reports
 from delegate.report.effects import EffectReport, read_chain_effects, record_effect
 from delegate.report.record import AttemptSignals
 from delegate.store.database import Database
-from delegate.store.runners import delete_runner, put_runner
-from delegate.tokens import RUNNER_PREFIX, hash_token, new_token
+from delegate.store.runners import delete_slot
+from delegate.tokens import SLOT_PREFIX, hash_token, new_token
 from delegate.wire.runners import (
     AttemptsResponse,
     ClaimRequest,
@@ -47,7 +48,7 @@ from delegate.wire.runners import (
 log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/runners", dependencies=[Depends(check_query)], responses=PROBLEMS)
-CurrentRunner = Annotated[Runner, Depends(require_runner)]
+CurrentRunner = Annotated[RunnerSlot, Depends(require_runner)]
 AttemptInPath = Annotated[AttemptId, Depends(attempt_in_path)]
 RegisterBody = Annotated[RegisterRequest, Depends(JsonBody(RegisterRequest))]
 LeaveBody = Annotated[LeaveRequest, Depends(JsonBody(LeaveRequest))]
@@ -65,32 +66,35 @@ CLAIM_POLL_SECONDS = 5.0
 @router.post("/register", dependencies=[Depends(require_access)], response_model=RegisterResponse)
 async def register_runner(request: Request, body: RegisterBody) -> Response:
     relay = relay_of(request)
-    now = relay.now()
-    known = Runner(
-        id=RunnerId(body.runner_id) if body.runner_id else new_runner_id(),
-        name=body.name,
-        machine=body.machine,
+    settings, token = relay.settings, new_token(SLOT_PREFIX)
+    process = SlotFacts(
+        runner_name=body.name,
+        slot=body.slot,
         pid=body.pid,
-        version=body.version,
         agents=tuple(body.agents),
-        registered_at=now,
-        seen_at=now,
+        instance=body.instance,
+        facts=MachineFacts(machine=body.machine, version=body.version),
     )
-    token = new_token(RUNNER_PREFIX)
-    await _register(relay.database, known, token_hash=hash_token(token))
-    settings = relay.settings
+    slot = await register_slot(
+        relay.database,
+        process,
+        runner_hash=None if caller_of(request).runner is None else hash_token(bearer_token(request)),
+        token_hash=hash_token(token),
+        lease=settings.lease,
+        now=relay.now(),
+    )
     timings = Timings(
         heartbeat=settings.heartbeat.total_seconds(),
         lease=settings.lease.total_seconds(),
         reclaim_after=settings.reclaim_after.total_seconds(),
     )
-    return respond(RegisterResponse(runner_id=known.id, token=token, timings=timings))
+    return respond(RegisterResponse(slot_id=slot.id, runner_id=slot.runner.id, token=token, timings=timings))
 
 
 @router.post("/leave", response_model=LeaveResponse)
 async def unregister_runner(request: Request, current: CurrentRunner, _body: LeaveBody) -> Response:
     await _leave(relay_of(request).database, current)
-    return respond(LeaveResponse(runner_id=current.id))
+    return respond(LeaveResponse(slot_id=current.id))
 
 
 @router.post("/claim", response_model=ClaimResponse)
@@ -98,7 +102,7 @@ async def claim_task(request: Request, current: CurrentRunner, body: ClaimBody) 
     relay = relay_of(request)
     query = claims.ClaimQuery(
         claim_id=body.claim_id,
-        runner=current,
+        slot=current,
         agents=tuple(body.agents),
         parked=body.parked,
         problem=body.problem,
@@ -235,19 +239,11 @@ def _notify_and_respond(relay: Relay, transition: Transition, next_seq: int) -> 
     return respond(control(AttemptSignals(next_seq=next_seq, cancel=None, messages=())))
 
 
-def _lease_ref(current: Runner, attempt_id: AttemptId, fence: int) -> LeaseRef:
-    return LeaseRef(runner_id=current.id, attempt_id=attempt_id, fence=fence)
+def _lease_ref(current: RunnerSlot, attempt_id: AttemptId, fence: int) -> LeaseRef:
+    return LeaseRef(slot_id=current.id, attempt_id=attempt_id, fence=fence)
 
 
-async def _register(database: Database, runner: Runner, *, token_hash: str) -> None:
-    """Register a runner, or register it again, which revokes its previous token."""
-    await database.write("register", lambda connection: put_runner(connection, runner, token_hash=token_hash))
-    log.info(
-        "runner registered", extra={"runner_id": runner.id, "runner": runner.name, "agents": ",".join(runner.agents)}
-    )
-
-
-async def _leave(database: Database, runner: Runner) -> None:
-    """Remove a stopped runner, so that the status of waiting tasks does not count on it."""
-    await database.write("leave", lambda connection: delete_runner(connection, runner.id))
-    log.info("runner left", extra={"runner_id": runner.id, "runner": runner.name})
+async def _leave(database: Database, slot: RunnerSlot) -> None:
+    """Remove a stopped process, so that the status of waiting tasks does not count on it."""
+    await database.write("leave", lambda connection: delete_slot(connection, slot.id))
+    log.info("runner left", extra={"runner_id": slot.id, "runner": slot.runner.name})

@@ -209,7 +209,7 @@ async def show_relay(request: Request) -> Response:
     now = relay.now()
     state = await follow.relay_state(relay.database, now)
     snapshot = await relay.database.read(partial(read_snapshot, tasks=(), rules=relay.rules, now=now))
-    working = {attempt.runner_id: attempt.task_id for attempt in state.attempts}
+    working = {attempt.slot_id: attempt.task_id for attempt in state.attempts}
     shown = respond(
         RelayView(
             version=__version__,
@@ -220,7 +220,7 @@ async def show_relay(request: Request) -> Response:
             spent_today_usd=state.spent_today_usd,
             tasks={name.value: count for name, count in state.counts.items()},
             settings=public_settings(relay.settings),
-            runners=[runner_view(runner, snapshot, working.get(runner.id)) for runner in state.runners],
+            runners=[runner_view(slot, snapshot, working.get(slot.id)) for slot in state.slots],
         )
     )
     # Only this response has a Date, for `delegate doctor` to compare clocks; the others are faster without it.

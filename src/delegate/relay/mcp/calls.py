@@ -15,8 +15,8 @@ from delegate.errors import DelegateError, InvalidField
 from delegate.relay.auth import Caller
 from delegate.relay.problems import ErrorDetails, describe_error, fault, model_at
 from delegate.relay.requests import Relay
-from delegate.wire.basics import Name, Wire
-from delegate.wire.tasks import Agent, Directory
+from delegate.wire.basics import Directory, Name, Wire
+from delegate.wire.tasks import Agent
 
 # Headers: the client's directory and machine, and the default agent from its settings.
 DIRECTORY, MACHINE, DEFAULT_AGENT = "delegate-directory", "delegate-machine", "delegate-default-agent"

@@ -69,7 +69,7 @@ class HeldAttempt:
         self.log_fields = {
             "task_id": assignment.task_id,
             "attempt_id": assignment.attempt_id,
-            "runner_id": runner_context.link.runner_id,
+            "runner_id": runner_context.link.slot_id,
         }
 
     def start_background_tasks(self, group: anyio.abc.TaskGroup) -> None:

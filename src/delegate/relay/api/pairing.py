@@ -1,0 +1,73 @@
+"""The endpoints that make a machine a runner: a one-time token, and its exchange."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from delegate import __version__
+from delegate.model import RunnerAgent
+from delegate.placement import policy_of
+from delegate.queue.fleet import MachineFacts, create_pairing_token, pair, person_name
+from delegate.relay.auth import bearer_token, caller_of, require_access
+from delegate.relay.problems import PROBLEMS
+from delegate.relay.requests import JsonBody, check_query, relay_of
+from delegate.relay.views import respond
+from delegate.tokens import PAIRING_PREFIX, RUNNER_PREFIX, hash_token, new_token
+from delegate.wire.runners import PairingTokenRequest, PairingTokenResponse, PairRequest, PairResponse
+
+router = APIRouter(prefix="/api", dependencies=[Depends(check_query)], responses=PROBLEMS)
+PairingTokenBody = Annotated[PairingTokenRequest, Depends(JsonBody(PairingTokenRequest))]
+PairBody = Annotated[PairRequest, Depends(JsonBody(PairRequest))]
+
+
+@router.post(
+    "/pairing-tokens", status_code=201, dependencies=[Depends(require_access)], response_model=PairingTokenResponse
+)
+async def make_pairing_token(request: Request, body: PairingTokenBody) -> Response:
+    relay = relay_of(request)
+    token = new_token(PAIRING_PREFIX)
+    created = await create_pairing_token(
+        relay.database, body.name, hash_token(token), by=caller_of(request).actor, now=relay.now()
+    )
+    url = str(request.base_url).rstrip("/")
+    return respond(
+        PairingTokenResponse(
+            pairing_token=token,
+            name=created.name,
+            expires_at=created.expires_at,
+            command=f"delegate runner pair --relay-url {url} --pairing-token {token}",
+        ),
+        201,
+    )
+
+
+@router.post("/runners/pair", status_code=201, dependencies=[Depends(require_access)], response_model=PairResponse)
+async def pair_machine(request: Request, body: PairBody) -> Response:
+    """Exchanges a pairing token for the token of a new runner, once."""
+    relay = relay_of(request)
+    token = new_token(RUNNER_PREFIX)
+    paired = await pair(
+        relay.database, hash_token(bearer_token(request)), machine_facts(body), hash_token(token), relay.now()
+    )
+    by = await relay.database.read(lambda connection: person_name(connection, paired.paired_by))
+    return respond(
+        PairResponse(runner_id=paired.id, name=paired.name, token=token, paired_by=by, relay_version=__version__),
+        201,
+    )
+
+
+def machine_facts(body: PairRequest) -> MachineFacts:
+    return MachineFacts(
+        machine=body.machine,
+        version=body.version,
+        os=body.os,
+        architecture=body.architecture,
+        agents=tuple(RunnerAgent(**agent.model_dump()) for agent in body.agents),
+        policy=policy_of(body.policy.model_dump(by_alias=True)),
+        tags=tuple(sorted(set(body.tags))),
+        privacy=body.privacy,
+        slots=body.slots,
+    )

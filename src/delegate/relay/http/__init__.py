@@ -1,1 +1,0 @@
-"""Who may reach the relay, and how: connections, names, proxies, certificates, and limits before any endpoint."""
