@@ -29,6 +29,7 @@ DelegateError
 │   ├── Forbidden
 │   ├── InsideAttempt       the owner's token, in a process of a task
 │   ├── HostRefused
+│   ├── HttpsRequired
 │   └── OriginRefused
 ├── NotFound
 │   ├── NoSuchTask
@@ -54,12 +55,14 @@ DelegateError
 ├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
 │   ├── StoreBusy
+│   ├── RateLimited         too many failed authentications
 │   ├── Stopping            the relay is shutting down
 │   ├── DiskFull
 │   └── MemoryFull
 └── BadData                 configuration or data on disk
     ├── BadSetting
     │   └── BadSettingsFile
+    ├── BadCertificate      of `delegate serve`
     ├── BadRepoFile         a repository's .delegate.toml
     ├── DamagedDatabase
     ├── NewerDatabase
@@ -314,9 +317,17 @@ class InsideAttempt(NotAllowed):
 
 
 class HostRefused(NotAllowed):
-    """the relay does not accept requests for the host name {host}"""
+    """the relay does not accept requests for the host name {host}
+    on the relay's machine, `delegate serve --public-url` or `--allowed-host` adds a name"""
 
     code = "host_refused"
+
+
+class HttpsRequired(NotAllowed):
+    """this request was not encrypted on its way, which would expose tokens on the network
+    use {url}"""
+
+    code = "https_required"
 
 
 class OriginRefused(NotAllowed):
@@ -489,6 +500,13 @@ class StoreBusy(Unavailable):
     code = "store_busy"
 
 
+class RateLimited(Unavailable):
+    """too many requests from this address had a token that the relay does not accept
+    wait {seconds} s, and check the token"""
+
+    code, status = "rate_limited", 429
+
+
 class Stopping(Unavailable):
     """the relay is stopping
     try again in a moment; if it does not come back, run `delegate up`"""
@@ -526,6 +544,13 @@ class BadSetting(BadData):
 class BadSettingsFile(BadSetting):
     """{path}{place}: {why}
     {advice}"""
+
+
+class BadCertificate(BadData):
+    """{path}: {why}
+    {advice}"""
+
+    code = "bad_certificate"
 
 
 class BadRepoFile(BadData):

@@ -245,8 +245,17 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (
             ["serve", "--host", "0.0.0.0"],
-            "delegate: the request was refused: a relay listens only on this machine, not on 0.0.0.0; "
-            "use --host 127.0.0.1\n",
+            "delegate: the request was refused: plain HTTP on 0.0.0.0 would expose tokens on the network; give it a "
+            "certificate (--tls-cert and --tls-key), or name the proxy that encrypts for it (--trusted-proxy)\n",
+        ),
+        (
+            ["serve", "--public-url", "https://relay.example"],
+            "delegate: the request was refused: nothing would answer at https://relay.example with TLS; give it a "
+            "certificate (--tls-cert and --tls-key), or name the proxy that encrypts for it (--trusted-proxy)\n",
+        ),
+        (
+            ["serve", "--trusted-proxy", "nginx"],
+            "delegate: --trusted-proxy: must be addresses or networks such as 10.0.0.0/8, separated by commas\n",
         ),
         (
             ["restore"],

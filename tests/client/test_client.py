@@ -203,6 +203,36 @@ def test_the_local_relay_is_found_while_its_keeper_lives(tmp_path: Path) -> None
     assert relay.asked[0].headers["authorization"] == f"Bearer {home_files.read_token(place)}"
 
 
+def test_a_local_relay_is_waited_for_longer_while_its_keeper_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a keeper may need longer than RETRY_TIMEOUT to restart its relay."""
+    monkeypatch.setattr(client, "RETRY_TIMEOUT", 0.0)
+    place = Home(tmp_path)
+    with ScriptedRelay([b"", b"", answer(RELAY)]) as relay, kept(place):
+        leave_address(place, relay)
+
+        assert Client(Settings(home=tmp_path)).relay() == RELAY
+
+
+def test_a_stream_waits_longer_for_a_relay_whose_keeper_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RETRY_TIMEOUT", 0.0)
+    place = Home(tmp_path)
+    rest = chunked(sse("end", 1, {})) + LAST_CHUNK
+    with ScriptedRelay([chunked(), chunked(b": ping")[:-4], chunked(b": ping")[:-4], rest]) as relay, kept(place):
+        leave_address(place, relay)
+
+        assert [item for item in Client(Settings(home=tmp_path)).stream("task-1") if item] == [
+            StreamItem(id="e1", kind="end", data={})
+        ]
+
+
+def test_a_relay_elsewhere_is_waited_for_briefly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RETRY_TIMEOUT", 0.0)
+    with ScriptedRelay([b"", answer(RELAY)]) as relay, kept(Home(tmp_path)), pytest.raises(RelayUnreachable):
+        Client(Settings(relay_url=relay.url, token="secret", home=tmp_path)).relay()
+
+
 def test_the_local_relay_is_opened_by_the_token_of_its_home_only(tmp_path: Path) -> None:
     place = Home(tmp_path)
     with ScriptedRelay([answer({})]) as relay, kept(place):

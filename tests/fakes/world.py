@@ -32,7 +32,7 @@ QUICK = {
     "DELEGATE_AGENT_MEMORY": "1048576",
     "DELEGATE_MAX_RUNNERS": "2",
 }
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def lean_path() -> str:
@@ -135,7 +135,7 @@ class World:
 
     def audit(self, url: str | None = None) -> None:
         """The invariants hold, and nothing of this home is alive any more."""
-        wait_until(lambda: not strays(self.home), 20)
+        wait_until(lambda: not strays(self.home))
         database = url or f"sqlite:///{self.home / 'delegate.db'}"
         assert database_faults(database) == []
         assert workspace_faults(self.home, database) == []

@@ -90,7 +90,7 @@ def test_the_owners_token_is_refused_to_every_process_of_a_task(world: World, th
 @pytest.mark.parametrize("how", ["plain", "hidden"])
 def test_the_token_of_another_task_is_refused(world: World, thief: Path, how: str) -> None:
     other = world.submit("printf %s $DELEGATE_TOKEN > other.txt; until [ -e go ]; do sleep 0.1; done")
-    wait_until((world.work / "other.txt").exists, 20)
+    wait_until((world.work / "other.txt").exists)
 
     task = run_inside(world, f"STOLEN=$(cat other.txt) {sys.executable} {thief} {how}")
     (world.work / "go").touch()
@@ -209,7 +209,7 @@ def test_a_delegate_started_inside_a_task_uses_its_own_token(world: World, tmp_p
 
     assert task["status"] == "completed"
     assert "inside" in task["output"]
-    wait_until(lambda: not (inner / "relay.json").exists(), 20)
+    wait_until(lambda: not (inner / "relay.json").exists())
 
 
 @pytest.mark.slow

@@ -82,11 +82,9 @@ def journey(world: World) -> list[str]:
         if "delegate.runner" in command_of(pid):
             os.kill(pid, signal.SIGKILL)
     last = graph(world)
-    ends = [
-        world.wait_for(task_id, patience=90)["status"] for task_id in (first, again, published, stopped, orphaned, last)
-    ]
+    ends = [world.wait_for(task_id)["status"] for task_id in (first, again, published, stopped, orphaned, last)]
     assert (world.work / "clock").read_text().split() == ["one", "two"]
-    world.ok("down", timeout=60)
+    world.ok("down")
     return ends
 
 
@@ -97,7 +95,7 @@ def by_the_clock(world: World) -> None:
     for verb in ("pause", "resume", "cancel"):
         world.ok("schedule", verb, yearly)
     steps = json.loads(world.ok("pipeline", *options, "--json", "--", "echo one >> clock", "echo two >> clock"))
-    wait_until(lambda: outcomes(world, steps["steps"][-1]["scheduleId"]) == ["completed"], 90)
+    wait_until(lambda: outcomes(world, steps["steps"][-1]["scheduleId"]) == ["completed"])
 
 
 def outcomes(world: World, schedule_id: str) -> list[str]:

@@ -16,7 +16,7 @@ from tests.fakes.audit import FINAL
 from tests.fakes.github_repositories import Pull
 from tests.fakes.github_standin import Gate, GitHubStandin
 from tests.fakes.storm import runners
-from tests.fakes.world import World, command_of, tree_of, wait_until
+from tests.fakes.world import PATIENCE, World, command_of, tree_of, wait_until
 from tests.journeys.shop import FIXED, Market, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.promise("P2")]
@@ -32,7 +32,6 @@ POINTS = (
     "runner.finish.before",
 )
 UNDONE_WITHIN = 30.0  # seconds after a runner woke up
-GATE_PATIENCE = 30.0
 PUSH, CREATE = "git-receive-pack", "PullRequestCreate"
 
 
@@ -120,7 +119,7 @@ class At:
 
 
 def reached(gate: Gate, world: World, words: str) -> At:
-    assert gate.reached.wait(GATE_PATIENCE)
+    assert gate.reached.wait(PATIENCE)
     found = ((runner, pid) for runner in runners(world) for pid in tree_of(runner) if words in command_of(pid))
     runner, program = next(found)
     return At(runner=runner, program=program)
@@ -278,14 +277,14 @@ def test_a_runner_that_slept_over_its_push_takes_the_branch_back(shop: Shop) -> 
 def test_a_cancel_while_the_pull_request_is_opened_says_so_and_the_task_completes(shop: Shop) -> None:
     gate = shop.github.hub.hold(CREATE)
     task_id = shop.submit(fix_command(shop))
-    assert gate.reached.wait(GATE_PATIENCE)
+    assert gate.reached.wait(PATIENCE)
 
     cancelling = shop.world.popen("cancel", task_id)
     assert cancelling.stderr is not None
     said = cancelling.stderr.readline()
     why = shop.world.task(task_id)["why"]
     gate.open()
-    _, rest = cancelling.communicate(timeout=GATE_PATIENCE)
+    _, rest = cancelling.communicate(timeout=PATIENCE)
     task = ended(shop, task_id)
 
     assert why == "is being cancelled, but its pull request is being opened; it ends when that is done"
@@ -300,7 +299,7 @@ def test_a_cancel_while_the_pull_request_is_opened_says_so_and_the_task_complete
 def test_a_cancel_while_the_branch_is_pushed_opens_no_pull_request(shop: Shop) -> None:
     gate = shop.github.hub.hold(PUSH)
     task_id = shop.submit(fix_command(shop))
-    assert gate.reached.wait(GATE_PATIENCE)
+    assert gate.reached.wait(PATIENCE)
 
     shop.world.post(f"/api/tasks/{task_id}/cancel", {"reason": "not needed"})
     wait_until(lambda: "its branch is being pushed" in (shop.world.task(task_id)["why"] or ""))

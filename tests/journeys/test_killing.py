@@ -35,7 +35,7 @@ def test_fifty_tasks_end_once_whatever_is_killed(world: World) -> None:
     storms = [[kind] for kind in KINDS] + [[a, b] for i, a in enumerate(KINDS) for b in KINDS[i + 1 :]]
 
     for kinds in storms:
-        wait_until(lambda: agents(world), 30)
+        wait_until(lambda: agents(world))
         strike(world, kinds, dice)
 
     ends = {task_id: world.wait_for(task_id, patience=180) for task_id in ids}
@@ -68,7 +68,7 @@ def test_a_task_that_kills_three_runners_is_poison(world: World) -> None:
     world.ok("up", "--runners", "1")
     task_id = world.submit("kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $$)); sleep 600", "--rerun")
 
-    ended = world.wait_for(task_id, patience=90)
+    ended = world.wait_for(task_id)
 
     assert (ended["status"], ended["reason"], ended["attempt"]) == ("failed", "poison", 3)
 
@@ -100,7 +100,7 @@ def test_runner_and_supervisor_killed_together_leave_nothing(world: World) -> No
     for pid in (supervisor, runners(world)[0]):
         os.kill(pid, signal.SIGKILL)
 
-    wait_until(lambda: not Path(f"/proc/{daemon}").exists(), 15)
+    wait_until(lambda: not Path(f"/proc/{daemon}").exists())
     assert world.wait_for(task_id)["reason"] == "lost_runner"
 
 
@@ -112,7 +112,7 @@ def test_a_killed_keeper_takes_everything_down_and_the_next_command_continues(wo
     wait_until((world.work / "started").exists)
 
     os.kill(world.keeper_pid(), signal.SIGKILL)
-    wait_until(lambda: not strays(world.home), 20)
+    wait_until(lambda: not strays(world.home))
     gate.touch()
 
     ended = world.wait_for(task_id)
@@ -126,7 +126,7 @@ def test_a_command_broken_off_by_a_killed_keeper_is_not_run_again_unasked(world:
     wait_until((world.work / "runs").exists)
 
     os.kill(world.keeper_pid(), signal.SIGKILL)
-    wait_until(lambda: not strays(world.home), 20)
+    wait_until(lambda: not strays(world.home))
     ended = world.wait_for(task_id)
 
     assert (ended["status"], ended["reason"], ended["attempt"]) == ("failed", "lost_runner", 1)
@@ -149,7 +149,7 @@ def test_a_runner_that_slept_through_its_lease_writes_nothing_after_its_rival(tm
         for pid in frozen:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: not Path(f"/proc/{frozen[-1]}").exists(), 15)
+        wait_until(lambda: not Path(f"/proc/{frozen[-1]}").exists())
         next_id = world.submit("true")
         world.wait_for(next_id)
         after = world.task(task_id)
@@ -171,7 +171,7 @@ def test_a_runner_that_slept_without_a_rival_continues_its_task(world: World) ->
 
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: any(runner["state"] == "silent" for runner in world.info()["runners"]), 10)
+    wait_until(lambda: any(runner["state"] == "silent" for runner in world.info()["runners"]))
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
     ended = world.wait_for(task_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.world import PATIENCE
 from tests.journeys.shop import FIXED, Market, Shop, audited_market, contents, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -133,7 +134,7 @@ def test_work_that_was_dropped_is_done_again_by_a_retry(shop: Shop) -> None:
 def test_a_task_can_be_cancelled_while_its_repository_is_fetched(shop: Shop) -> None:
     gate = shop.github.hub.hold("git-upload-pack", times=20)
     task_id = shop.submit(FIX)
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(PATIENCE)
 
     shop.world.ok("cancel", task_id)
     task = shop.world.task(task_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.databases import Postgres
-from tests.fakes.world import World, living, tree_of, wait_until
+from tests.fakes.world import PATIENCE, World, living, tree_of, wait_until
 
 pytestmark = pytest.mark.slow
 RUNNERS = 4
@@ -53,9 +53,9 @@ def test_killing_the_relay_under_load_costs_no_task_no_line_and_no_lease(talking
         wait_until(lambda: world.run("info").returncode == 0)
         wait_until(lambda: dice.random() < 0.05)
 
-    ended = [world.wait_for(task_id, patience=90) for task_id in ids]
+    ended = [world.wait_for(task_id) for task_id in ids]
     outputs = [world.ok("logs", "--raw", task_id) for task_id in ids]
-    world.ok("down", timeout=60)
+    world.ok("down")
     world.audit(database)
     assert [(task["status"], task["attempt"]) for task in ended] == [("completed", 1)] * RUNNERS
     assert outputs == ["".join(f"line-{n}\n" for n in range(LINES))] * RUNNERS
@@ -137,7 +137,7 @@ def test_a_relay_that_starts_before_its_postgresql_waits_for_it(
         wait_until((world.home / "relay.json").exists)
         world.ok("delegate", "-a", "shell", "-f", "true")
         world.down()
-        assert starting.wait(30) == 0
+        assert starting.wait(PATIENCE) == 0
         starting.communicate()
 
 
@@ -152,7 +152,7 @@ def test_a_keeper_does_not_give_up_while_the_database_is_busy(tmp_path: Path) ->
             wait_until(lambda: log.read_text().count("child started child=relay") == 3)
             other.rollback()
 
-            starting.communicate(timeout=60)
+            starting.communicate(timeout=PATIENCE)
 
         assert starting.returncode == 0
         world.down()

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fakes.world import World, wait_until
+from tests.fakes.world import PATIENCE, World, wait_until
 from tests.git import run_git
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def test_following_a_task_streams_its_lines_live_and_ends_with_its_exit_code(wor
     assert following.stdout is not None
     first = following.stdout.readline()
     gate.touch()
-    rest, _ = following.communicate(timeout=30)
+    rest, _ = following.communicate(timeout=PATIENCE)
 
     assert (first, rest, following.returncode) == ("hi\n", "there\n", 0)
 
@@ -161,7 +161,7 @@ def test_down_lets_the_running_task_finish_and_leaves_no_process(world: World) -
     with pytest.raises(subprocess.TimeoutExpired):
         stopping.communicate(timeout=1.5)
     gate.touch()
-    stopping.communicate(timeout=30)
+    stopping.communicate(timeout=PATIENCE)
 
     assert stopping.returncode == 0
 

@@ -30,8 +30,8 @@ def test_two_ups_and_ten_submits_at_one_instant_make_one_relay_and_ten_tasks(wor
     ups = [world.popen("up", "--runners", "2") for _ in range(2)]
     submits = [world.popen("delegate", "-a", "shell", "--json", f"echo {n}") for n in range(10)]
 
-    answers = [submit.communicate(timeout=60) for submit in submits]
-    said = [up.communicate(timeout=60) for up in ups]
+    answers = [submit.communicate(timeout=PATIENCE) for submit in submits]
+    said = [up.communicate(timeout=PATIENCE) for up in ups]
     assert [up.returncode for up in ups] == [0, 0], said
     ids = {json.loads(out)["taskId"] for out, _ in answers}
 
@@ -121,7 +121,7 @@ def test_a_command_says_that_it_waits_for_a_relay_that_does_not_respond(world: W
 
     url = json.loads((world.home / "relay.json").read_text())["url"]
     assert said == f"delegate: waiting for the relay at {url} to respond\n"
-    out, _ = command.communicate(timeout=60)
+    out, _ = command.communicate(timeout=PATIENCE)
     assert (command.returncode, out[:5]) == (0, "task-")
 
 
@@ -134,7 +134,7 @@ def test_down_says_that_it_waits_for_a_keeper_that_does_not_respond(world: World
         said = first_words(command)
 
     assert said == f"delegate: waiting for the keeper, process {keeper}, to stop\n"
-    assert command.communicate(timeout=60)[0] == "stopped\n"
+    assert command.communicate(timeout=PATIENCE)[0] == "stopped\n"
 
 
 def test_a_start_says_that_it_waits_for_a_keeper_that_never_gets_ready(world: World) -> None:
@@ -145,7 +145,7 @@ def test_a_start_says_that_it_waits_for_a_keeper_that_never_gets_ready(world: Wo
     os.close(lock)
 
     assert said.startswith(f"delegate: waiting for the keeper, process {os.getpid()}, which holds ")
-    command.communicate(timeout=60)
+    command.communicate(timeout=PATIENCE)
     assert command.returncode == 0
 
 
@@ -159,7 +159,7 @@ def test_a_reader_may_go_away(world: World) -> None:
         cwd=world.work,
         text=True,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,7 +169,7 @@ def test_a_full_disk_behind_standard_output_is_reported_as_such(world: World) ->
     world.submit("true")
     with Path("/dev/full").open("w") as full:
         done = world.popen("status", stdout=full)
-        _, said = done.communicate(timeout=30)
+        _, said = done.communicate(timeout=PATIENCE)
 
     assert done.returncode == 6
     assert said.startswith("delegate: the disk is full: standard output cannot be written")
@@ -202,7 +202,7 @@ def test_a_damaged_database_is_named_and_left_as_it_is(world: World) -> None:
     assert "delegate.db" in done.stderr
     assert "delegate restore" in done.stderr
     assert (world.home / "delegate.db").read_bytes() == damaged
-    wait_until(lambda: not strays(world.home), 10)
+    wait_until(lambda: not strays(world.home))
 
 
 @pytest.mark.promise("P15")

@@ -47,7 +47,7 @@ def test_a_keeper_in_the_foreground_erases_its_secrets(tmp_path: Path, postgres_
         secretive(tmp_path / "home", postgres_url) as world,
         world.popen("up", "--foreground", "--runners", "1") as keeper,
     ):
-        wait_until((world.home / "relay.json").exists, 60)
+        wait_until((world.home / "relay.json").exists)
         assert_hidden(world, keeper.pid, postgres_url)
         world.down()
 
@@ -55,8 +55,8 @@ def test_a_keeper_in_the_foreground_erases_its_secrets(tmp_path: Path, postgres_
 def test_a_relay_in_the_foreground_erases_its_secrets(tmp_path: Path, postgres_url: str) -> None:
     with secretive(tmp_path / "home", postgres_url) as world:
         with world.popen("serve", "--port", "0") as relay:
-            wait_until((world.home / "relay.json").exists, 60)
-            wait_until(lambda: world.run("info").returncode == 0, 60)
+            wait_until((world.home / "relay.json").exists)
+            wait_until(lambda: world.run("info").returncode == 0)
             found = exposed(relay.pid, postgres_url)
             relay.terminate()
 

@@ -9,11 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.fakes.audit import strays
-from tests.fakes.world import World, children_of, tree_of, wait_until
+from tests.fakes.world import PATIENCE, World, children_of, tree_of, wait_until
 
 from delegate.config import home_files
 from delegate.config.paths import Home
@@ -114,7 +115,7 @@ def test_what_a_runner_and_its_supervisor_leave_behind_is_ended(world: World) ->
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
 
-    assert wait_until(lambda: is_gone(daemon), 15)
+    assert wait_until(lambda: is_gone(daemon))
 
 
 AS_ANOTHER_USER = """
@@ -165,7 +166,7 @@ print(json.dumps(looks))
 
 def test_a_process_that_was_killed_and_stays_does_not_hold_the_keeper() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BESIDE_A_STUCK_PROCESS], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", BESIDE_A_STUCK_PROCESS], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
 
     assert json.loads(done.stdout) == [[False, ["it was killed but has not ended"]]] * 2
@@ -196,14 +197,14 @@ def test_a_keeper_leaves_strangers_alone_and_ends_what_is_its_own(world: World) 
             os.kill(victim, number)
 
     try:
-        assert wait_until(lambda: is_gone(daemon), 15)
+        assert wait_until(lambda: is_gone(daemon))
         world.ok("down", "--now")
         assert not is_gone(stranger)
         assert not is_gone(late)
     finally:
         for pid in (stranger, late):
             os.kill(pid, signal.SIGKILL)
-        keeping.wait(timeout=30)
+        keeping.wait(timeout=PATIENCE)
 
 
 def test_a_supervisor_that_hangs_without_its_runner_is_ended_with_its_agent(world: World) -> None:
@@ -217,7 +218,7 @@ def test_a_supervisor_that_hangs_without_its_runner_is_ended_with_its_agent(worl
         os.kill(pid, signal.SIGSTOP)
     os.kill(runner, signal.SIGKILL)
 
-    assert wait_until(lambda: all(is_gone(pid) for pid in below), 15)
+    assert wait_until(lambda: all(is_gone(pid) for pid in below))
     assert world.wait_for(task_id)["reason"] == "lost_runner"
 
 
@@ -231,7 +232,7 @@ def test_down_waits_for_the_running_task_and_names_it(world: World) -> None:
     assert stopping.stderr is not None
     said = stopping.stderr.readline()
     gate.touch()
-    out, more = stopping.communicate(timeout=30)
+    out, more = stopping.communicate(timeout=PATIENCE)
 
     assert said.startswith(f"delegate: waiting for {task_id} (shell), until ")
     assert more == ""
@@ -283,7 +284,7 @@ def test_interrupting_down_twice_stops_now(world: World) -> None:
     stopping.send_signal(signal.SIGINT)
     said = stopping.stderr.readline()
     stopping.send_signal(signal.SIGINT)
-    out, _ = stopping.communicate(timeout=30)
+    out, _ = stopping.communicate(timeout=PATIENCE)
 
     assert said == "delegate: still waiting for running tasks; press Ctrl-C again to stop them now\n"
     assert (out.startswith(f"stopped\n{task_id} {LOST}"), stopping.returncode) == (True, 0)
@@ -303,7 +304,7 @@ def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: Wor
     assert world.task(task_id)["status"] == "running"
     os.killpg(keeping.pid, signal.SIGINT)
 
-    keeping.communicate(timeout=30)
+    keeping.communicate(timeout=PATIENCE)
     assert keeping.returncode == 0
     wait_until(lambda: not strays(world.home))
 
@@ -328,7 +329,7 @@ def test_one_term_from_systemd_or_to_process_1_hands_back_at_once(world: World, 
 
     os.kill(keeper, signal.SIGTERM)
 
-    keeping.wait(timeout=30)
+    keeping.wait(timeout=PATIENCE)
     wait_until(lambda: not strays(world.home))
     world.ok("up", "--runners", "0")
     task = world.task(task_id)
@@ -340,7 +341,7 @@ def killed_tree(keeper: int) -> None:
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in tree:
             os.kill(pid, number)
-    wait_until(lambda: all(is_gone(pid) for pid in tree), 30)
+    wait_until(lambda: all(is_gone(pid) for pid in tree))
 
 
 @pytest.mark.promise("P5")
@@ -361,16 +362,25 @@ def test_a_keeper_that_is_killed_after_it_was_asked_to_stop_counts_no_attempt(wo
     assert (task["status"], task["attempt"]) == ("completed", 1)
 
 
-def test_a_term_to_every_process_at_once_is_not_taken_for_a_crash_of_the_agent(world: World) -> None:
+@pytest.mark.parametrize("is_agent_first", [False, True], ids=["keeper first", "agent first"])
+def test_a_term_to_every_process_at_once_is_not_taken_for_a_crash_of_the_agent(
+    world: World, *, is_agent_first: bool
+) -> None:
     world.ok("up", "--runners", "1")
-    task_id = world.submit("touch up; sleep 600", "--rerun")
+    task_id = world.submit("echo $$ >pid; mv pid up; sleep 600", "--rerun")
     wait_until((world.work / "up").exists)
     tree = tree_of(world.keeper_pid())
+    agent = int((world.work / "up").read_text())
+    if is_agent_first:
+        for pid in tree_of(agent):
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: is_gone(agent))
 
     for pid in tree:  # as a system does that shuts down
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
-    wait_until(lambda: all(is_gone(pid) for pid in tree), 30)
+    wait_until(lambda: all(is_gone(pid) for pid in tree))
     world.ok("up", "--runners", "0")
     task = world.task(task_id)
     assert (task["status"], task["attempt"]) == ("queued", 0)
@@ -385,7 +395,7 @@ def test_when_the_keeper_is_killed_everything_stops_and_the_next_command_starts_
 
     os.kill(world.keeper_pid(), signal.SIGKILL)
 
-    wait_until(lambda: all(is_gone(pid) for pid in everything), 30)
+    wait_until(lambda: all(is_gone(pid) for pid in everything))
     assert world.task(task_id)["status"] in {"queued", "running"}
     assert world.info()["url"] == before["url"]
 
@@ -397,7 +407,7 @@ def test_when_the_home_is_removed_everything_stops(world: World) -> None:
 
     shutil.rmtree(world.home)
 
-    assert wait_until(lambda: all(is_gone(pid) for pid in everything), 40)
+    assert wait_until(lambda: all(is_gone(pid) for pid in everything))
 
 
 def test_a_database_that_cannot_be_used_ends_the_keeper_and_is_reported_to_the_caller(world: World) -> None:
@@ -431,7 +441,7 @@ def test_serve_is_a_relay_alone_that_clients_find(world: World) -> None:
     task = world.task(world.submit("true"))
     refused = world.run("up", "--foreground")
     serving.send_signal(signal.SIGINT)
-    printed, _ = serving.communicate(timeout=30)
+    printed, _ = serving.communicate(timeout=PATIENCE)
 
     assert (task["status"], bool(task["why"]), printed) == ("queued", True, "")
     assert refused.returncode == 5
@@ -463,7 +473,7 @@ def test_a_relay_alone_has_the_token_of_its_home_whatever_is_set(world: World) -
 
     task = world.task(world.submit("true"))
     serving.send_signal(signal.SIGINT)
-    serving.communicate(timeout=30)
+    serving.communicate(timeout=PATIENCE)
 
     assert task["status"] == "queued"
 

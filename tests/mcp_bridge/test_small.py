@@ -6,16 +6,11 @@ import os
 import ssl
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.fakes.certificates import Authority
 from tests.mcp_bridge.conversation import bridge
 from tests.mcp_bridge.scripted_mcp import ScriptedMcp, kept_home
 
@@ -154,26 +149,5 @@ def test_a_relay_that_cannot_be_is_explained_to_the_client(tmp_path: Path, url: 
 
 def _certified(place: Path) -> tuple[ssl.SSLContext, Path]:
     """A server's context for localhost, and the file of the authority that vouches for it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (place / "authority.pem").write_bytes(certificate.public_bytes(pem))
-    (place / "server.pem").write_bytes(private + certificate.public_bytes(pem))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(place / "server.pem")
-    return context, place / "authority.pem"
+    authority = Authority(place)
+    return authority.issue("localhost", "127.0.0.1").context(), authority.file

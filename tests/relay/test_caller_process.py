@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from delegate.relay import caller_process
-from delegate.relay.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
+from delegate.relay.http import caller_process
+from delegate.relay.http.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
 
 pytestmark = pytest.mark.promise("P22")
 

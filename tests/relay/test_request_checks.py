@@ -37,11 +37,11 @@ from tests.relay.peers import (
     task,
 )
 
-from delegate.relay import protocol
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
 from delegate.relay.auth import mark_known, require_access
-from delegate.relay.protocol import HEAD_MAX, HttpProtocol
+from delegate.relay.http import protocol
+from delegate.relay.http.protocol import HEAD_MAX, HttpProtocol
 from delegate.relay.requests import check_query
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]

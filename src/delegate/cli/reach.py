@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.client.client import remote_target
+from delegate.client.client import remote_target, unreachable
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load
@@ -34,18 +34,21 @@ def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _remote(settings: Settings) -> dict[str, Any]:
-    """Includes the address that responded: a name may have several, and a lookup may be slow."""
-    target, path, token = remote_target(settings)
+    """Includes the address that responded, of the relay or of the proxy: a name may have several, and a lookup may be
+    slow."""
+    url = mask_login(settings.relay_url)
     try:
-        with socket.create_connection((target.host, target.port), CONNECT_TIMEOUT) as trial:
+        target, path, token = remote_target(settings)
+        proxy = target.proxy
+        next_hop = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
+        with socket.create_connection(next_hop, CONNECT_TIMEOUT) as trial:
             address = trial.getpeername()[0]
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise RelayUnreachable(
-            url=mask_login(settings.relay_url), why=why, advice="check DELEGATE_RELAY_URL"
-        ) from error
+        raise unreachable(settings, url, error) from error
     where = {"address": address, "host": target.host, "authority": target.authority, "port": target.port}
-    return {**where, "path": path, "secure": target.secure, "token": token}
+    secure = {"secure": target.secure, "caFile": target.ca_file}
+    tunnel = None if proxy is None else {"host": proxy.host, "port": proxy.port, "authorization": proxy.authorization}
+    return {**where, **secure, "path": path, "token": token, "proxy": tunnel}
 
 
 def main() -> int:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from delegate import __version__
-from delegate.client.http import HttpExchange, Target, request_bytes
+from delegate.client.http import HttpExchange, Target, Untrusted, request_bytes
 from delegate.client.http_response import EventStreamParser, NotHttp, ServerSentEvent, describe_error
+from delegate.client.proxies import ProxyRefused, proxy_for
 from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     )
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-RETRY_TIMEOUT = 15.0  # seconds for which a call is retried while the relay restarts
+RETRY_TIMEOUT = 15.0  # seconds for which a call is retried
+RESTART_TIMEOUT = 60.0  # the same, while a keeper of this home lives: it restarts its relay, slowly on a busy machine
 NOTICE_AFTER = 1.5  # seconds of retrying after which the user gets a notice
 RESPONSE_TIMEOUT = 30.0  # seconds of silence after which one try fails
 RESPONSE_MAX = 256 * 1024 * 1024  # a response is read into memory; raw output is not
@@ -232,11 +234,11 @@ class Client:
                         last_id = item.id or last_id
                         if item.kind == "end":
                             return
-            except NotHttp as error:
+            except (NotHttp, ProxyRefused) as error:
                 raise self._unreachable(error) from error
             except OSError as error:
                 failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > RETRY_TIMEOUT:
+                if time.monotonic() - failing_since > self._restart_timeout():
                     raise self._unreachable(error) from error
             time.sleep(BACKOFF_MIN)
 
@@ -273,20 +275,24 @@ class Client:
         while True:
             try:
                 return once()
-            except (NotHttp, ValueError) as error:  # ValueError: an untrusted certificate raises one
+            except (NotHttp, ProxyRefused) as error:
                 raise self._unreachable(error) from error
             except OSError as error:
-                failure = self._unreachable(error)
+                failure, limit = self._unreachable(error), self._restart_timeout()
             except Busy as busy:
-                failure = busy.problem
+                failure, limit = busy.problem, RETRY_TIMEOUT
             waited = time.monotonic() - began
-            if waited > RETRY_TIMEOUT:
+            if waited > limit:
                 raise failure
             if waited > NOTICE_AFTER and not is_notified:
                 is_notified = True
-                self._notice(f"{failure.message}; retrying for up to {RETRY_TIMEOUT:.0f} s")
+                self._notice(f"{failure.message}; retrying for up to {limit:.0f} s")
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_MAX)
+
+    def _restart_timeout(self) -> float:
+        is_kept = self._settings.is_local and home_files.is_held(self._home.keeper_lock)
+        return RESTART_TIMEOUT if is_kept else RETRY_TIMEOUT
 
     def _send(
         self,
@@ -340,10 +346,18 @@ class Client:
         return Busy(problem) if response.status == 503 else problem
 
     def _unreachable(self, error: Exception) -> DelegateError:
-        why = "it did not respond in time" if isinstance(error, TimeoutError) else describe_error(error)
-        local = f"see {self._home.logs / 'relay.log'}"
-        advice = local if self._settings.is_local else "check DELEGATE_RELAY_URL"
-        return RelayUnreachable(url=self.url or self._settings.home, why=why, advice=advice)
+        return unreachable(self._settings, self.url or str(self._settings.home), error)
+
+
+def unreachable(settings: Settings, url: str, error: Exception) -> RelayUnreachable:
+    """Return the error for a relay with which no exchange was possible."""
+    why = "it did not respond in time" if isinstance(error, TimeoutError) else describe_error(error)
+    advice = "check DELEGATE_RELAY_URL"
+    if isinstance(error, ProxyRefused | Untrusted):
+        why, _, advice = why.partition("; ")
+    elif settings.is_local:
+        advice = f"see {Home(settings.home).logs / 'relay.log'}"
+    return RelayUnreachable(url=url, why=why, advice=advice)
 
 
 def remote_target(settings: Settings) -> tuple[Target, str, str]:
@@ -354,7 +368,10 @@ def remote_target(settings: Settings) -> tuple[Target, str, str]:
     if not token.isascii() or not token.isprintable() or not token:
         raise Unauthenticated()
     secure = parts.scheme == "https"
-    target = Target(host=host, port=parts.port or (443 if secure else 80), secure=secure)
+    port = parts.port or (443 if secure else 80)
+    ca_file = None if settings.ca_file is None else str(settings.ca_file)
+    proxy = proxy_for(host, port, os.environ) if secure else None
+    target = Target(host=host, port=port, secure=secure, ca_file=ca_file, proxy=proxy)
     return target, parts.path.rstrip("/"), token
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from delegate.client.http_response import NotHttp, Response
+from delegate.client.http_response import NotHttp, Response, describe_error
+from delegate.client.proxies import Proxy, ProxyRefused, explain_certificate
 
 READ_SIZE = 64 * 1024
 NOTICE_AFTER = 1.4  # seconds without a response after which the caller is told
@@ -18,6 +19,8 @@ class Target:
     host: str
     port: int
     secure: bool = False
+    ca_file: str | None = None  # the certificates to trust; None: those of the system
+    proxy: Proxy | None = None
 
     @property
     def authority(self) -> str:
@@ -110,21 +113,53 @@ class HttpExchange:
         return b""
 
 
+class Untrusted(NotHttp):
+    """The relay's certificate, or the file with that of its authority, cannot be used."""
+
+
 def _connect(target: Target, timeout: float) -> socket.socket:
     plain = _connect_plain(target, timeout)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not target.secure:
-        return plain
-    import ssl  # noqa: PLC0415  only a remote relay needs it, and it is slow to import
-
     try:
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.proxy is not None:
+            _open_tunnel(plain, target.proxy, target)
+        return _secure(plain, target) if target.secure else plain
     except BaseException:
         plain.close()
         raise
 
 
+def _secure(plain: socket.socket, target: Target) -> socket.socket:
+    import ssl  # noqa: PLC0415  only a remote relay needs it, and it is slow to import
+
+    try:
+        context = ssl.create_default_context(cafile=target.ca_file)
+    except OSError as error:  # ssl's own errors are among them
+        why = "is not a certificate in PEM format" if isinstance(error, ssl.SSLError) else describe_error(error)
+        raise Untrusted(f"DELEGATE_CA_FILE: {target.ca_file}: {why}") from error
+    try:
+        return context.wrap_socket(plain, server_hostname=target.host)
+    except ssl.SSLCertVerificationError as error:
+        raise Untrusted(explain_certificate(target.host, error.verify_code, error.verify_message)) from error
+
+
+def _open_tunnel(plain: socket.socket, proxy: Proxy, target: Target) -> None:
+    plain.sendall(proxy.connect_request(target.host, target.port))
+    received = b""
+    while not proxy.check_answer(received):
+        piece = plain.recv(1)  # what follows belongs to the relay
+        if not piece:
+            raise ProxyRefused(f"the proxy {proxy.name} closed the connection; check HTTPS_PROXY")
+        received += piece
+
+
 def _connect_plain(target: Target, timeout: float) -> socket.socket:
+    if target.proxy is not None:
+        try:
+            return socket.create_connection((target.proxy.host, target.proxy.port), timeout)
+        except OSError as error:
+            why = describe_error(error)
+            raise ProxyRefused(f"the proxy {target.proxy.name} cannot be reached ({why}); check HTTPS_PROXY") from error
     if target.host != "127.0.0.1":
         return socket.create_connection((target.host, target.port), timeout)
     local = socket.socket()  # resolving a name would load the IDNA tables first

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from delegate.config.values import SettingSpec, parse_commands
+from delegate.config.values import SettingSpec
 from delegate.errors import BadSettingsFile
 
 SIZE_MAX = 64 * 1024  # bytes; every setting with a page of comment takes less
@@ -43,8 +43,8 @@ def value_text(key: str, value: object, specs: Mapping[str, SettingSpec]) -> str
     if key == "home":
         raise ValueError(HOME_NOT_ALLOWED)
     spec = specs[key]
-    if isinstance(value, list) and spec.parse is parse_commands:
-        return ", ".join(str(command) for command in value)
+    if isinstance(value, list) and spec.takes_lists:
+        return ", ".join(map(str, value))
     if isinstance(value, str):
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,7 +28,12 @@ from delegate.config.values import (
     parse_commands,
     parse_database_url,
     parse_duration_ms,
+    parse_file,
+    parse_host,
+    parse_host_names,
     parse_level,
+    parse_networks,
+    parse_public_url,
     parse_relay_url,
     parse_runners,
     parse_seconds,
@@ -39,7 +44,7 @@ from delegate.errors import BadData, BadSetting, LoosePermissions
 # have these in it. They get them through a pipe.
 SECRET_VARIABLES = ("DELEGATE_DATABASE_URL", "DELEGATE_SECRET_KEY")
 # Every command reads these again; the others are for long-running processes.
-CLIENT_SETTINGS = frozenset({"home", "relay_url", "token"})
+CLIENT_SETTINGS = frozenset({"home", "relay_url", "token", "ca_file"})
 URL_SETTINGS = frozenset({"relay_url", "database_url"})
 
 
@@ -66,6 +71,42 @@ class Settings:
         "", "DELEGATE_RELAY_URL", parse=parse_relay_url, help="the URL of a remote relay; empty: the local relay"
     )
     token: str = setting("", "DELEGATE_TOKEN", parse=str, help="the token for that relay; empty: the one in the home")
+    ca_file: Path | None = setting(
+        None,
+        "DELEGATE_CA_FILE",
+        parse=parse_file,
+        help="the certificates (PEM) of the authority that signed the relay's; empty: those of the system",
+    )
+    serve_host: str = setting(
+        "127.0.0.1", "DELEGATE_SERVE_HOST", parse=parse_host, help="the address that `delegate serve` listens on"
+    )
+    serve_port: int = setting(
+        0,
+        "DELEGATE_SERVE_PORT",
+        parse=number_parser(int, 0, 65_535),
+        help="the port that `delegate serve` listens on; 0 chooses a free one",
+    )
+    tls_cert: Path | None = setting(
+        None, "DELEGATE_TLS_CERT", parse=parse_file, help="the certificate chain (PEM) of `delegate serve`"
+    )
+    tls_key: Path | None = setting(
+        None, "DELEGATE_TLS_KEY", parse=parse_file, help="the private key (PEM) of that certificate"
+    )
+    trusted_proxy: tuple[str, ...] = setting(
+        (),
+        "DELEGATE_TRUSTED_PROXY",
+        parse=parse_networks,
+        help="the proxies in front of `delegate serve`, whose X-Forwarded headers it believes",
+    )
+    public_url: str = setting(
+        "", "DELEGATE_PUBLIC_URL", parse=parse_public_url, help="the URL by which people and runners reach the relay"
+    )
+    allowed_host: tuple[str, ...] = setting(
+        (),
+        "DELEGATE_ALLOWED_HOST",
+        parse=parse_host_names,
+        help="further host names by which the relay may be reached",
+    )
     database_url: str = setting(
         "",
         "DELEGATE_DATABASE_URL",

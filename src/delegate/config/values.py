@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ class SettingSpec:
     def range(self) -> str:
         """The allowed values, as text to follow "must be"."""
         return self.parse.range if isinstance(self.parse, NumberParser) else RANGES[self.parse]
+
+    @property
+    def takes_lists(self) -> bool:
+        return self.parse in {parse_commands, parse_host_names, parse_networks}
 
     @property
     def takes_numbers(self) -> bool:
@@ -143,6 +148,41 @@ def _has_port(parts: SplitResult) -> bool:
         return False
 
 
+def parse_public_url(text: str) -> str:
+    parts = urlsplit(parse_relay_url(text))
+    if parts.query or parts.fragment:
+        raise ValueError("must not have a query or a fragment")
+    return text.rstrip("/")
+
+
+def parse_host(text: str) -> str:
+    """Return an address or a host name to listen on; an IPv6 address may be in brackets."""
+    name = text.removeprefix("[").removesuffix("]")
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", name):
+        raise ValueError(f"must be {RANGES[parse_host]}")
+    return name
+
+
+def parse_host_names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if not all(re.fullmatch(r"[a-z0-9_.-]{1,253}|\[[0-9a-f:.]+\]", name) for name in names):
+        raise ValueError(f"must be {RANGES[parse_host_names]}")
+    return names
+
+
+def parse_networks(text: str) -> tuple[str, ...]:
+    from ipaddress import ip_network  # noqa: PLC0415  only a relay behind a proxy needs it
+
+    try:
+        return tuple(str(ip_network(part.strip())) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"must be {RANGES[parse_networks]}") from None
+
+
+def parse_file(text: str) -> Path:
+    return Path(os.path.abspath(Path(text).expanduser()))
+
+
 def parse_database_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError(f"must be {RANGES[parse_database_url]}")
@@ -181,6 +221,11 @@ def parse_level(text: str) -> str:
 RANGES: dict[Callable[[str], Any], str] = {
     parse_seconds: "a positive number of seconds",
     parse_relay_url: "an https URL without a login, or http on this machine",
+    parse_public_url: "an https URL without a login, or http on this machine",
+    parse_host: "an address or a host name",
+    parse_host_names: "host names without ports, separated by commas",
+    parse_networks: "addresses or networks such as 10.0.0.0/8, separated by commas",
+    parse_file: "a file",
     parse_database_url: "a URL that starts with postgresql://",
     parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, separated by commas",
     parse_agent: "claude, codex, shell or acp:<command>",

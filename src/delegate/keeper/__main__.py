@@ -50,7 +50,7 @@ def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> in
     other = home_files.lock_holder(paths.keeper_lock)
     lock = home_files.lock_home(paths, KEEPER_EXIT_TIMEOUT if other and other.is_alive else LOCK_TIMEOUT)
     home_files.make_token(paths)
-    listener = _listen(paths)
+    listener = listen_locally(paths)
     try:
         return Keeper(settings, count, lock=lock, listener=listener, report=report).run()
     finally:
@@ -60,8 +60,9 @@ def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> in
         os.close(lock)
 
 
-def _listen(paths: Home) -> socket.socket:
-    """Open the keeper's own socket, which outlives its relays: during a restart, clients wait and are not refused."""
+def listen_locally(paths: Home) -> socket.socket:
+    """Open a socket for this machine, at the earlier port if possible. A keeper's outlives its relays: during a
+    restart, clients wait and are not refused."""
     earlier = home_files.read_address(paths)
     paths.address.unlink(missing_ok=True)
     for port in [earlier.port, 0] if earlier else [0]:

@@ -27,7 +27,8 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not endpoint.is_local:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        problem = self.socket.connect_ex((endpoint.address, endpoint.port))
+        port = endpoint.port if endpoint.proxy is None else int(endpoint.proxy["port"])
+        problem = self.socket.connect_ex((endpoint.address, port))
         if problem not in {0, errno.EINPROGRESS}:
             self.close()
             raise OSError(problem, os.strerror(problem))

@@ -16,6 +16,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from ssl import SSLContext
     from typing import Any
 
 REACH_MODULE = "delegate.cli.reach"
@@ -37,7 +38,10 @@ class Unreachable(Exception):
 class Endpoint:
     """The address and token of a relay that is probably running."""
 
-    __slots__ = ("address", "authority", "host", "is_local", "is_secure", "machine", "path", "port", "token")
+    __slots__ = (
+        "address", "authority", "ca_file", "host", "is_local", "is_secure", "machine", "path", "port", "proxy",
+        "tls_context", "token",
+    )  # fmt: skip
 
     def __init__(self, found: Mapping[str, Any]) -> None:  # Any: JSON
         self.address = str(found["address"])
@@ -49,6 +53,9 @@ class Endpoint:
         self.path = str(found["path"])
         self.token = str(found["token"])
         self.machine = str(found["machine"])
+        self.ca_file: str | None = found.get("caFile")
+        self.proxy: dict[str, Any] | None = found.get("proxy")  # host, port and authorization
+        self.tls_context: SSLContext | None = None  # of the first connection: loading certificates takes time
 
 
 def local_endpoint(port: int, token: str, machine: str) -> dict[str, Any]:

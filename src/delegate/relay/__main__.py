@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio  # uvicorn is built on it
 import gc
 import json
 import logging
@@ -11,9 +12,11 @@ import resource
 import select
 import signal
 import socket
+import ssl
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,8 +33,10 @@ from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
-from delegate.relay.protocol import HttpProtocol, UnknownConnections
+from delegate.relay.http.exposure import Exposure, exposure_of
+from delegate.relay.http.protocol import HttpProtocol, UnknownConnections
 from delegate.relay.requests import Relay
+from delegate.relay.wheel import served_wheel
 from delegate.store.database import is_postgres, open_database
 from delegate.store.schema import prepare
 from delegate.tokens import hash_token
@@ -41,6 +46,8 @@ STOP_TIMEOUT = 5  # seconds for open requests when the relay stops
 SWITCH_SECONDS = 0.0005  # requests and the writer alternate; with Python's default of 5 ms each waits too long
 OPEN_FILES = 10_240  # as many as macOS allows
 DATABASE_RETRY_MIN, DATABASE_RETRY_MAX = 0.2, 5.0  # seconds between two tries to reach PostgreSQL
+TLS_HANDSHAKE_TIMEOUT = 10.0  # seconds, as for the headers of a request
+TLS_SHUTDOWN_TIMEOUT = 1.0  # seconds for the last message of a peer, which must not delay a stop
 KEEPER_GONE_GRACE = 3.0  # seconds for runners to hand back what they hold
 
 
@@ -56,7 +63,7 @@ def main() -> int:
         settings = replace(load(os.environ), token=os.environ.get("DELEGATE_TOKEN", ""))
         logs.configure(settings.log_level)
         keeper = KeeperFacts(pid=os.getppid(), max_runners=arguments.max_runners)
-        return run(settings, socket.socket(fileno=arguments.socket_fd), keeper=keeper)
+        return run(settings, [Listener(socket=socket.socket(fileno=arguments.socket_fd))], keeper=keeper)
     except DelegateError as error:
         print_json(error.report())
         return error.exit_code
@@ -70,7 +77,13 @@ class KeeperFacts:
     max_runners: int | None
 
 
-def run(settings: Settings, listener: socket.socket, *, keeper: KeeperFacts | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None  # None: plain HTTP
+
+
+def run(settings: Settings, listeners: Sequence[Listener], *, keeper: KeeperFacts | None) -> int:
     """Serve until a stop signal arrives, or until the keeper closes stdin."""
     os.umask(0o077)
     home = Home(settings.home)
@@ -81,9 +94,11 @@ def run(settings: Settings, listener: socket.socket, *, keeper: KeeperFacts | No
     logs.filter_log_lines(
         logs.build_secret_filter([token, settings.database_url, urlsplit(settings.database_url).password or ""])
     )
+    if keeper is None:
+        served_wheel()  # before anybody upgrades the files
     allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
-    failure = anyio.run(_serve, settings, listener, token, keeper, backend_options={"use_uvloop": True})
+    failure = anyio.run(_serve, settings, listeners, token, keeper, backend_options={"use_uvloop": True})
     if failure is not None:
         raise failure
     return 0
@@ -112,7 +127,7 @@ def prepare_when_available(home: Home, url: str, *, keeper: bool) -> None:
 
 async def _serve(
     settings: Settings,
-    listener: socket.socket,
+    listeners: Sequence[Listener],
     token: str,
     keeper: KeeperFacts | None,
 ) -> DelegateError | None:
@@ -124,6 +139,7 @@ async def _serve(
             token_hash=hash_token(token),
             started_at=datetime.now(UTC),
             redact=partial(_redact, settings),
+            exposure=exposure_of(settings) if keeper is None else Exposure(),
             machine=home_files.machine_id(Home(settings.home)) if keeper else None,
             keeper_pid=None if keeper is None else keeper.pid,
             max_runners=settings.max_runners if keeper is None else keeper.max_runners,
@@ -135,18 +151,18 @@ async def _serve(
             return error
         config = uvicorn.Config(
             make_app(relay),
-            http=partial(HttpProtocol, unknown=UnknownConnections()),  # type: ignore[arg-type]  # called, not subclassed
+            http=HttpProtocol,
             ws="none",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # X-Forwarded-For is not trusted
+            proxy_headers=False,  # `Exposure` decides what to believe
             lifespan="on",
             timeout_graceful_shutdown=STOP_TIMEOUT,
             timeout_keep_alive=75,
             server_header=False,
             date_header=False,
         )
-        server = Server(config, relay, keeper=keeper is not None)
+        server = Server(config, relay, listeners, keeper=keeper is not None)
         async with anyio.create_task_group() as group:
             if keeper is not None:
                 group.start_soon(_stop_with_keeper, server)
@@ -154,7 +170,7 @@ async def _serve(
             # the database is closed.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
-            await server.serve(sockets=[listener])
+            await server.serve(sockets=[])  # it opens its listeners itself, each with or without TLS
             group.cancel_scope.cancel()
     return None
 
@@ -169,18 +185,39 @@ def _redact(settings: Settings, text: str) -> str:
 class Server(uvicorn.Server):
     """A uvicorn server that tells the keeper when it is ready, and wakes waiting requests before it stops."""
 
-    def __init__(self, config: uvicorn.Config, relay: Relay, *, keeper: bool) -> None:
+    def __init__(self, config: uvicorn.Config, relay: Relay, listeners: Sequence[Listener], *, keeper: bool) -> None:
         super().__init__(config)
-        self.relay, self.keeper = relay, keeper
+        self.relay, self.listeners, self.keeper = relay, listeners, keeper
+        self.unknown = UnknownConnections()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self.servers = [await self._open(listener) for listener in self.listeners]
             gc.collect()
             gc.freeze()  # loaded modules stay; exclude them from garbage collection
             if self.keeper:
                 print_json({"ready": True})
             log.info("relay ready", extra={"pid": os.getpid()})
+
+    async def _open(self, listener: Listener) -> asyncio.Server:
+        def make_protocol() -> HttpProtocol:
+            return HttpProtocol(
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+                unknown=self.unknown,
+            )
+
+        is_secure = listener.tls is not None
+        return await asyncio.get_running_loop().create_server(
+            make_protocol,
+            sock=listener.socket,
+            ssl=listener.tls,
+            backlog=self.config.backlog,
+            ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT if is_secure else None,
+            ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT if is_secure else None,
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.relay.hub.close()

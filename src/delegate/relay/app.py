@@ -7,22 +7,27 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 
 import anyio
+from anyio import to_thread
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from delegate import __version__
+from delegate.errors import NoSuchRoute
 from delegate.relay import problems
 from delegate.relay.api import pairing, runners, schedules, tasks
 from delegate.relay.clock import run_clock
 from delegate.relay.disk import DiskSpaceGuard, disk_of, watch_disk
 from delegate.relay.housekeeping import run_housekeeping
+from delegate.relay.http.request_checks import Guard
 from delegate.relay.mcp.endpoint import McpEndpoint
 from delegate.relay.openapi import describe
-from delegate.relay.request_checks import Guard
 from delegate.relay.requests import Relay, relay_of
+from delegate.relay.wheel import served_wheel
 from delegate.store.runners import relay_seen_at
+
+PIECE_SIZE = 64 * 1024  # bytes
 
 
 def make_app(relay: Relay) -> FastAPI:
@@ -53,7 +58,7 @@ def make_app(relay: Relay) -> FastAPI:
     )
     app.state.relay, app.state.mcp = relay, mcp
     app.add_middleware(DiskSpaceGuard, disk=disk)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, exposure=relay.exposure, limits=relay.limits)
     problems.install(app)
     # Not include_router: it would match the route of every request twice.
     api_modules = (tasks, schedules, runners, pairing)
@@ -64,7 +69,19 @@ def make_app(relay: Relay) -> FastAPI:
 
     @app.get("/api/openapi.json", include_in_schema=False)
     async def show_api(request: Request) -> Response:
-        return JSONResponse({**app.openapi(), "servers": [{"url": str(request.base_url).rstrip("/")}]})
+        return JSONResponse(
+            {**app.openapi(), "servers": [{"url": relay.exposure.public_url or str(request.base_url).rstrip("/")}]}
+        )
+
+    @app.get("/dist/{name}", include_in_schema=False)
+    async def download(name: str) -> Response:
+        wheel = await to_thread.run_sync(served_wheel)
+        if name != wheel.name:
+            raise NoSuchRoute(method="GET", path=f"/dist/{name}")
+        # In pieces: the memory of slow clients, which need no token, must not add up.
+        pieces = (wheel.data[start : start + PIECE_SIZE] for start in range(0, len(wheel.data), PIECE_SIZE))
+        headers = {"content-length": str(len(wheel.data))}
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:

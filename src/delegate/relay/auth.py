@@ -20,8 +20,8 @@ from fastapi.routing import APIRoute
 from delegate.errors import Forbidden, InsideAttempt, RunnerRevoked, Stopping, Unauthenticated, Unavailable
 from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, RunnerSlot, Task, TaskId
 from delegate.relay.access import ROUTES, Holder, check_access
-from delegate.relay.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
-from delegate.relay.protocol import HttpProtocol
+from delegate.relay.http.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
+from delegate.relay.http.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
 from delegate.store.children import is_descendant
 from delegate.store.database import Connection

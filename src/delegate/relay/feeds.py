@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from delegate.errors import InvalidField, Refused
 from delegate.model import Attempt, Event, OutputChunk, TaskId
+from delegate.relay.http.protocol import HttpProtocol
 from delegate.relay.notify import ALL_TASKS, Hub
 from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
-from delegate.relay.protocol import HttpProtocol
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow

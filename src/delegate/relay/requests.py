@@ -30,6 +30,8 @@ from delegate.errors import (
 )
 from delegate.model import AttemptId, ScheduleId, TaskId
 from delegate.queue.limits import QueueRules, rules_of
+from delegate.relay.http.exposure import Exposure
+from delegate.relay.http.rate_limit import RateLimits
 from delegate.relay.notify import Hub
 from delegate.relay.problems import fault
 from delegate.store.database import Database
@@ -64,6 +66,8 @@ class Relay:
     started_at: datetime
     machine: str | None = None  # the machine of the relay and its keeper's runners; None: it has no keeper
     hub: Hub = field(default_factory=Hub)
+    exposure: Exposure = field(default_factory=Exposure)
+    limits: RateLimits = field(default_factory=RateLimits)
     redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
     # Its own limit: checks that hang on a network disk must not use up the threads of the database.
     location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))

@@ -23,7 +23,7 @@ from delegate.runner.publishing.effects import EffectJournal
 from delegate.runner.secrets.sources import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
-from delegate.runner.upload.relay import RelayLink
+from delegate.runner.upload.relay import RelayLink, RelayTrust
 from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
 
@@ -100,7 +100,12 @@ def build_context(
         secrets=secrets,
         disk=disk_of(settings),
         memory_limits=MemoryLimits(limit=settings.task_memory_max),
-        link=RelayLink(url, build_registration, lambda: token_for(settings, urlsplit(url).hostname or "")),
+        link=RelayLink(
+            url,
+            build_registration,
+            lambda: token_for(settings, urlsplit(url).hostname or ""),
+            RelayTrust(ca_file=settings.ca_file, environ=environ),
+        ),
         agents=known,
         trials=trials,
         spares=SpareSupervisors(),

@@ -23,7 +23,7 @@ class Shutdown:
         self.wakeup = Wakeup()
         self.is_draining = False
         self.is_now = False
-        self._now = anyio.Event()
+        self._draining, self._now = anyio.Event(), anyio.Event()
         self._idle_scope: anyio.CancelScope | None = None
 
     @property
@@ -44,6 +44,7 @@ class Shutdown:
 
     def drain(self) -> None:
         self.is_draining = True
+        self._draining.set()
         if self._idle_scope is not None:
             self._idle_scope.cancel()
 
@@ -52,6 +53,12 @@ class Shutdown:
         self.is_now = True
         self._now.set()
         self.wakeup.send()
+
+    async def comes_within(self, seconds: float) -> bool:
+        """Whether the runner is asked to drain, now or in this time."""
+        with anyio.move_on_after(seconds):
+            await self._draining.wait()
+        return self.is_draining
 
     async def wait_for_deadline(self) -> None:
         """Returns when the time to hand the task back is over."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.world import PATIENCE
 
 from delegate.cli.main import main
 from delegate.config import home_files as homes
@@ -214,7 +215,7 @@ def test_settings_that_are_made_at_the_same_time_are_all_kept(desk: Desk) -> Non
         subprocess.Popen([*command, key, str(value)], stdout=subprocess.DEVNULL) for key, value in wanted.items()
     ]
 
-    assert [process.wait(30) for process in started] == [0] * len(wanted)
+    assert [process.wait(PATIENCE) for process in started] == [0] * len(wanted)
     assert {line.split(" = ")[0] for line in desk.file.read_text().splitlines()} == set(wanted)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.scripted_relay import Run, ScriptedRelay, answer, body_of
+from tests.fakes.world import PATIENCE
 from tests.git import run_git
 
 REMOTES = {"ours": "https://github.com/acme/shop.git", "theirs": "git@example.org:them/shop.git"}
@@ -65,7 +66,7 @@ def test_on_a_terminal_the_user_chooses(checkout: Path, tmp_path: Path) -> None:
             capture_output=True,
             cwd=checkout,
             env=env,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     assert (done.returncode, done.stdout) == (0, b"task-1f0c9a77e2\n")

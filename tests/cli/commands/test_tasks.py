@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fakes.world import World, wait_until
+from tests.fakes.world import PATIENCE, World, wait_until
 
 from delegate.cli.follow import exit_code
 
@@ -22,7 +22,9 @@ ID = re.compile(r"task-[0-9a-f]{10}")
 def exact(world: World, *words: str, input: bytes = b"") -> tuple[int, bytes, bytes]:
     """A command whose output is compared byte by byte."""
     command = [sys.executable, "-m", "delegate", *words]
-    done = subprocess.run(command, env=world.environment, cwd=world.work, input=input, capture_output=True, timeout=60)
+    done = subprocess.run(
+        command, env=world.environment, cwd=world.work, input=input, capture_output=True, timeout=PATIENCE
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -110,7 +112,7 @@ def test_a_cancelled_task_ends_its_follower_with_130(busy_world: World) -> None:
     cancelled = busy_world.run("cancel", task_id, "wrong", "branch")
 
     assert cancelled.stdout == f"{task_id} cancelled\n"
-    _, err = following.communicate(timeout=30)
+    _, err = following.communicate(timeout=PATIENCE)
     assert following.returncode == 130
     assert "cancel requested: wrong branch" in err
 
@@ -166,7 +168,7 @@ def test_interrupting_a_follower_leaves_its_task_alone(busy_world: World) -> Non
     following.stdout.readline()
 
     following.send_signal(signal.SIGINT)
-    _, err = following.communicate(timeout=30)
+    _, err = following.communicate(timeout=PATIENCE)
 
     task_id = busy_world.tasks()[0]["taskId"]
     assert following.returncode == 130
@@ -191,7 +193,7 @@ def test_a_follower_survives_the_death_of_the_relay(busy_world: World) -> None:
     gate.touch()
 
     assert following.stdout.read() == "after\n"
-    assert following.wait(30) == 0
+    assert following.wait(PATIENCE) == 0
     following.communicate()
 
 
@@ -205,7 +207,7 @@ def test_logs_are_there_during_the_run(busy_world: World) -> None:
     gate.touch()
 
     assert tail == "two\n"
-    assert following.communicate(timeout=30)[0] == "one\ntwo\nthree\n"
+    assert following.communicate(timeout=PATIENCE)[0] == "one\ntwo\nthree\n"
     assert busy_world.ok("logs", "--tail", "2", task_id) == "two\nthree\n"
 
 
@@ -332,7 +334,7 @@ def test_status_works_wherever_it_is_typed(busy_world: World, surroundings: dict
         env={**busy_world.environment, **surroundings},
         cwd=busy_world.work,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
@@ -352,7 +354,7 @@ def test_only_a_closed_standard_output_is_refused_before_its_result_is_lost(
         cwd=busy_world.work,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
     assert done.returncode == code
@@ -368,7 +370,7 @@ def test_a_reader_that_leaves_ends_a_follower_quietly(busy_world: World) -> None
         cwd=busy_world.work,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     task_id = busy_world.tasks()[0]["taskId"]
     busy_world.ok("cancel", task_id)
@@ -383,7 +385,7 @@ def test_on_a_terminal_output_cannot_drive_it(busy_world: World) -> None:
 
     following = busy_world.popen("delegate", "-a", "shell", "-f", command, stdout=theirs)
     os.close(theirs)
-    _, err = following.communicate(timeout=30)
+    _, err = following.communicate(timeout=PATIENCE)
 
     assert os.read(ours, 4096) == b"\x1b[31mred\x1b[0m end\r\n\x1b[0m"
     assert "submitted" in err
@@ -411,7 +413,7 @@ def test_json_of_a_follower_keeps_characters_that_come_in_pieces(busy_world: Wor
     while not any('"kind":"output"' in line for line in lines):
         lines.append(following.stdout.readline())
     gate.touch()
-    out, _ = following.communicate(timeout=30)
+    out, _ = following.communicate(timeout=PATIENCE)
 
     items = [json.loads(line) for line in [*lines, *out.splitlines()]]
 
@@ -445,7 +447,7 @@ def test_no_heavy_module_is_loaded_to_show_the_status(busy_world: World) -> None
             cwd=busy_world.work,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert done.stderr.splitlines()[-1] == "[]", words
 
@@ -459,7 +461,7 @@ def test_the_working_directory_is_the_present_one(busy_world: World, tmp_path: P
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
     assert done.stdout.splitlines()[-1] == str(busy_world.work.resolve())

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.audit import strays
 from tests.fakes.github import GitHub
 from tests.fakes.github import github as github
-from tests.fakes.world import World, wait_until
+from tests.fakes.world import PATIENCE, World, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def test_an_interrupted_demo_cleans_up(stage: World, after: str, number: signal.
         assert line, "it ended"
 
     playing.send_signal(number)
-    playing.communicate(timeout=60)
+    playing.communicate(timeout=PATIENCE)
 
     assert playing.returncode == 130
     assert left_behind(stage) == []

@@ -6,19 +6,21 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
-from delegate.cli.context import CommandContext, WholeNumber, examples, shared_options
+from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render.status import relay_page
 from delegate.cli.render.terminal import format_duration, one_line, parse_time
 from delegate.config import home_files, values
-from delegate.config.settings import erase_secrets
-from delegate.errors import DelegateError, Refused
+from delegate.config.settings import Settings, erase_secrets, setting_spec
+from delegate.errors import DelegateError, InvalidField, Refused
 from delegate.keeper import __main__ as keeper
 from delegate.keeper.runners import parse_runner_count
 from delegate.keeper.start import start
@@ -26,8 +28,10 @@ from delegate.keeper.start import start
 if TYPE_CHECKING:
     from delegate.client.responses import TaskData
     from delegate.model import Task
+    from delegate.relay.http.certificates import ServerCertificate
 
 DOWN_POLL = 0.1
+CERTIFICATE_NOTICE = timedelta(days=14)  # time to renew a certificate
 NOT_ENDED = {
     "queued": "is back in the queue",
     "waiting": "waits for an answer",
@@ -209,55 +213,128 @@ def info(context: CommandContext) -> None:
         context.print(relay_page(client.url, relay, context.style()))
 
 
-@click.command(epilog=examples("delegate serve", "delegate serve --port 4000"))
-@click.option(
-    "--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on. Only 127.0.0.1 is supported."
+@click.command(
+    epilog=examples(
+        "delegate serve --port 4000",
+        "delegate serve --host 0.0.0.0 --port 443 --tls-cert chain.pem --tls-key key.pem",
+        "delegate serve --port 4000 --trusted-proxy 127.0.0.1 --public-url https://relay.example",
+    )
 )
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]")
+@click.option("--port", metavar="PORT", help="Port to listen on, from 1 to 65,535; 0 chooses a free one. [default: 0]")
+@click.option("--tls-cert", metavar="FILE", help="Certificate of the relay with its chain, in PEM format.")
+@click.option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @click.option(
-    "--port",
-    type=WholeNumber(0, 65_535),
-    default=0,
-    metavar="PORT",
-    help="Port to listen on, from 1 to 65,535; 0 chooses a free one. [default: 0]",
+    "--trusted-proxy",
+    metavar="CIDR",
+    multiple=True,
+    help="Address or network of a proxy in front of the relay, which encrypts for it; repeatable.",
 )
+@click.option("--public-url", metavar="URL", help="The URL by which people and runners reach the relay.")
+@click.option("--allowed-host", metavar="NAME", multiple=True, help="Another host name of the relay; repeatable.")
 @shared_options
 @click.pass_obj
-def serve(context: CommandContext, host: str, port: int) -> int:
-    """Run only the relay, in the foreground. It accepts tasks but runs none."""
+def serve(context: CommandContext, /, **given: str | tuple[str, ...] | None) -> int:
+    """Run only the relay, in the foreground, for this machine or for a team. It accepts tasks but runs none."""
     context.require_local("delegate serve")
-    if host not in home_files.LOOPBACK:
-        raise Refused(why=f"a relay listens only on this machine, not on {host}; use --host 127.0.0.1")
+    settings = _serve_settings(context, given)
+    certificate = _load_certificate(settings)
+    _check_exposure(settings)
+    _warn_of_certificate(context, settings, certificate)
     lock = home_files.lock_home(context.home, timeout=1.0)
     home_files.make_token(context.home)
-    with _open_listener(port) as listener:
+    with ExitStack() as opened:
+        opened.callback(os.close, lock)
+        main = opened.enter_context(_open_listener(settings.serve_host, settings.serve_port))
+        is_reached_locally = certificate is None and settings.serve_host == "127.0.0.1"
+        # A listener of its own for the commands on this machine: they send the owner's token to loopback only, and
+        # do not depend on the names in the certificate.
+        local = main if is_reached_locally else opened.enter_context(keeper.listen_locally(context.home))
         home_files.write_private(
-            context.home.address, home_files.new_address(listener.getsockname()[1], os.getpid()).as_json()
+            context.home.address, home_files.new_address(local.getsockname()[1], os.getpid()).as_json()
         )
-        try:
-            return _serve(context, listener)
-        finally:
-            context.home.address.unlink(missing_ok=True)
-            os.close(lock)
+        opened.callback(context.home.address.unlink, missing_ok=True)
+        context.say(f"relay at {settings.public_url or _url_of(main, certificate)}; Ctrl-C stops it")
+        return _serve(settings, [(main, certificate), *([] if local is main else [(local, None)])])
 
 
-def _serve(context: CommandContext, listener: socket.socket) -> int:
+def _serve_settings(context: CommandContext, given: Mapping[str, str | tuple[str, ...] | None]) -> Settings:
+    """The settings, overridden by the options of the command."""
+    keys = {"host": "serve_host", "port": "serve_port"}
+    changed: dict[str, Any] = {}
+    for option, value in given.items():
+        if value:
+            text = ",".join(value) if isinstance(value, tuple) else value
+            key = keys.get(option, option)
+            try:
+                changed[key] = setting_spec(key).parse(text)
+            except ValueError as error:
+                raise InvalidField(field=f"--{option.replace('_', '-')}", why=str(error)) from error
+    # DELEGATE_TOKEN belongs to the relay at DELEGATE_RELAY_URL; this one accepts the token of its home.
+    return replace(context.settings, token="", **changed)
+
+
+def _load_certificate(settings: Settings) -> ServerCertificate | None:
+    if settings.tls_cert is None and settings.tls_key is None:
+        return None
+    from delegate.relay.http.certificates import load_certificate  # noqa: PLC0415  TLS is slow to load
+
+    return load_certificate(settings.tls_cert, settings.tls_key)
+
+
+def _check_exposure(settings: Settings) -> None:
+    """Refuse plain HTTP on the network, and a public URL that nothing serves."""
+    if settings.tls_cert is not None or settings.trusted_proxy:
+        return
+    ways = "give it a certificate (--tls-cert and --tls-key), or name the proxy that encrypts for it (--trusted-proxy)"
+    if settings.serve_host not in home_files.LOOPBACK:
+        raise Refused(why=f"plain HTTP on {settings.serve_host} would expose tokens on the network; {ways}")
+    if settings.public_url.startswith("https:"):
+        raise Refused(why=f"nothing would answer at {settings.public_url} with TLS; {ways}")
+
+
+def _warn_of_certificate(context: CommandContext, settings: Settings, certificate: ServerCertificate | None) -> None:
+    host = urlsplit(settings.public_url).hostname
+    if certificate is None:
+        return
+    if host and not certificate.covers(host):
+        context.say(
+            f"{settings.tls_cert} is not for {host}, so clients will refuse it",
+            "it is for " + ", ".join(certificate.names),
+        )
+    left = certificate.expires_at - datetime.now(UTC)
+    if left < CERTIFICATE_NOTICE:
+        context.say(f"{settings.tls_cert} expires in {left.days} days", "renew it, then restart the relay")
+
+
+def _serve(settings: Settings, sockets: Sequence[tuple[socket.socket, ServerCertificate | None]]) -> int:
     from delegate import log  # noqa: PLC0415  the relay takes a second to load
-    from delegate.relay.__main__ import run  # noqa: PLC0415
+    from delegate.relay.__main__ import Listener, run  # noqa: PLC0415
 
     erase_secrets()
-    log.configure(context.settings.log_level)
-    context.say(f"relay at http://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C stops it")
-    # DELEGATE_TOKEN belongs to the relay at DELEGATE_RELAY_URL; this one accepts the token of its home.
-    return run(replace(context.settings, token=""), listener, keeper=None)
+    log.configure(settings.log_level)
+    return run(
+        settings,
+        [Listener(socket=one, tls=None if cert is None else cert.context) for one, cert in sockets],
+        keeper=None,
+    )
 
 
-def _open_listener(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _url_of(listener: socket.socket, certificate: ServerCertificate | None) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{'http' if certificate is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
-        listener.bind(("127.0.0.1", port))
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(
+            address[:2],
+            family=family,
+            backlog=keeper.BACKLOG,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
     except OSError as error:
-        listener.close()
-        raise Refused(why=f"port {port} cannot be used: {(error.strerror or str(error)).lower()}") from error
-    listener.listen(keeper.BACKLOG)
-    return listener
+        where = f"port {port}" if host in home_files.LOOPBACK else f"port {port} of {host}"
+        why = (error.strerror or str(error)).lower().partition(" (while")[0]
+        raise Refused(why=f"{where} cannot be used: {why}") from error

@@ -26,6 +26,7 @@ from delegate.states import AttemptState, Reason
 log = logging.getLogger(__name__)
 
 TERMINATED_CODE = 128 + signal.SIGTERM  # of a program that handles TERM, and of a shell whose command it ended
+SIGNALS_APART = 2.0  # seconds between the signals to all processes of a machine that shuts down
 SUMMARY_MAX = 20_000  # characters that the relay accepts
 NO_BUDGET = 0.0001  # dollars, when nothing is left: an agent takes a budget of 0 for none
 
@@ -87,7 +88,7 @@ class Conversation:
             self._context.record.fact(EventKind.WARNING, {"text": warning})
             self.session, self._session_spent = None, Usage()
             reading, end = await self._run_turn(agent, self._record_prompt(new_session_prompt, is_first=is_first))
-        outcome = self._judge(reading, end)
+        outcome = await self._judge(reading, end)
         while self._takes_more(outcome, reading):
             messages = self._context.lease.take_messages()
             if not messages:
@@ -95,7 +96,7 @@ class Conversation:
             joined = message_prompt("\n\n".join(message.text for message in messages))
             reading, end = await self._run_turn(agent, joined)
             self._context.lease.mark_seen(messages[-1])
-            outcome = self._judge(reading, end)
+            outcome = await self._judge(reading, end)
         return outcomes.release_if_asked(outcome, self._context.lease)
 
     def _takes_more(self, outcome: Outcome, reading: AgentReading) -> bool:
@@ -151,8 +152,8 @@ class Conversation:
         self.summary = cut_summary(reading.summary.replace("\0", "")) or self.summary
         return reading, end
 
-    def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome:
-        if not reading.result_seen and self._was_stopped(end):
+    async def _judge(self, reading: AgentReading, end: RunEnd) -> Outcome:
+        if not reading.result_seen and await self._was_stopped(end):
             return outcomes.release_interrupted(self._assignment, self.session)
         if not reading.result_seen and end.ending is Ending.SUPERVISOR_LOST:
             return outcomes.release_as_lost("the agent's supervisor was killed", self.session)
@@ -174,11 +175,13 @@ class Conversation:
             return outcome
         return replace(outcome, reason=Reason.OUT_OF_MEMORY, message=memory_limit.message)
 
-    def _was_stopped(self, end: RunEnd) -> bool:
-        """A machine that shuts down sends TERM to the agent too, or kills the supervisor."""
+    async def _was_stopped(self, end: RunEnd) -> bool:
+        """A machine that shuts down sends TERM to the agent too, or kills the supervisor, perhaps before the runner."""
         is_terminated = end.exit.signal == signal.SIGTERM or end.exit.code == TERMINATED_CODE
         is_cut_off = end.ending is Ending.SUPERVISOR_LOST or (end.ending is Ending.EXITED and is_terminated)
-        return end.ending is Ending.INTERRUPTED or (is_cut_off and self._context.shutdown.is_draining)
+        if end.ending is Ending.INTERRUPTED or not is_cut_off:
+            return end.ending is Ending.INTERRUPTED
+        return await self._context.shutdown.comes_within(SIGNALS_APART)
 
 
 def prior_session_usage(assignment: Assignment) -> Usage:

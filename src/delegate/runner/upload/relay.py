@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 import stamina
 from pydantic import ValidationError
 
+from delegate.client.proxies import ProxyRefused, explain_certificate, proxy_for
 from delegate.errors import (
     DelegateError,
     Forbidden,
@@ -88,13 +91,17 @@ class RelayLink:
     """
 
     def __init__(
-        self, url: str, build_registration: Callable[[], RegisterRequest], admin_token: Callable[[], str]
+        self,
+        url: str,
+        build_registration: Callable[[], RegisterRequest],
+        admin_token: Callable[[], str],
+        trust: RelayTrust | None = None,
     ) -> None:
         self._url = url.rstrip("/")
         self._build_registration = build_registration
         self._admin_token = admin_token
-        self._client = _client(self._url)
-        self._renewal_client = _client(self._url)  # renewals do not share connections with calls that may block
+        self._client = _client(self._url, trust)
+        self._renewal_client = _client(self._url, trust)  # renewals do not share connections with calls that may block
         self._registering = anyio.Lock()
         self._token = ""
         self._is_away = False
@@ -197,8 +204,9 @@ class RelayLink:
         try:
             response = await client.request(call.method, call.path, content=call.body, headers=headers, timeout=timeout)
         except (httpx2.TransportError, OSError) as error:
-            self._note_away(str(error) or type(error).__name__)
-            raise RelayUnreachable(url=self._url, why=error, advice="retrying") from error
+            why = _explain(error, self._url)
+            self._note_away(why)
+            raise RelayUnreachable(url=self._url, why=why, advice="retrying") from error
         if not response.is_success:
             refusal = _refusal(call, response, self._url)
             if isinstance(refusal, Unavailable | NotAllowed):
@@ -218,9 +226,41 @@ class RelayLink:
         self._is_away = False
 
 
-def _client(url: str) -> httpx2.AsyncClient:
-    # Certificates are megabytes in memory that a relay on this machine does not need.
-    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=url.startswith("https:"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayTrust:
+    """How to reach a relay that is not on this machine."""
+
+    ca_file: Path | None = None  # the certificates to trust; None: those of the system
+    environ: Mapping[str, str] = field(default_factory=dict)  # may name a proxy
+
+
+def _client(url: str, trust: RelayTrust | None) -> httpx2.AsyncClient:
+    if not url.startswith("https:"):
+        # Certificates are megabytes in memory that a relay on this machine does not need.
+        return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False)
+    trust = trust or RelayTrust()
+    parts = urlsplit(url)
+    try:
+        context = ssl.create_default_context(cafile=trust.ca_file)
+        found = proxy_for(parts.hostname or "", parts.port or 443, trust.environ)
+    except OSError as error:
+        why = str(error) if isinstance(error, ProxyRefused) else f"DELEGATE_CA_FILE: {trust.ca_file}: {error}"
+        raise RelayUnreachable(url=url, why=why, advice="fix it, and start the runner again") from error
+    headers = {"Proxy-Authorization": found.authorization} if found is not None and found.authorization else None
+    proxy = None if found is None else httpx2.Proxy(f"http://{found.name}", headers=headers)
+    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=context, proxy=proxy)
+
+
+def _explain(error: Exception, url: str) -> str:
+    """Return why no connection was possible; a certificate that is not trusted is the cause of another error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return explain_certificate(urlsplit(url).hostname or "", cause.verify_code, cause.verify_message)
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx2.ProxyError):
+        return f"the proxy refused the connection ({error}); allow the relay there, or add its host to NO_PROXY"
+    return str(error) or type(error).__name__
 
 
 def _json(message: Wire) -> bytes:

@@ -1,29 +1,31 @@
-"""Checks every request before routing: host, origin and body size. Gives it a request id."""
+"""Checks every request before routing: host, origin, failed authentications of its address, and body size."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from delegate.errors import (
     DelegateError,
-    HostRefused,
     MalformedBody,
-    OriginRefused,
     PayloadTooLarge,
+    Unauthenticated,
 )
+from delegate.relay.http.exposure import Exposure
+from delegate.relay.http.rate_limit import RateLimits, check_limit, record_failure
 from delegate.relay.problems import problem_response
 from delegate.wire.basics import BODY_MAX, RECORD_BODY_MAX
 
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 Headers = dict[str, list[str]]
 
 
 class Guard:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, exposure: Exposure, limits: RateLimits) -> None:
         self.app = app
+        self._exposure, self._limits = exposure, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,14 +34,24 @@ class Guard:
         request_id = secrets.token_hex(6)
         scope.setdefault("state", {})["request_id"] = request_id
         limit = RECORD_BODY_MAX if scope["path"].endswith("/record") else BODY_MAX
+        counter = self._limits.counter_of(scope["path"])
         try:
             headers = collect_headers(scope["headers"])
-            check_origin(headers)
+            self._exposure.check(scope, headers)
+            if counter:  # most of the time nobody has failed
+                check_limit(counter, self._exposure.caller(scope, headers), time.monotonic())
             check_length(headers, limit)
         except DelegateError as error:
             await problem_response(error, request_id)(scope, receive, send)
             return
-        await self.app(scope, limit_body(receive, limit), send)
+
+        async def send_counted(message: Message) -> None:
+            """Count every refused token, whichever endpoint refused it."""
+            if counter is not None and message.get("status") == Unauthenticated.status:
+                record_failure(counter, self._exposure.caller(scope, headers), time.monotonic())
+            await send(message)
+
+        await self.app(scope, limit_body(receive, limit), send_counted)
 
 
 def limit_body(receive: Receive, limit: int) -> Receive:
@@ -63,22 +75,6 @@ def collect_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     for name, value in raw:
         headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     return headers
-
-
-def check_origin(headers: Headers) -> None:
-    """Refuse web pages: those that reach the relay by another host name, and those of another origin."""
-    hosts = headers.get("host", [])
-    if len(hosts) != 1 or _host_name(hosts[0]) not in LOOPBACK_NAMES:
-        raise HostRefused(host=",".join(hosts) or "(none)")
-    for origin in headers.get("origin", []):
-        if origin != f"http://{hosts[0]}":
-            raise OriginRefused(origin=origin)
-
-
-def _host_name(host: str) -> str:
-    """Remove the port, which a tunnel may have changed; an IPv6 address keeps its brackets."""
-    head, colon, port = host.rpartition(":")
-    return head if colon and port.isdecimal() else host
 
 
 def check_length(headers: Headers, limit: int) -> None:

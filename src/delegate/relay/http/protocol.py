@@ -18,7 +18,7 @@ from delegate.relay.problems import problem_response
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle, Transport
 
-    from delegate.relay.caller_process import CallingProcess
+    from delegate.relay.http.caller_process import CallingProcess
 
 HEAD_TIMEOUT = 10.0  # seconds until the headers of a request have arrived
 BODY_TIMEOUT = 60.0  # seconds for the body: enough for 4 MiB over a slow connection

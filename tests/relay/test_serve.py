@@ -1,0 +1,199 @@
+"""`delegate serve` for a team: certificates, proxies, and the names by which it is reached."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.fakes.certificates import DAY, Authority
+from tests.fakes.serving import Served, serving
+from tests.fakes.world import World, wait_until
+from tests.relay.peers import problem_of
+
+pytestmark = pytest.mark.promise("P20")
+
+PUBLIC = "https://relay.example"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="module")
+def authority(place: Path) -> Authority:
+    return Authority(place)
+
+
+@pytest.fixture(scope="module")
+def secure(place: Path, authority: Authority) -> Iterator[Served]:
+    """On all addresses, IPv4 and IPv6, with TLS."""
+    options = ("--public-url", PUBLIC, "--allowed-host", "relay.lan")
+    with serving(World(place / "secure"), authority, *options, host="::") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def proxied(place: Path, authority: Authority) -> Iterator[Served]:
+    """Plain HTTP on all addresses; the proxy is on this machine, at a second loopback address."""
+    options = ("--public-url", PUBLIC, "--trusted-proxy", "127.0.0.2", "--trusted-proxy", "10.0.0.0/8")
+    with serving(World(place / "proxied"), authority, *options, host="0.0.0.0") as served:
+        yield served
+
+
+HOSTS = ["relay.example", "relay.example:8443", "RELAY.example", "relay.lan", "127.0.0.1", "localhost:1", "[::1]:443"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_it_answers_to_its_own_names(secure: Served, host: str) -> None:
+    with secure.client() as http:
+        assert http.get("/api/relay", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "relay.example.evil.example", "10.1.2.3", "0.0.0.0", "[::2]", "::"])
+def test_it_answers_to_no_other_name(secure: Served, host: str) -> None:
+    with secure.client() as http:
+        problem = problem_of(http.get("/api/relay", headers={"host": host}), 403, "host_refused")
+
+    assert "--allowed-host" in problem["hint"]
+
+
+def test_pages_of_its_public_url_may_ask_and_no_others(secure: Served) -> None:
+    with secure.client() as http:
+        own = [http.get("/api/relay", headers={"origin": origin}) for origin in (PUBLIC, secure.url)]
+        foreign = [
+            http.get("/api/relay", headers={"origin": origin})
+            for origin in ("http://relay.example", "https://relay.example.evil.example", "null")
+        ]
+
+    assert [answer.status_code for answer in own] == [200, 200]
+    assert [answer.json()["type"] for answer in foreign] == ["origin_refused"] * 3
+
+
+def test_it_is_reached_by_ipv6_and_names_its_public_url(secure: Served) -> None:
+    port = secure.url.rpartition(":")[2]
+    with secure.client() as http:
+        document = http.get(f"https://[::1]:{port}/api/openapi.json").json()
+
+    assert document["servers"] == [{"url": PUBLIC}]
+
+
+def test_commands_on_its_machine_reach_it_without_its_certificate(secure: Served) -> None:
+    info = secure.world.info()
+
+    assert info["url"].startswith("http://127.0.0.1:")
+    assert info["version"]
+
+
+def test_old_tls_and_plain_http_are_not_answered(secure: Served) -> None:
+    port = int(secure.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answered = plain.recv(4096)
+
+    assert not answered.startswith(b"HTTP/")
+
+
+def test_it_stops_at_once_whatever_its_idle_clients_do(place: Path, authority: Authority) -> None:
+    """Idle keep-alive connections, one that never answers a TLS goodbye, and one that never began a handshake."""
+    with serving(World(place / "stopping"), authority) as served, served.client() as idle:
+        assert idle.get("/api/tasks").status_code == 200
+        port = int(served.url.rpartition(":")[2])
+        context = ssl.create_default_context(cafile=authority.file)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as silent,
+            context.wrap_socket(
+                socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname="localhost"
+            ) as deaf,
+        ):
+            deaf.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert deaf.recv(4096).startswith(b"HTTP/1.1 200")
+
+            served.process.send_signal(signal.SIGTERM)
+
+            wait_until(lambda: served.process.poll() == 0, 4)
+            assert silent.recv(1) == b""
+    assert "timeout graceful shutdown exceeded" not in served.log
+
+
+PROXY = {"host": "relay.example", "x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
+
+
+def as_proxy(served: Served, token: str | None = None) -> httpx2.Client:
+    """A client whose connections come from the proxy's address."""
+    return served.client(token, transport=httpx2.HTTPTransport(local_address="127.0.0.2"))
+
+
+def test_a_proxy_is_believed_and_others_are_not(proxied: Served) -> None:
+    with as_proxy(proxied) as proxy, proxied.client() as direct:
+        forwarded = proxy.get("/api/relay", headers=PROXY)
+        unencrypted = proxy.get("/api/relay", headers={**PROXY, "x-forwarded-proto": "http"})
+        unbelieved = direct.get("/api/relay", headers={**PROXY, "x-forwarded-proto": "http"})
+
+    assert forwarded.status_code == 200
+    assert PUBLIC in problem_of(unencrypted, 403, "https_required")["hint"]
+    assert unbelieved.status_code == 200  # it came over loopback
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"cert": "missing.crt"}, "missing.crt: no such file or directory"),
+        ({"key": "missing.key"}, "missing.key: no such file or directory"),
+        ({"key": "folder"}, "folder: is a directory"),
+        ({"cert": "text.pem"}, "text.pem: this file or "),
+        ({"key": "other.key"}, "belongs to another certificate"),
+        ({"key": "locked.key", "cert": "locked.crt"}, "has a password"),
+        ({"key": "expired.key", "cert": "expired.crt"}, "it has expired"),
+        ({"key": "future.key", "cert": "future.crt"}, "it is not valid yet"),
+    ],
+)
+def test_a_bad_certificate_is_explained_in_one_line(
+    tmp_path: Path, authority: Authority, names: dict[str, str], said: str
+) -> None:
+    world = World(tmp_path / "home")
+    (tmp_path / "text.pem").write_text("hello")
+    (tmp_path / "folder").mkdir()
+    made = {
+        "good": authority.issue("localhost"),
+        "other": authority.issue("localhost"),
+        "locked": authority.issue("localhost", password="sesame"),
+        "expired": authority.issue("localhost", valid=(-2 * DAY, timedelta(seconds=-1))),
+        "future": authority.issue("localhost", valid=(DAY, 2 * DAY)),
+    }
+    for name, issued in made.items():
+        issued.cert.rename(tmp_path / f"{name}.crt")
+        issued.key.rename(tmp_path / f"{name}.key")
+    files = {"cert": "good.crt", "key": "good.key", **names}
+
+    done = world.run(
+        "serve", "--tls-cert", str(tmp_path / files["cert"]), "--tls-key", str(tmp_path / files["key"]), timeout=20
+    )
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
+    assert not (world.home / "relay.json").exists()
+
+
+def test_one_of_the_two_files_is_not_enough(tmp_path: Path, authority: Authority) -> None:
+    done = World(tmp_path / "home").run("serve", "--tls-cert", str(authority.issue("localhost").cert))
+
+    assert (done.returncode, "it needs --tls-key too" in done.stderr) == (3, True)
+
+
+def test_settings_do_what_the_options_do(tmp_path: Path, authority: Authority) -> None:
+    world = World(tmp_path / "home", DELEGATE_TRUSTED_PROXY="127.0.0.2", DELEGATE_SERVE_HOST="0.0.0.0")
+    world.ok("config", "set", "allowed_host", "relay.lan, relay.test")
+    world.ok("config", "set", "public_url", PUBLIC)
+
+    with serving(world, authority, "--trusted-proxy", "127.0.0.3") as served, served.client() as http:
+        answers = [http.get("/healthz", headers={"host": h}) for h in ("relay.lan", "relay.test", "relay.example")]
+
+    assert [answer.status_code for answer in answers] == [200] * 3
