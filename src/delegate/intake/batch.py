@@ -129,4 +129,7 @@ def _submit_draft(connection: Connection, draft: TaskDraft, ids: dict[str, TaskI
         depends_on=tuple(dict.fromkeys(ids.get(name, name) for name in draft.task.depends_on)),
         continue_from=None if origin is None else ids.get(origin, origin),
     )
-    return insert_new_task(connection, resolve_dependencies(connection, named), trigger_key=key, notes=draft.notes)
+    by = draft.entry.request.by
+    return insert_new_task(
+        connection, resolve_dependencies(connection, named), by=by, trigger_key=key, notes=draft.notes
+    )

@@ -38,7 +38,8 @@ def admit_child(connection: Connection, new: Task, parent_id: TaskId, settings: 
     _check_rights(child, parent)
     budget = _budget(connection, child, root)
     limits = replace(child.limits, max_budget_usd=budget)
-    return replace(child, limits=limits, submitted_by=parent.id, root_id=root.id, generation=generation)
+    below = replace(child, limits=limits, submitted_by=parent.id, root_id=root.id, generation=generation)
+    return replace(below, created_by=parent.created_by)
 
 
 def _get(connection: Connection, task_id: TaskId) -> Task:

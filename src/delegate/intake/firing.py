@@ -196,9 +196,10 @@ def create_run_task(connection: Connection, schedule: Schedule, settings: Settin
     """Create the task of a run, checked like a new submit."""
     request = link_to_previous_run(connection, schedule, request_of_template(schedule.request))
     preferences = resolve_preferences(request, settings)
-    task = replace(build_task(request, preferences, settings, now), schedule_id=schedule.id)
+    built = build_task(request, preferences, settings, now)
+    task = replace(built, schedule_id=schedule.id, created_by=schedule.created_by)
     return insert_new_task(
-        connection, resolve_dependencies(connection, task), trigger_key=None, notes=preferences.notes
+        connection, resolve_dependencies(connection, task), by=None, trigger_key=None, notes=preferences.notes
     ).task
 
 

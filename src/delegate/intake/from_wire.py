@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from delegate.errors import InvalidField, InvalidSchedule, Refused
 from delegate.intake.submit import Request
-from delegate.model import Issue, Mode, Priority, ScheduleId, TaskId
+from delegate.model import OWNER, Actor, Issue, Mode, Priority, ScheduleId, TaskId
 from delegate.schedule.model import MissedRunPolicy, Timing
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest
 from delegate.wire.tasks import SubmitRequest
@@ -32,7 +32,7 @@ class NewPipeline:
     request_key: str | None = None
 
 
-def request_of(body: SubmitRequest) -> Request:
+def request_of(body: SubmitRequest, by: Actor = OWNER) -> Request:
     return Request(
         prompt=body.prompt,
         agent=body.agent,
@@ -58,6 +58,7 @@ def request_of(body: SubmitRequest) -> Request:
         continue_from=None if body.continue_from is None else TaskId(body.continue_from),
         on_dependency_failure=body.on_dependency_failure,
         request_key=body.request_key,
+        by=by,
     )
 
 

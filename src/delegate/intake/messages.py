@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 
 from delegate.errors import IllegalMove, KeyUsed, NoSuchTask
-from delegate.model import AgentName, Task, TaskId
+from delegate.model import OWNER, Actor, AgentName, Task, TaskId
 from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.messages import insert_message, task_of_message
+from delegate.store.people import record_audit
 from delegate.store.tasks import lock_task
 
 
 async def send_message(
-    database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime
+    database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime, by: Actor = OWNER
 ) -> Task:
     """Store a message for the agent of the task. Repeating a request key does not send the message again."""
 
@@ -31,6 +32,7 @@ async def send_message(
                 advice="only a running task with an agent accepts messages",
             )
         insert_message(connection, task_id, text, trigger_key=request_key, now=now)
+        record_audit(connection, by, "message", task_id, now=now)
         return task
 
     return await database.write("message", write)

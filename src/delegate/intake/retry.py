@@ -9,7 +9,7 @@ from datetime import datetime
 from delegate.errors import DependencyFailed, IllegalMove, KeyUsed, NoSuchTask
 from delegate.intake.dependencies import resolve_dependencies
 from delegate.intake.submit import SubmittedTask, insert_new_task, log_submitted
-from delegate.model import EventKind, Mode, Task, TaskId, Usage, new_task_id
+from delegate.model import OWNER, Actor, EventKind, Mode, Task, TaskId, Usage, new_task_id
 from delegate.queue.sessions import without_shared_session
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import attempts_of_task
@@ -22,7 +22,9 @@ from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
 TaskMaker = Callable[[Connection], Task]
 
 
-async def retry(database: Database, task_id: TaskId, request_key: str | None, now: datetime) -> SubmittedTask:
+async def retry(
+    database: Database, task_id: TaskId, request_key: str | None, now: datetime, by: Actor = OWNER
+) -> SubmittedTask:
     """Create a new task from an ended one. The retry of a task that did not complete continues its work."""
 
     def make(connection: Connection) -> Task:
@@ -35,11 +37,17 @@ async def retry(database: Database, task_id: TaskId, request_key: str | None, no
             _check_no_open_retry(connection, old, verb="retried")
         return _resolve_retry_dependencies(connection, copy_as_continuation(old, now), old)
 
-    return await _write_once(database, "retry", task_id, request_key, make)
+    return await _write_once(database, "retry", task_id, request_key, make, by)
 
 
 async def resume(
-    database: Database, task_id: TaskId, context: str | None, *, request_key: str | None, now: datetime
+    database: Database,
+    task_id: TaskId,
+    context: str | None,
+    *,
+    request_key: str | None,
+    now: datetime,
+    by: Actor = OWNER,
 ) -> SubmittedTask:
     """Create a task that continues an ended one, on the machine that has its session and its files."""
 
@@ -50,16 +58,16 @@ async def resume(
         task = replace(copy_as_continuation(old, now), context=context, machine=machine)
         return _resolve_retry_dependencies(connection, task, old)
 
-    return await _write_once(database, "resume", task_id, request_key, make)
+    return await _write_once(database, "resume", task_id, request_key, make, by)
 
 
 async def _write_once(
-    database: Database, verb: str, task_id: TaskId, request_key: str | None, make: TaskMaker
+    database: Database, verb: str, task_id: TaskId, request_key: str | None, make: TaskMaker, by: Actor
 ) -> SubmittedTask:
     def write(connection: Connection) -> SubmittedTask:
         earlier = task_of_trigger(connection, request_key) if request_key else None
         if earlier is None:
-            return insert_new_task(connection, make(connection), trigger_key=request_key, verb=verb)
+            return insert_new_task(connection, make(connection), by=by, trigger_key=request_key, verb=verb)
         if (earlier.retry_of, _verb_of(connection, earlier)) != (task_id, verb):
             raise KeyUsed(key=request_key)
         return SubmittedTask(task=earlier, is_new=False)

@@ -24,12 +24,13 @@ from delegate.intake.firing import (
 from delegate.intake.from_wire import NewPipeline, NewSchedule, request_of_template
 from delegate.intake.schedule_decisions import decide_invalid, end_schedule, set_next_run
 from delegate.intake.submit import build_task, resolve_preferences
-from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, ScheduleId, Task, TaskId, new_schedule_id
+from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, OWNER, Actor, ScheduleId, Task, TaskId, new_schedule_id
 from delegate.queue.schedule_runs import FollowerSchedule, due_after
 from delegate.schedule.cron import check_cron, time_after
 from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
 from delegate.schedule.zones import zone_named
 from delegate.store.database import Connection, Database
+from delegate.store.people import record_audit
 from delegate.store.schedules import (
     count_waiting_with,
     drop_misses_recorded_after,
@@ -78,7 +79,9 @@ class FollowerDueTime:
     never_reason: str | None = None
 
 
-async def create(database: Database, definition: NewSchedule, settings: Settings, now: datetime) -> CreatedSchedule:
+async def create(
+    database: Database, definition: NewSchedule, settings: Settings, now: datetime, by: Actor = OWNER
+) -> CreatedSchedule:
     """Write the schedule; repeating a request key returns the same schedule."""
 
     def write(connection: Connection) -> CreatedSchedule:
@@ -89,7 +92,8 @@ async def create(database: Database, definition: NewSchedule, settings: Settings
             return CreatedSchedule(schedule=earlier, is_new=False)
         new = new_schedule(definition, now)  # after the key check: a repeated request may name a past time
         resolve_dependencies(connection, _task_of(new, settings, now))
-        placed = _resolve_first_run(connection, new, now)
+        placed = replace(_resolve_first_run(connection, new, now), created_by=by.person_id)
+        record_audit(connection, by, "schedule.create", placed.id, now=now)
         insert_schedule(connection, placed, trigger_key=definition.request_key)
         return CreatedSchedule(schedule=placed, is_new=True)
 
@@ -99,7 +103,7 @@ async def create(database: Database, definition: NewSchedule, settings: Settings
 
 
 async def create_pipeline(
-    database: Database, definition: NewPipeline, settings: Settings, now: datetime
+    database: Database, definition: NewPipeline, settings: Settings, now: datetime, by: Actor = OWNER
 ) -> CreatedPipeline:
     """Create one-time schedules that follow each other, in one transaction; the first is due at once."""
 
@@ -109,7 +113,8 @@ async def create_pipeline(
             if earlier.pipeline is None:
                 raise KeyUsed(key=definition.request_key)
             return CreatedPipeline(steps=tuple(steps_of_pipeline(connection, earlier.pipeline)), is_new=False)
-        steps = build_pipeline(definition, now)
+        steps = tuple(replace(step, created_by=by.person_id) for step in build_pipeline(definition, now))
+        record_audit(connection, by, "pipeline.create", steps[0].id, now=now)
         for number, step in enumerate(steps):
             with prefix_fields(f"steps.{number}"):
                 resolve_dependencies(connection, _task_of(step, settings, now))
@@ -121,11 +126,12 @@ async def create_pipeline(
     return created
 
 
-async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
+async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: datetime, by: Actor = OWNER) -> Schedule:
     def write(connection: Connection) -> ScheduleTransition:
         schedule = _lock_open_schedule(connection, schedule_id, verb="paused")
         if schedule.state is ScheduleState.PAUSED:
             return ScheduleTransition(schedule=schedule)
+        record_audit(connection, by, "schedule.pause", schedule_id, now=now)
         message = f"paused: {reason}" if reason else None
         # A follower that already has its time keeps it: it does not wait for the other schedule again.
         time = schedule.next_run_at if is_follower(schedule) else None
@@ -135,7 +141,9 @@ async def pause(database: Database, schedule_id: ScheduleId, reason: str, now: d
     return await _write(database, "schedule.pause", write)
 
 
-async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: datetime) -> Schedule:
+async def resume(
+    database: Database, schedule_id: ScheduleId, reason: str, now: datetime, by: Actor = OWNER
+) -> Schedule:
     """Resume with the next time. Times that passed during the pause are not missed, except the only time of a one-time
     schedule: if that is too late, the miss is recorded here, so that the response shows it."""
 
@@ -143,6 +151,7 @@ async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: 
         schedule = _lock_open_schedule(connection, schedule_id, verb="resumed")
         if schedule.state is ScheduleState.ACTIVE:
             return ScheduleTransition(schedule=schedule)
+        record_audit(connection, by, "schedule.resume", schedule_id, now=now)
         message = f"resumed: {reason}" if reason else None
         resumed = _resume_schedule(connection, replace(schedule, state=ScheduleState.ACTIVE, message=message), now)
         settled = ScheduleTransition(
@@ -154,7 +163,7 @@ async def resume(database: Database, schedule_id: ScheduleId, reason: str, now: 
 
 
 async def cancel(
-    database: Database, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, now: datetime
+    database: Database, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, now: datetime, by: Actor = OWNER
 ) -> ScheduleCancellation:
     """End the schedule. With `with_tasks`, also return the open task of its last run for the caller to cancel; this
     works for an ended schedule, too."""
@@ -169,6 +178,7 @@ async def cancel(
                 raise _open_task_error(schedule) if runs else _ended_error(schedule, verb="cancelled")
         else:
             was = schedule.state
+            record_audit(connection, by, "schedule.cancel", schedule_id, now=now)
             schedule = end_schedule(schedule, ScheduleState.CANCELLED, reason or None, now)
             followers = settle(connection, schedule, was=was, now=now)
         return ScheduleCancellation(schedule=schedule, open_task=schedule.last_task_id if has_open else None), followers

@@ -15,7 +15,9 @@ from delegate.intake.children import admit_child
 from delegate.intake.dependencies import all_dependencies, resolve_dependencies
 from delegate.model import (
     ANY_MACHINE,
+    OWNER,
     PROMPT_MAX,
+    Actor,
     AgentName,
     EventKind,
     Field,
@@ -39,6 +41,7 @@ from delegate.states import TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.graph import insert_dependencies
+from delegate.store.people import record_audit
 from delegate.store.tasks import insert_task, task_of_trigger
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class Request:
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: str | None = None
     submitted_by: TaskId | None = None  # the task whose agent submits it
+    by: Actor = OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,11 @@ def _make_writer(request: Request, settings: Settings, now: datetime) -> Callabl
         if request.submitted_by is not None:
             new = admit_child(connection, task, request.submitted_by, settings, now)
         return insert_new_task(
-            connection, resolve_dependencies(connection, new), trigger_key=request.request_key, notes=preferences.notes
+            connection,
+            resolve_dependencies(connection, new),
+            by=request.by,
+            trigger_key=request.request_key,
+            notes=preferences.notes,
         )
 
     return write
@@ -141,13 +149,15 @@ def insert_new_task(
     connection: Connection,
     task: Task,
     *,
+    by: Actor | None,
     trigger_key: str | None,
     notes: tuple[str, ...] = (),
     verb: str | None = None,
 ) -> SubmittedTask:
     """Insert the row of a new task and its first events.
 
-    `notes` become warnings in the timeline; `verb` is `retry` or `resume` if the task continues another one.
+    `by` is None for the task of a schedule; `notes` become warnings in the timeline; `verb` is `retry` or `resume` if
+    the task continues another one.
     """
     insert_task(connection, task, trigger_key=trigger_key)
     if task.depends_on:
@@ -159,6 +169,10 @@ def insert_new_task(
         data["dependsOn"] = list(task.depends_on)
     if task.submitted_by and not task.retry_of:
         data["submittedBy"] = task.submitted_by
+    if by is not None:
+        data |= by.event_data
+        details = {} if task.retry_of is None else {"of": task.retry_of}
+        record_audit(connection, by, verb or "submit", task.id, now=task.created_at, details=details)
     at = task.created_at
     warnings = [NewEvent(task_id=task.id, kind=EventKind.WARNING, at=at, data={"text": note}) for note in notes]
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.SUBMITTED, at=at, data=data), *warnings])
@@ -261,6 +275,7 @@ def build_task(request: Request, preferences: Preferences, settings: Settings, n
         depends_on=all_dependencies(request.depends_on, request.continue_from),
         continue_from=request.continue_from,
         on_dependency_failure=request.on_dependency_failure,
+        created_by=request.by.person_id,
     )
 
 

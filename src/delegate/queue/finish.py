@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 
 from delegate.errors import EffectsOpen, IllegalMove, NoSuchTask, SequenceGap, StaleFence
 from delegate.model import (
+    OWNER,
+    Actor,
     Attempt,
     Choice,
     Effect,
@@ -32,6 +34,7 @@ from delegate.store.attempts import end_attempt_if_held
 from delegate.store.database import Connection, Database
 from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
+from delegate.store.people import record_audit
 from delegate.store.results import insert_change, insert_checkpoint
 from delegate.store.tasks import get_task, lock_task, request_cancel, requeue_task, set_cancel_reason
 
@@ -65,9 +68,9 @@ async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: da
     return transition
 
 
-async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime) -> Transition:
+async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime, by: Actor = OWNER) -> Transition:
     """End a waiting task, or request the end of a running one. Cancelling a cancelled task changes nothing."""
-    transition = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now))
+    transition = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now, by))
     log.info("cancel requested", extra={"task_id": task_id, "state": transition.task.state})
     log_dependents(transition)
     return transition
@@ -230,12 +233,12 @@ def assign_agent(task: Task, agent: str | None) -> Task:
     return replace(task, agent=agent, session_id=None, choices=(choice, *others))
 
 
-def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime) -> Transition:
+def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime, by: Actor) -> Transition:
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if task.state is TaskState.RUNNING and task.cancel_requested_at is not None:
-        return Transition(task=_add_cancel_reason(connection, task, reason, now))
+        return Transition(task=_add_cancel_reason(connection, task, reason, now, by))
     if task.state is TaskState.CANCELLED or task.cancel_requested_at is not None:
         return Transition(task=task)
     if task.state in FINAL_TASK_STATES:
@@ -243,25 +246,28 @@ def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime)
             task_id=task_id, state=task.state, verb="cancelled", advice="`delegate retry` creates a new task from it"
         )
     message = reason or NO_REASON
+    record_audit(connection, by, "cancel", task_id, now=now)
+    if task.state is TaskState.RUNNING or by.event_data:  # the end of a waiting task does not say who cancelled it
+        append_events(connection, [_cancel_event(task_id, message, now, by)])
     if task.state is TaskState.RUNNING:
         request_cancel(connection, task_id, message, now)
-        append_events(connection, [_cancel_event(task_id, message, now)])
         return Transition(task=replace(task, cancel_requested_at=now, cancel_reason=message))
     ended = replace(task, state=TaskState.CANCELLED, reason=Reason.CANCELLED, message=message, finished_at=now)
     return end(connection, ended, was=task.state, attempt=None, now=now)
 
 
-def _add_cancel_reason(connection: Connection, task: Task, reason: str, now: datetime) -> Task:
+def _add_cancel_reason(connection: Connection, task: Task, reason: str, now: datetime, by: Actor) -> Task:
     """Keep the first reason given, even if the first cancel request had none."""
     if not reason or task.cancel_reason != NO_REASON:
         return task
     set_cancel_reason(connection, task.id, reason)
-    append_events(connection, [_cancel_event(task.id, reason, now)])
+    append_events(connection, [_cancel_event(task.id, reason, now, by)])
     return replace(task, cancel_reason=reason)
 
 
-def _cancel_event(task_id: TaskId, reason: str, now: datetime) -> NewEvent:
-    return NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data={"reason": reason})
+def _cancel_event(task_id: TaskId, reason: str, now: datetime, by: Actor) -> NewEvent:
+    data = {"reason": reason, **by.event_data}
+    return NewEvent(task_id=task_id, kind=EventKind.CANCEL_REQUESTED, at=now, data=data)
 
 
 def _log_transition(transition: Transition, lease: LeaseRef, reason: Reason) -> None:

@@ -11,8 +11,10 @@ from delegate.errors import IllegalMove, InvalidField, NoQuestion, NoSuchAttempt
 from delegate.model import (
     OPTION_MAX,
     OPTIONS_MAX,
+    OWNER,
     QUESTION_MAX,
     QUESTIONS_MAX,
+    Actor,
     AgentName,
     Attempt,
     AttemptId,
@@ -27,6 +29,7 @@ from delegate.states import AttemptState, Reason, TaskState, waits_for_answer
 from delegate.store.attempts import lock_attempt
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
+from delegate.store.people import record_audit
 from delegate.store.questions import answers_of_task, keep_questions, queue_answered, release_asking_task
 from delegate.store.runners import get_runner
 from delegate.store.tasks import lock_task
@@ -43,11 +46,21 @@ async def ask(database: Database, attempt_id: AttemptId, text: str, options: Seq
     return task
 
 
-async def answer(database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime) -> Task:
+async def answer(
+    database: Database, task_id: TaskId, text: str, *, request_key: str | None, now: datetime, by: Actor = OWNER
+) -> Task:
     """Answer all open questions of a task. A waiting task is queued now, a running one when its attempt ends."""
     if not text.strip():
         raise InvalidField(field="text", why="is empty; write the answer, or cancel the task with `delegate cancel`")
-    task = await database.write("answer", lambda connection: _answer(connection, task_id, text, request_key, now))
+    given: dict[str, object] = {"text": text, "requestKey": request_key, **by.event_data}
+
+    def write(connection: Connection) -> tuple[Task, bool]:
+        answered, is_new = _answer(connection, task_id, given, now)
+        if is_new:
+            record_audit(connection, by, "answer", task_id, now=now)
+        return answered, is_new
+
+    task, _ = await database.write("answer", write)
     log.info("question answered", extra={"task_id": task_id, "state": task.state})
     return task
 
@@ -88,25 +101,26 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
     return asked
 
 
-def _answer(connection: Connection, task_id: TaskId, text: str, request_key: str | None, now: datetime) -> Task:
+def _answer(connection: Connection, task_id: TaskId, given: dict[str, object], now: datetime) -> tuple[Task, bool]:
+    """Return the task, and whether the answer is new; a repeated request changes nothing."""
+    text, request_key = str(given["text"]), given["requestKey"]
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)
     if request_key and any(
         event.data.get("requestKey") == request_key for event in answers_of_task(connection, task_id)
     ):
-        return task
+        return task, False
     if task.state not in (TaskState.RUNNING, TaskState.WAITING, TaskState.QUEUED) or not open_questions(task):
         raise NoQuestion(task_id=task_id, state=task.state)
     answered = tuple(replace(asked, answer=asked.answer or text) for asked in task.questions)
     _require_unchanged(keep_questions(connection, task, answered), task)
-    data: dict[str, object] = {"text": text, "requestKey": request_key}
-    append_events(connection, [_event(task, EventKind.ANSWER, data, now)])
+    append_events(connection, [_event(task, EventKind.ANSWER, given, now)])
     known = replace(task, questions=answered)
     if task.state is not TaskState.WAITING:
-        return known
+        return known, True
     _require_unchanged(queue_answered(connection, task, now), task)
-    return replace(known, state=TaskState.QUEUED)
+    return replace(known, state=TaskState.QUEUED), True
 
 
 def open_questions(task: Task) -> tuple[Question, ...]:

@@ -10,7 +10,7 @@ from delegate.errors import IllegalMove
 from delegate.intake import schedules as intake
 from delegate.intake.from_wire import parse_pipeline, parse_schedule, task_of_template
 from delegate.intake.schedule_decisions import upcoming_times
-from delegate.model import ScheduleId, Task
+from delegate.model import Actor, ScheduleId, Task
 from delegate.queue import finish
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import CLOCK_KEY, notify
@@ -34,34 +34,34 @@ class Cancellation:
     tasks: tuple[Task, ...]  # those that were cancelled with it
 
 
-async def create(relay: Relay, wanted: ScheduleRequest) -> intake.CreatedSchedule:
+async def create(relay: Relay, wanted: ScheduleRequest, by: Actor) -> intake.CreatedSchedule:
     await check_location(relay, wanted)
-    created = await intake.create(relay.database, parse_schedule(wanted), relay.settings, relay.now())
+    created = await intake.create(relay.database, parse_schedule(wanted), relay.settings, relay.now(), by)
     relay.hub.notify_key(CLOCK_KEY)
     return created
 
 
-async def create_pipeline(relay: Relay, wanted: PipelineRequest) -> intake.CreatedPipeline:
+async def create_pipeline(relay: Relay, wanted: PipelineRequest, by: Actor) -> intake.CreatedPipeline:
     await check_locations(relay, wanted.steps[:1], "steps")
-    created = await intake.create_pipeline(relay.database, parse_pipeline(wanted), relay.settings, relay.now())
+    created = await intake.create_pipeline(relay.database, parse_pipeline(wanted), relay.settings, relay.now(), by)
     relay.hub.notify_key(CLOCK_KEY)
     return created
 
 
-async def resume(relay: Relay, schedule_id: ScheduleId, reason: str) -> Schedule:
-    resumed = await intake.resume(relay.database, schedule_id, reason, relay.now())
+async def resume(relay: Relay, schedule_id: ScheduleId, reason: str, by: Actor) -> Schedule:
+    resumed = await intake.resume(relay.database, schedule_id, reason, relay.now(), by)
     relay.hub.notify_key(CLOCK_KEY)
     return resumed
 
 
-async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tasks: bool) -> Cancellation:
+async def cancel(relay: Relay, schedule_id: ScheduleId, reason: str, *, with_tasks: bool, by: Actor) -> Cancellation:
     """Cancel the schedule and, if requested, its open task. A repeated call completes an interrupted one."""
     now = relay.now()
-    cancelled = await intake.cancel(relay.database, schedule_id, reason, with_tasks=with_tasks, now=now)
+    cancelled = await intake.cancel(relay.database, schedule_id, reason, with_tasks=with_tasks, now=now, by=by)
     if cancelled.open_task is None:
         return Cancellation(schedule=cancelled.schedule, tasks=())
     try:
-        transition = await finish.cancel(relay.database, cancelled.open_task, reason, now)
+        transition = await finish.cancel(relay.database, cancelled.open_task, reason, now, by)
     except IllegalMove:  # the task has ended in the meantime
         return Cancellation(schedule=cancelled.schedule, tasks=())
     notify(relay.hub, transition)

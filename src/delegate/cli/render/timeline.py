@@ -177,10 +177,15 @@ def _format_finished(data: Data) -> str:
 
 def _label_formatter(label: str, key: str) -> Callable[[Data], str]:
     def format_data(data: Data) -> str:
-        value = _text(data, key)
-        return f"{label}: {value}" if value else label
+        value, whose = _text(data, key), _with_person(label, data)
+        return f"{whose}: {value}" if value else whose
 
     return format_data
+
+
+def _with_person(label: str, data: Data) -> str:
+    person = _text(data, "by")
+    return f"{label} by {person}" if person else label
 
 
 def _entries(data: Data, key: str) -> list[Data]:
@@ -199,7 +204,7 @@ def _text(data: Data, key: str) -> str:
 
 
 FORMATTERS: dict[str, Callable[[Data], str] | None] = {
-    "submitted": lambda _: "submitted",
+    "submitted": lambda data: _with_person("submitted", data),
     "ready": lambda _: "all dependencies have ended",
     "claimed": _format_claimed,
     "started": _format_started,

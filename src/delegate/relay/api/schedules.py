@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from delegate.intake import schedules as intake
 from delegate.model import ScheduleId
 from delegate.relay import schedules
-from delegate.relay.auth import require_access
+from delegate.relay.auth import caller_of, require_access
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, check_query, relay_of, schedule_in_path
 from delegate.relay.schedules import detail_view, schedule_view
@@ -42,7 +42,7 @@ CancelBody = Annotated[CancelScheduleRequest, Depends(JsonBody(CancelScheduleReq
 
 @router.post("/schedules", status_code=201, response_model=ScheduleDetail, responses=SCHEDULE_SEEN)
 async def create_schedule(request: Request, body: ScheduleBody) -> Response:
-    created = await schedules.create(relay_of(request), body)
+    created = await schedules.create(relay_of(request), body, caller_of(request).actor)
     view = ScheduleDetail(schedule=schedule_view(created.schedule), history=[])
     return respond(view, 201 if created.is_new else 200)
 
@@ -50,7 +50,7 @@ async def create_schedule(request: Request, body: ScheduleBody) -> Response:
 @router.post("/pipelines", status_code=201, response_model=PipelineView, responses=PIPELINE_SEEN)
 async def create_pipeline(request: Request, body: PipelineBody) -> Response:
     """Creates steps that run in order, each continuing the previous one; a failed step stops the rest."""
-    created = await schedules.create_pipeline(relay_of(request), body)
+    created = await schedules.create_pipeline(relay_of(request), body, caller_of(request).actor)
     view = PipelineView(pipeline_id=created.steps[0].id, steps=[schedule_view(step) for step in created.steps])
     return respond(view, 201 if created.is_new else 200)
 
@@ -77,17 +77,19 @@ async def show_schedule(
 
 @router.post("/schedules/{schedule_id}/pause", response_model=ScheduleView)
 async def pause_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    relay = relay_of(request)
-    return respond(schedule_view(await intake.pause(relay.database, schedule_id, body.reason, relay.now())))
+    relay, by = relay_of(request), caller_of(request).actor
+    return respond(schedule_view(await intake.pause(relay.database, schedule_id, body.reason, relay.now(), by)))
 
 
 @router.post("/schedules/{schedule_id}/resume", response_model=ScheduleView)
 async def resume_schedule(request: Request, schedule_id: ScheduleInPath, body: ReasonBody) -> Response:
-    return respond(schedule_view(await schedules.resume(relay_of(request), schedule_id, body.reason)))
+    by = caller_of(request).actor
+    return respond(schedule_view(await schedules.resume(relay_of(request), schedule_id, body.reason, by)))
 
 
 @router.post("/schedules/{schedule_id}/cancel", response_model=CancelledSchedule)
 async def cancel_schedule(request: Request, schedule_id: ScheduleInPath, body: CancelBody) -> Response:
-    done = await schedules.cancel(relay_of(request), schedule_id, body.reason, with_tasks=body.cancel_tasks)
+    by = caller_of(request).actor
+    done = await schedules.cancel(relay_of(request), schedule_id, body.reason, with_tasks=body.cancel_tasks, by=by)
     tasks = [task_view(task) for task in done.tasks]
     return respond(CancelledSchedule(schedule=schedule_view(done.schedule), tasks=tasks))

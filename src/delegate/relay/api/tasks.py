@@ -70,9 +70,10 @@ MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     await check_location(relay, body)
-    wanted, settings, agents_task = request_of(body), relay.settings, caller_of(request).task
-    if agents_task is not None:
-        wanted = replace(wanted, submitted_by=agents_task.id)
+    caller = caller_of(request)
+    wanted, settings = request_of(body, caller.actor), relay.settings
+    if caller.task is not None:
+        wanted = replace(wanted, submitted_by=caller.task.id)
         settings = replace(settings, max_runners=relay.max_runners)
     submitted = await intake.submit(relay.database, wanted, settings, relay.now())
     return _respond_submitted(relay, submitted)
@@ -90,7 +91,8 @@ async def submit_tasks(request: Request, body: BatchBody) -> Response:
     """Submits all tasks or none, in one commit."""
     relay = relay_of(request)
     await check_locations(relay, body.tasks, "tasks")
-    entries = [batch.BatchItem(request=request_of(entry), name=entry.name) for entry in body.tasks]
+    by = caller_of(request).actor
+    entries = [batch.BatchItem(request=request_of(entry, by), name=entry.name) for entry in body.tasks]
     submitted = await batch.submit_batch(relay.database, entries, relay.settings, relay.now())
     for one in submitted:
         notify(relay.hub, Transition(task=one.task))
@@ -123,29 +125,31 @@ async def show_graph(request: Request, task_id: TaskInPath) -> Response:
 @router.post("/tasks/{task_id}/cancel", response_model=TaskView)
 async def cancel_task(request: Request, task_id: TaskInPath, body: CancelBody) -> Response:
     relay = relay_of(request)
-    transition = await finish.cancel(relay.database, task_id, body.reason, relay.now())
+    transition = await finish.cancel(relay.database, task_id, body.reason, relay.now(), caller_of(request).actor)
     notify(relay.hub, transition)
     return await _respond_with_task(relay, transition.task)
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, response_model=TaskView, responses=SEEN)
 async def retry_task(request: Request, task_id: TaskInPath, body: RetryBody) -> Response:
-    relay = relay_of(request)
-    return _respond_submitted(relay, await retry.retry(relay.database, task_id, body.request_key, relay.now()))
+    relay, by = relay_of(request), caller_of(request).actor
+    return _respond_submitted(relay, await retry.retry(relay.database, task_id, body.request_key, relay.now(), by))
 
 
 @router.post("/tasks/{task_id}/resume", status_code=201, response_model=TaskView, responses=SEEN)
 async def resume_task(request: Request, task_id: TaskInPath, body: ResumeBody) -> Response:
     """Creates a task that continues where this one stopped, in the same workspace and agent session."""
-    relay = relay_of(request)
-    resumed = await retry.resume(relay.database, task_id, body.context, request_key=body.request_key, now=relay.now())
+    relay, by = relay_of(request), caller_of(request).actor
+    resumed = await retry.resume(
+        relay.database, task_id, body.context, request_key=body.request_key, now=relay.now(), by=by
+    )
     return _respond_submitted(relay, resumed)
 
 
 @router.post("/tasks/{task_id}/messages", status_code=202, response_model=TaskView)
 async def message_task(request: Request, task_id: TaskInPath, body: MessageBody) -> Response:
-    relay = relay_of(request)
-    task = await send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
+    relay, by = relay_of(request), caller_of(request).actor
+    task = await send_message(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now(), by=by)
     relay.hub.notify_with_holder(task.id)
     return await _respond_with_task(relay, task, status=202)
 
@@ -244,7 +248,9 @@ AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]
 @router.post("/tasks/{task_id}/answer", response_model=TaskView)
 async def answer_task(request: Request, task_id: TaskInPath, body: AnswerBody) -> Response:
     """Answers all open questions of the task's agent; its session continues with the answer."""
-    relay = relay_of(request)
-    task = await questions.answer(relay.database, task_id, body.text, request_key=body.request_key, now=relay.now())
+    relay, by = relay_of(request), caller_of(request).actor
+    task = await questions.answer(
+        relay.database, task_id, body.text, request_key=body.request_key, now=relay.now(), by=by
+    )
     notify(relay.hub, Transition(task=task))
     return await _respond_with_task(relay, task)

@@ -16,7 +16,12 @@ END_YOUR_TURN = "end your turn now; the answer will be your next message"
 async def answer_task(call: ToolCall, given: wire.AnswerTask) -> ToolResult:
     relay = call.relay
     task = await questions.answer(
-        relay.database, TaskId(given.task_id), given.answer, request_key=call.request_key, now=relay.now()
+        relay.database,
+        TaskId(given.task_id),
+        given.answer,
+        request_key=call.request_key,
+        now=relay.now(),
+        by=call.caller.actor,
     )
     notify(relay.hub, Transition(task=task))
     status = STATUS_OF_STATE[task.state]

@@ -20,13 +20,14 @@ TIMING_FIELDS = set(wire.ScheduleTask.model_fields) - set(wire.TaskParameters.mo
 async def schedule_task(call: ToolCall, wanted: wire.ScheduleTask) -> ToolResult:
     when = wanted.model_dump(include=TIMING_FIELDS, exclude_unset=True)
     body = ScheduleRequest.model_construct(**task_parameters(call, wanted), **when, request_key=call.request_key)
-    created = await schedules.create(call.relay, body)
+    created = await schedules.create(call.relay, body, call.caller.actor)
     return _to_result(created.schedule)
 
 
 async def create_pipeline(call: ToolCall, wanted: wire.CreatePipeline) -> ToolResult:
     steps = [_step(call, number, step) for number, step in enumerate(wanted.steps)]
-    created = await schedules.create_pipeline(call.relay, PipelineRequest(steps=steps, request_key=call.request_key))
+    body = PipelineRequest(steps=steps, request_key=call.request_key)
+    created = await schedules.create_pipeline(call.relay, body, call.caller.actor)
     answer = wire.CreatePipelineResult(
         pipeline_id=created.steps[0].id, steps=[to_schedule_result(schedule_view(step)) for step in created.steps]
     )
@@ -57,17 +58,20 @@ async def get_schedule(call: ToolCall, asked: wire.GetSchedule) -> ToolResult:
 
 
 async def pause_schedule(call: ToolCall, asked: wire.PauseSchedule) -> ToolResult:
-    relay = call.relay
-    return _to_result(await intake.pause(relay.database, ScheduleId(asked.schedule_id), asked.reason, relay.now()))
+    relay, schedule_id, by = call.relay, ScheduleId(asked.schedule_id), call.caller.actor
+    return _to_result(await intake.pause(relay.database, schedule_id, asked.reason, relay.now(), by))
 
 
 async def resume_schedule(call: ToolCall, asked: wire.ResumeSchedule) -> ToolResult:
-    return _to_result(await schedules.resume(call.relay, ScheduleId(asked.schedule_id), asked.reason))
+    schedule_id, by = ScheduleId(asked.schedule_id), call.caller.actor
+    return _to_result(await schedules.resume(call.relay, schedule_id, asked.reason, by))
 
 
 async def cancel_schedule(call: ToolCall, asked: wire.CancelSchedule) -> ToolResult:
     schedule_id = ScheduleId(asked.schedule_id)
-    done = await schedules.cancel(call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks)
+    done = await schedules.cancel(
+        call.relay, schedule_id, asked.reason, with_tasks=asked.cancel_tasks, by=call.caller.actor
+    )
     tasks: list[str] = [task.id for task in done.tasks]
     answer = wire.CancelScheduleResult(schedule_id=schedule_id, status=done.schedule.state, cancelled_tasks=tasks)
     return ToolResult(

@@ -34,7 +34,7 @@ async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult
     body = SubmitRequest.model_construct(**parameters, request_key=call.request_key)
     await check_location(relay, body)
     submitted, snapshot = await intake.submit_and_read_snapshot(
-        relay.database, request_of(body), relay.settings, relay.rules, relay.now()
+        relay.database, request_of(body, call.caller.actor), relay.settings, relay.rules, relay.now()
     )
     task = submitted.task
     notify(relay.hub, Transition(task=task))
@@ -78,7 +78,9 @@ async def _page(call: ToolCall, asked: wire.TaskStatus) -> ToolResult:
 
 async def cancel_task(call: ToolCall, asked: wire.CancelTask) -> ToolResult:
     relay = call.relay
-    transition = await finish.cancel(relay.database, TaskId(asked.task_id), asked.reason, relay.now())
+    transition = await finish.cancel(
+        relay.database, TaskId(asked.task_id), asked.reason, relay.now(), call.caller.actor
+    )
     notify(relay.hub, transition)
     task, others = transition.task, [task.id for task in transition.others if task.state is TaskState.CANCELLED]
     status = STATUS_OF_STATE[task.state]
@@ -91,7 +93,8 @@ async def cancel_task(call: ToolCall, asked: wire.CancelTask) -> ToolResult:
 
 async def retry_task(call: ToolCall, asked: wire.RetryTask) -> ToolResult:
     relay = call.relay
-    submitted = await retry.retry(relay.database, TaskId(asked.task_id), call.request_key, relay.now())
+    task_id, by = TaskId(asked.task_id), call.caller.actor
+    submitted = await retry.retry(relay.database, task_id, call.request_key, relay.now(), by)
     return _to_retry_result(call, submitted)
 
 
@@ -103,6 +106,7 @@ async def resume_task(call: ToolCall, asked: wire.ResumeTask) -> ToolResult:
         asked.additional_context,
         request_key=call.request_key,
         now=relay.now(),
+        by=call.caller.actor,
     )
     return _to_retry_result(call, submitted)
 
