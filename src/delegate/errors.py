@@ -35,6 +35,8 @@ DelegateError
 │   ├── NoSuchTask
 │   ├── NoSuchSchedule
 │   ├── NoSuchWorkspace     no work of that task is kept
+│   ├── NoSuchPerson
+│   ├── NoSuchAccessToken
 │   ├── NoSuchAttempt
 │   ├── NoSuchRunner
 │   └── NoSuchRoute
@@ -43,6 +45,7 @@ DelegateError
 │   ├── IllegalMove
 │   ├── ScheduleEnded
 │   ├── KeyUsed             the key belongs to a different request
+│   ├── PersonExists
 │   ├── NoQuestion          there is nothing to answer
 │   ├── SequenceGap
 │   ├── EventConflict
@@ -277,7 +280,7 @@ class NotAllowed(DelegateError):
 
 class Unauthenticated(NotAllowed):
     """the relay does not accept this token
-    set DELEGATE_TOKEN, or `token` in config.toml; or use the DELEGATE_HOME of the relay"""
+    `delegate login URL` stores another one; or set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay"""
 
     code, status = "unauthenticated", 401
 
@@ -310,7 +313,7 @@ class Forbidden(NotAllowed):
 
 
 class InsideAttempt(NotAllowed):
-    """the token of the relay's owner is not accepted from a process that a task has started
+    """the token of a person or of the relay's owner is not accepted from a process that a task has started
     inside a task, use the DELEGATE_TOKEN of its environment; elsewhere, try again when no task is running"""
 
     code = "inside_attempt"
@@ -361,6 +364,20 @@ class NoSuchWorkspace(NotFound):
     `delegate workspaces` lists kept work"""
 
     code = "no_such_workspace"
+
+
+class NoSuchPerson(NotFound):
+    """there is no user {name}
+    `delegate user list` lists all users"""
+
+    code = "no_such_person"
+
+
+class NoSuchAccessToken(NotFound):
+    """there is no token {token_id}
+    `delegate token list` lists the tokens"""
+
+    code = "no_such_token"
 
 
 class NoSuchAttempt(NotFound):
@@ -418,6 +435,13 @@ class KeyUsed(Conflict):
     use a new key"""
 
     code = "request_key_used"
+
+
+class PersonExists(Conflict):
+    """there is already a user with the {field} {value}
+    `delegate user list` lists all users"""
+
+    code = "person_exists"
 
 
 class NoQuestion(Conflict):

@@ -32,6 +32,8 @@ QUESTION_MAX = 10_000  # characters
 OPTIONS_MAX = 20  # of one question
 OPTION_MAX = 1_000  # characters
 MAX_ATTEMPTS = 3  # including those lost with their machine
+PERSON_NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}"
+TOKEN_DAYS, TOKEN_DAYS_MAX = 90, 3650  # that a person's token is valid
 HEAD_SHARE = 8  # one eighth of the kept output is its beginning, the rest its end
 
 

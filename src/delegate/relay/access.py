@@ -37,7 +37,7 @@ AUDIENCES = {
     frozenset({Holder.OWNER}): "the relay's owner",
 }
 
-PUBLIC_ROUTES = frozenset({"GET /api/openapi.json", "GET /healthz", "GET /readyz"})
+PUBLIC_ROUTES = frozenset({"GET /api/openapi.json", "GET /dist/{name}", "GET /healthz", "GET /readyz"})
 ROUTES: Mapping[str, Access] = {
     "POST /api/tasks": MEMBERS | WITH_AGENTS,
     "POST /api/tasks/batch": MEMBERS,
@@ -63,6 +63,16 @@ ROUTES: Mapping[str, Access] = {
     "POST /api/schedules/{schedule_id}/pause": MEMBERS,
     "POST /api/schedules/{schedule_id}/resume": MEMBERS,
     "POST /api/schedules/{schedule_id}/cancel": MEMBERS,
+    "GET /api/me": READERS | SLOTS | WITH_AGENTS | {Holder.RUNNER},
+    "GET /api/people": ADMINS,
+    "POST /api/people": ADMINS,
+    "POST /api/people/{person}/disable": ADMINS,
+    "POST /api/people/{person}/enable": ADMINS,
+    "POST /api/people/{person}/role": ADMINS,
+    "GET /api/tokens": READERS,
+    "POST /api/tokens": READERS,
+    "POST /api/tokens/{token_id}/revoke": READERS,
+    "GET /api/audit": ADMINS,
     "POST /api/pairing-tokens": MEMBERS,
     "POST /api/runners/pair": frozenset({Holder.PAIRING}),
     "POST /api/runners/register": frozenset({Holder.OWNER, Holder.RUNNER}),

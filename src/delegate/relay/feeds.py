@@ -6,20 +6,22 @@ import base64
 import logging
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import merge
 
 import anyio
 from anyio import lowlevel
+from fastapi import Request
 from fastapi.responses import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from delegate.errors import InvalidField, Refused
+from delegate.errors import InvalidField, NotAllowed, Refused
 from delegate.model import Attempt, Event, OutputChunk, TaskId
+from delegate.relay.auth import caller_of, require_access
 from delegate.relay.http.protocol import HttpProtocol
 from delegate.relay.notify import ALL_TASKS, Hub
 from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
@@ -42,6 +44,8 @@ EVENTS_PER_SLICE = 5  # events encoded before other requests get their turn
 CROWD_PAUSE = 0.002  # seconds after a full turn, if others wait: many feeds of old events leave time to other requests
 POLL_SECONDS = 2.0  # another relay on the same database does not notify our subscriptions
 LINES_MAX = 32 * 1024 * 1024  # bytes of lines in one response; `output/raw` has everything
+RECHECK_SECONDS = 2.0  # a revoked token, or that of a disabled person, must not keep a stream open
+StreamCheck = Callable[[], Awaitable[bool]]
 CURSOR = re.compile(r"e(\d{1,18})-o(\d{1,18})")
 
 
@@ -92,16 +96,40 @@ def limit_send_buffer(scope: Scope) -> None:
             connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
 
+async def _always() -> bool:
+    return True
+
+
+def stream_check(request: Request) -> StreamCheck:
+    """Return a function that tells whether the caller's token still opens the stream."""
+    checked_at = anyio.current_time()
+
+    async def may_continue() -> bool:
+        nonlocal checked_at
+        if caller_of(request).person is None or anyio.current_time() - checked_at < RECHECK_SECONDS:
+            return True
+        checked_at = anyio.current_time()
+        try:
+            await require_access(request)
+        except NotAllowed:
+            return False
+        return True
+
+    return may_continue
+
+
 def respond_with_feed(relay: Relay, feed: AsyncIterator[ServerSentEvent | bytes]) -> Response:
     if relay.hub.open_feeds >= FEEDS_MAX:
         raise Refused(why=f"{FEEDS_MAX} event streams are open already; close one first")
     return FeedResponse(relay.hub, feed)
 
 
-async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
+async def task_feed(
+    relay: Relay, task_id: TaskId, cursor: Cursor, may_continue: StreamCheck = _always
+) -> AsyncIterator[ServerSentEvent]:
     """Yield the events and output of one task after the cursor; close when the task has ended."""
     with relay.hub.subscribe(task_id) as subscription:
-        while not relay.hub.closing.is_set():
+        while not relay.hub.closing.is_set() and await may_continue():
             async with relay.hub.feed_turns:
                 updates = await follow.read_task_updates(relay.database, task_id, cursor)
             for event in merge_by_time(updates):
@@ -117,11 +145,11 @@ async def task_feed(relay: Relay, task_id: TaskId, cursor: Cursor) -> AsyncItera
             await subscription.wait(POLL_SECONDS)
 
 
-async def all_tasks_feed(relay: Relay, after: int) -> AsyncIterator[bytes]:
+async def all_tasks_feed(relay: Relay, after: int, may_continue: StreamCheck = _always) -> AsyncIterator[bytes]:
     # SQLite has one writer: its ids become visible in order, and a gap only means deleted rows.
     id_gaps = None if relay.database.is_sqlite else follow.IdGaps()
     with relay.hub.subscribe(ALL_TASKS) as subscription:
-        while not relay.hub.closing.is_set():
+        while not relay.hub.closing.is_set() and await may_continue():
             async with relay.hub.feed_turns:
                 events = await relay.database.read(partial(events_after, after=after, limit=EVENTS_PER_TURN))
                 if id_gaps is not None:

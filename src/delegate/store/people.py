@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from delegate.model import AccessToken, AccessTokenId, Actor, AuditEntry, Person, PersonId, Role
 from delegate.store.tables import access_token, audit, person
@@ -27,13 +27,15 @@ def insert_person(connection: Connection, new: Person) -> None:
     )
 
 
-def person_named(connection: Connection, name: str) -> Person | None:
-    row = connection.execute(select(person).where(person.c.name == name).with_for_update()).one_or_none()
+def get_person(connection: Connection, person_id: PersonId) -> Person | None:
+    row = connection.execute(select(person).where(person.c.id == person_id)).one_or_none()
     return None if row is None else to_person(row)
 
 
-def get_person(connection: Connection, person_id: PersonId) -> Person | None:
-    row = connection.execute(select(person).where(person.c.id == person_id)).one_or_none()
+def person_named(connection: Connection, name: str) -> Person | None:
+    """Find a person by name, in upper or lower case, and lock the row."""
+    query = select(person).where(func.lower(person.c.name) == name.lower())
+    row = connection.execute(query.with_for_update()).one_or_none()
     return None if row is None else to_person(row)
 
 
