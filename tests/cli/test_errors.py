@@ -352,15 +352,27 @@ def test_nothing_running_is_an_error_for_info_but_not_for_down(
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("command", ["up", "down", "serve", "backup", "restore"])
-def test_commands_of_this_machine_are_refused_for_a_relay_elsewhere(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+OF_THIS_HOME = {
+    "up": "`delegate runner pair` runs its tasks on this machine",
+    "down": "stop it on its own machine; `delegate runner stop` stops the runners of this one",
+    "serve": "unset DELEGATE_RELAY_URL",
+    "backup": "run it on the machine of that relay",
+    "restore": "run it on the machine of that relay",
+}
+
+
+@pytest.mark.parametrize("command", OF_THIS_HOME)
+def test_commands_of_this_home_are_refused_for_a_relay_elsewhere_and_say_what_to_do(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DELEGATE_RELAY_URL", "https://relay.example")
 
     assert main([command]) == 2
 
-    assert f"`delegate {command}` works only with the local relay" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"delegate: the request was refused: `delegate {command}` is for the relay of {tmp_path / 'home'}, "
+        f"but https://relay.example is set; {OF_THIS_HOME[command]}\n"
+    )
 
 
 def test_a_defect_is_one_line_and_a_traceback_only_with_v(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
@@ -197,3 +198,27 @@ def test_settings_do_what_the_options_do(tmp_path: Path, authority: Authority) -
         answers = [http.get("/healthz", headers={"host": h}) for h in ("relay.lan", "relay.test", "relay.example")]
 
     assert [answer.status_code for answer in answers] == [200] * 3
+
+
+def doctor(served: Served, **environment: str) -> dict[str, dict[str, str]]:
+    """What `delegate doctor` finds about this relay, from another home."""
+    home = served.world.home.parent / "elsewhere"
+    remote = World(home, **{"DELEGATE_RELAY_URL": served.url, "DELEGATE_TOKEN": served.token, **environment})
+    lines = [json.loads(line) for line in remote.run("doctor", "--json").stdout.splitlines()]
+    return {one["subject"]: one for one in lines if one["part"] == "relay"}
+
+
+def test_doctor_examines_a_relay_elsewhere(secure: Served) -> None:
+    found = doctor(secure, DELEGATE_CA_FILE=str(secure.authority.file))
+    untrusted = doctor(secure)
+    wrong = doctor(secure, DELEGATE_CA_FILE=str(secure.authority.file), DELEGATE_TOKEN="wrong")
+
+    assert {subject: found[subject]["level"] for subject in ("relay", "TLS", "clock", "token")} == dict.fromkeys(
+        ("relay", "TLS", "clock", "token"), "ok"
+    )
+    assert secure.url in found["relay"]["message"]
+    assert "its certificate is valid until" in found["TLS"]["message"]
+    assert "delegate runner" in found["runners"]["fix"]
+    assert "is not trusted" in untrusted["relay"]["message"]
+    assert untrusted["relay"]["fix"] == "set DELEGATE_CA_FILE to that of its authority"
+    assert wrong["token"]["level"] == "problem"

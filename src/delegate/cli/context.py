@@ -50,9 +50,14 @@ class CommandContext:
     def home(self) -> Home:
         return Home(self.settings.home)
 
-    def require_local(self, command: str) -> None:
-        if not self.settings.is_local:
-            raise Refused(why=f"`{command}` works only with the local relay, but DELEGATE_RELAY_URL names another")
+    def require_local(self, command: str, instead: str = "") -> None:
+        """Refuse a command that is about the relay of this home; `instead` is for people who mean the other one."""
+        if self.settings.is_local:
+            return
+        variable = next(one.variable for one in self.resolved_settings if one.name == "relay_url")
+        leave = f"unset {variable}" if variable else "`delegate config set relay_url --unset`"
+        why = f"`{command}` is for the relay of {self.home.root}, but {self.settings.relay_url} is set"
+        raise Refused(why=f"{why}; {instead or leave}")
 
     def client(self) -> Client:
         """A client that starts the local relay if none runs."""

@@ -77,6 +77,12 @@ class HttpExchange:
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
+    @property
+    def certificate_end(self) -> str | None:
+        """When the relay's certificate expires, as `ssl.cert_time_to_seconds` reads it; None without TLS."""
+        read = getattr(self._socket, "getpeercert", None)
+        return None if read is None else read()["notAfter"]
+
     def __enter__(self) -> HttpExchange:
         return self
 

@@ -94,7 +94,7 @@ def test_of_a_relay_elsewhere_no_setting_of_this_home_is_said_to_count(relay: Wo
 
     counting = {line["key"] for line in map(json.loads, done.stdout.splitlines()) if line["counts"] == "now"}
     sent = {"default_agent", "task_timeout_ms", "max_output_buffer"}
-    assert counting == {"home", "relay_url", "token"} | sent
+    assert counting == {"home", "relay_url", "token", "ca_file"} | sent
     assert table.stderr.startswith("delegate: https://relay.example has its own settings")
 
 

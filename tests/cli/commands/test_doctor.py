@@ -745,13 +745,24 @@ def test_a_relay_of_another_version_and_a_silent_runner_are_warnings(machine: Ma
     ("reply", "subject"),
     [
         (answer({"type": "unauthenticated", "detail": "no"}, "401 Unauthorized"), "relay: token"),
+        (answer({"type": "rate_limited", "detail": "wait"}, "429 Too Many Requests"), "relay: relay"),
+        (answer({"type": "host_refused", "detail": "not this name"}, "403 Forbidden"), "relay: relay"),
         (answer([]), "relay: relay"),
         (b"SSH-2.0-OpenSSH\r\n\r\n\r\n", "relay: relay"),
         (b"", "relay: relay"),
         (answer(RELAY), "relay: runners"),
         (answer({**RELAY, "runners": [{**RUNNER, "state": "silent"}]}), "relay: runners"),
     ],
-    ids=["wrong token", "no relay", "no HTTP", "no answer", "no runner", "all silent"],
+    ids=[
+        "wrong token",
+        "too many wrong tokens",
+        "wrong name",
+        "no relay",
+        "no HTTP",
+        "no answer",
+        "no runner",
+        "all silent",
+    ],
 )
 def test_a_relay_that_cannot_be_used_is_a_problem(machine: Machine, reply: bytes, subject: str) -> None:
     with ScriptedRelay([reply]) as relay:

@@ -58,6 +58,25 @@ def test_what_is_kept_is_listed_with_its_size_and_its_age(capsys: pytest.Capture
     assert re.fullmatch(rf"{LINEAGE}  \d+ kB  \d\.\ds  2      {BRANCH}  remote", row)
 
 
+def test_work_of_runners_that_are_paired_with_a_relay_elsewhere_is_found(
+    kept: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "outer"
+    (home / "profiles").mkdir(parents=True)
+    (home / "profiles" / "default").symlink_to(kept.home.root)
+    monkeypatch.setenv("DELEGATE_HOME", str(home))
+    monkeypatch.setenv("DELEGATE_RELAY_URL", "https://relay.example")
+
+    assert main(["workspaces"]) == 0
+    assert LINEAGE in capsys.readouterr().out
+    assert main(["workspaces", "restore", LINEAGE]) == 0
+    assert (tmp_path / FOLDER / "new.txt").exists()
+    assert main(["workspaces", "drop", "--yes", LINEAGE]) == 0
+    capsys.readouterr()
+    assert main(["workspaces"]) == 0
+    assert "no work is kept on this machine" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("kept")
 def test_the_list_as_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     main(["workspaces", "--json"])

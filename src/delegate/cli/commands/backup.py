@@ -22,7 +22,7 @@ def backup(context: CommandContext, path: str | None) -> None:
     """Back up the database, and print the path of the copy. The relay may be running."""
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
 
-    context.require_local("delegate backup")
+    context.require_local("delegate backup", "run it on the machine of that relay")
     if path and not Path(path).parent.is_dir():
         raise Refused(why=f"directory {Path(path).absolute().parent} does not exist; create it first")
     try:
@@ -40,7 +40,7 @@ def restore(context: CommandContext, file: str | None, yes: bool) -> None:
     """Replace the database with FILE or the newest backup. The old database is kept beside it."""
     from delegate.store.backup import restore as put_back  # noqa: PLC0415  the store takes long to load
 
-    context.require_local("delegate restore")
+    context.require_local("delegate restore", "run it on the machine of that relay")
     lock = home_files.lock_home(context.home, timeout=1.0)
     try:
         if not yes:

@@ -59,7 +59,7 @@ DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
 @click.pass_obj
 def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     """Start the local relay and its runners."""
-    context.require_local("delegate up")
+    context.require_local("delegate up", "`delegate runner pair` runs its tasks on this machine")
     parse_runner_count(runners, context.settings)
     if foreground:
         return _run_in_foreground(context, runners)
@@ -103,7 +103,9 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
 @click.pass_obj
 def down(context: CommandContext, now: bool) -> int:
     """Let running tasks finish, then stop the relay and its runners."""
-    context.require_local("delegate down")
+    context.require_local(
+        "delegate down", "stop it on its own machine; `delegate runner stop` stops the runners of this one"
+    )
     holder = home_files.lock_holder(context.home.keeper_lock)
     if holder is None:
         context.say(f"no relay is running for {context.home.root}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import click
 from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render import terminal
 from delegate.cli.render.terminal import OutputStyle, format_duration, one_line, rows_in_columns
-from delegate.errors import InvalidField, Refused
+from delegate.config.paths import Home
+from delegate.errors import InvalidField, NoSuchWorkspace, Refused
 
 if TYPE_CHECKING:
     from delegate.runner.workspaces.kept import KeptWork
@@ -39,13 +41,28 @@ def workspaces(click_context: click.Context) -> None:
 def _list(context: CommandContext) -> None:
     from delegate.runner.workspaces.kept import list_kept  # noqa: PLC0415  the runner takes long to load
 
-    kept = list_kept(context.home)
+    kept = [one for home in _homes(context) for one in list_kept(home)]
     if context.as_json:
         context.print_json_lines(map(kept_data, kept))
     elif kept:
         context.print(kept_table(kept, context.style()))
     else:
-        context.say("no work is kept: everything was pushed, or nothing was changed")
+        where = "" if context.settings.is_local else " on this machine"
+        context.say(f"no work is kept{where}: everything was pushed, or nothing was changed")
+
+
+def _homes(context: CommandContext) -> list[Home]:
+    """The home, and those of the runners that are paired with relays elsewhere: each keeps its own work."""
+    return [context.home, *(Home(path) for path in sorted((context.home.root / "profiles").glob("*/")))]
+
+
+def _find(context: CommandContext, name: str) -> tuple[Home, KeptWork]:
+    from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load
+
+    for home in _homes(context):
+        with suppress(NoSuchWorkspace):
+            return home, find_kept(home, name)
+    raise NoSuchWorkspace(name=name)
 
 
 def kept_table(kept: list[KeptWork], style: OutputStyle) -> list[str]:
@@ -99,11 +116,9 @@ def restore(context: CommandContext, name: str, directory: str | None) -> None:
     """Create a repository from kept work, and print its path. Without DIR, it is named after its branch."""
     import anyio  # noqa: PLC0415  slow to load
 
-    from delegate.runner.workspaces.kept import find_kept  # noqa: PLC0415  the runner takes long to load
-
-    kept = find_kept(context.home, name)
+    home, kept = _find(context, name)
     target = Path(os.path.abspath(directory or kept.branch.replace("/", "-")))
-    anyio.run(_restore, context, kept.lineage, target)
+    anyio.run(_restore, context, home, kept.lineage, target)
     if context.as_json:
         context.print_json({**kept_data(kept), "path": str(target)})
     else:
@@ -111,14 +126,14 @@ def restore(context: CommandContext, name: str, directory: str | None) -> None:
         context.say(f"{kept.lineage} is still kept", f"`delegate workspaces drop {kept.lineage}` removes it for good")
 
 
-async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
+async def _restore(context: CommandContext, home: Home, lineage: str, target: Path) -> None:
     from delegate.runner.git.program import GitFailed, read_git  # noqa: PLC0415  the runner takes long to load
     from delegate.runner.workspaces.kept import make_restore_scratch, restore  # noqa: PLC0415  the same
 
     try:
-        with make_restore_scratch(context.home) as scratch:
+        with make_restore_scratch(home) as scratch:
             git = await read_git(context.environ, scratch)
-            await restore(git, context.home, lineage, target)
+            await restore(git, home, lineage, target)
     except GitFailed as failure:
         raise Refused(why=failure) from failure
     except OSError as error:
@@ -135,12 +150,12 @@ async def _restore(context: CommandContext, lineage: str, target: Path) -> None:
 @click.pass_obj
 def drop(context: CommandContext, name: str, yes: bool) -> None:
     """Delete kept work for good."""
-    from delegate.runner.workspaces.kept import drop, find_kept  # noqa: PLC0415  the runner takes long to load
+    from delegate.runner.workspaces.kept import drop  # noqa: PLC0415  the runner takes long to load
 
-    kept = find_kept(context.home, name)
+    home, kept = _find(context, name)
     if not yes:
         _confirm(kept)
-    drop(context.home, kept.lineage)
+    drop(home, kept.lineage)
     if context.as_json:
         context.print_json(kept_data(kept))
     else:

@@ -55,7 +55,7 @@ async def examine(context: DoctorContext) -> list[Finding]:
     if facts.relay.data is not None:
         agent = agents(context.settings).get(need.agent)
         if agent is not None and agent.is_available(context.environ):
-            found += report_missing_agent(facts.relay.data, agent.name)
+            found += report_missing_agent(context, facts.relay.data, agent.name)
     found.sort(key=lambda finding: ORDER[finding.section])
     return [_without_secrets(finding, facts.redact) for finding in found]
 

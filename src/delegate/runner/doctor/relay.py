@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
+from ssl import cert_time_to_seconds
 from typing import TYPE_CHECKING
 
 from delegate import __version__
-from delegate.client.client import remote_target
+from delegate.client.client import remote_target, unreachable
 from delegate.client.http import HttpExchange, Target, request_bytes
 from delegate.client.http_response import NotHttp
+from delegate.client.proxies import ProxyRefused
 from delegate.config.home_files import is_held, live_address, read_token
 from delegate.config.values import mask_login
-from delegate.errors import DelegateError
+from delegate.errors import DelegateError, Forbidden, InsideAttempt, Unauthenticated
 from delegate.runner.doctor.context import DoctorContext, format_age, quote_line
 from delegate.runner.doctor.findings import DoctorSection, Finding
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 RESPONSE_TIMEOUT = 3.0  # seconds of silence; shorter than an examination
 RESPONSE_MAX = 16 * 1024 * 1024
+TOKEN_PROBLEMS = frozenset({Unauthenticated.code, Forbidden.code, InsideAttempt.code})
+CERTIFICATE_NOTICE = timedelta(days=14)
 CLOCK_NOTE, CLOCK_PROBLEM = timedelta(seconds=2), timedelta(seconds=60)
 RESTART = "`delegate down`, then `delegate up`"
 
@@ -42,6 +47,7 @@ class RelayResponse:
     body: bytes
     sent_at: datetime
     received_at: datetime
+    certificate_end: str | None = None  # None: without TLS
 
 
 def ask_relay(context: DoctorContext) -> RelayFindings:
@@ -50,14 +56,20 @@ def ask_relay(context: DoctorContext) -> RelayFindings:
         where = _target(context)
     except DelegateError as problem:
         return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", problem.message, problem.hint)])
+    except ProxyRefused as error:
+        found = unreachable(context.settings, context.settings.relay_url, error)
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", found.message, found.hint)])
     if where is None:
         return RelayFindings(findings=_report_not_running(context))
     target, path, token = where
     try:
         response = _request_status(target, path, token)
     except (OSError, NotHttp) as error:
-        message = f"{_address(context, target)} does not answer: {quote_line(str(error))}"
-        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", message, _unreachable_fix(context))])
+        found = unreachable(context.settings, "", error)
+        why = "timed out" if isinstance(error, TimeoutError) else quote_line(found.data["why"])
+        message = f"{_address(context, target)} does not answer: {why}"
+        fix = _unreachable_fix(context) if context.settings.is_local else found.hint
+        return RelayFindings(findings=[DoctorSection.RELAY.problem("relay", message, fix)])
     return _interpret_response(context, target, response)
 
 
@@ -78,7 +90,14 @@ def _request_status(target: Target, path: str, token: str) -> RelayResponse:
         received_at = datetime.now(UTC)
         body = response.read_all(RESPONSE_MAX)
         date = response.headers.get("date", "")
-        return RelayResponse(status=response.status, date=date, body=body, sent_at=sent_at, received_at=received_at)
+        return RelayResponse(
+            status=response.status,
+            date=date,
+            body=body,
+            sent_at=sent_at,
+            received_at=received_at,
+            certificate_end=response.certificate_end,
+        )
 
 
 def _report_not_running(context: DoctorContext) -> list[Finding]:
@@ -95,12 +114,12 @@ def _report_not_running(context: DoctorContext) -> list[Finding]:
 
 def _interpret_response(context: DoctorContext, target: Target, response: RelayResponse) -> RelayFindings:
     address = _address(context, target)
-    if response.status in {401, 403}:
-        message = f"is not accepted by the relay at {address}"
-        return RelayFindings(findings=[DoctorSection.RELAY.problem("token", message, _token_fix(context))])
     try:
+        if response.status >= 300:
+            return RelayFindings(findings=[_explain_refusal(context, address, json.loads(response.body))])
         data: RelayData = json.loads(response.body)
-        findings = [_version(address, data), *_check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
+        findings = [_version(context, address, data), *_check_certificate(context, response)]
+        findings += [*_check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
         findings += [DoctorSection.RELAY.ok("database", quote_line(data["database"])), *_check_runners(context, data)]
     except (ValueError, KeyError, TypeError):
         message = f"the server at {address} is not a Delegate relay"
@@ -108,11 +127,28 @@ def _interpret_response(context: DoctorContext, target: Target, response: RelayR
     return RelayFindings(findings=findings, data=data)
 
 
-def _version(address: str, data: RelayData) -> Finding:
+def _explain_refusal(context: DoctorContext, address: str, problem: Mapping[str, object]) -> Finding:
+    if problem["type"] in TOKEN_PROBLEMS:
+        return DoctorSection.RELAY.problem("token", f"is not accepted by the relay at {address}", _token_fix(context))
+    message = f"{address} refuses requests: {quote_line(str(problem['detail']))}"
+    return DoctorSection.RELAY.problem("relay", message, quote_line(str(problem.get("hint") or "")))
+
+
+def _check_certificate(context: DoctorContext, response: RelayResponse) -> list[Finding]:
+    if response.certificate_end is None:
+        return []
+    end = datetime.fromtimestamp(cert_time_to_seconds(response.certificate_end), UTC)
+    message = f"its certificate is valid until {end:%Y-%m-%d}"
+    if end - context.now < CERTIFICATE_NOTICE:
+        return [DoctorSection.RELAY.warning("TLS", message, "ask whoever runs the relay to renew it")]
+    return [DoctorSection.RELAY.ok("TLS", message)]
+
+
+def _version(context: DoctorContext, address: str, data: RelayData) -> Finding:
     if data["version"] == __version__:
         return DoctorSection.RELAY.ok("relay", f"{address}, version {__version__}")
     message = f"{address} runs version {quote_line(data['version'])}; this is version {__version__}"
-    return DoctorSection.RELAY.warning("relay", message, RESTART)
+    return DoctorSection.RELAY.warning("relay", message, _restart(context, "upgrade the older one"))
 
 
 def _check_clock(response: RelayResponse) -> list[Finding]:
@@ -143,7 +179,8 @@ def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
     living = [runner for runner in runners if runner["state"] != "silent"]
     if not living:
         silent = f"all {len(runners)} are silent" if runners else "there are none"
-        return [DoctorSection.RELAY.problem("runners", f"{silent}: tasks would wait forever", RESTART)]
+        fix = _restart(context, "`delegate runner start` on a paired machine")
+        return [DoctorSection.RELAY.problem("runners", f"{silent}: tasks would wait forever", fix)]
     states = Counter(runner["state"] for runner in living)
     states_text = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     findings = [DoctorSection.RELAY.ok("runners", f"{len(living)} ({states_text})")]
@@ -151,25 +188,32 @@ def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
     old = [runner["name"] for runner in living if runner["version"] != __version__]
     if old:
         message = f"{quote_line(', '.join(old))} run another version than {__version__}"
-        findings.append(DoctorSection.RELAY.warning("runners", message, RESTART))
+        findings.append(DoctorSection.RELAY.warning("runners", message, _restart(context, "upgrade the older ones")))
     return findings
 
 
 def _report_silent_runner(context: DoctorContext, runner: RunnerData) -> Finding:
     quiet = context.now - datetime.fromisoformat(runner["seenAt"])
     message = f"{quote_line(runner['name'])} has been silent for {format_age(quiet)}"
-    return DoctorSection.RELAY.warning(
-        "runners", message, f"check the logs in {context.display_path(context.home.logs)}; {RESTART}"
-    )
+    here = f"check the logs in {context.display_path(context.home.logs)}; {RESTART}"
+    fix = here if context.settings.is_local else "check its machine and its network"
+    return DoctorSection.RELAY.warning("runners", message, fix)
 
 
-def report_missing_agent(data: RelayData, agent: str) -> list[Finding]:
+def report_missing_agent(context: DoctorContext, data: RelayData, agent: str) -> list[Finding]:
     """Runners search the PATH of the shell that started them, which may differ from the PATH here."""
     living = [runner for runner in data["runners"] if runner["state"] != "silent"]
     if not living or any(agent in runner["agents"] for runner in living):
         return []
     message = f"no runner finds {quote_line(agent)}, so the next task would wait"
-    return [DoctorSection.RELAY.problem("runners", message, f"restart from this shell, which finds it: {RESTART}")]
+    fix = _restart(
+        context, "install it on the machine of a runner", f"restart from this shell, which finds it: {RESTART}"
+    )
+    return [DoctorSection.RELAY.problem("runners", message, fix)]
+
+
+def _restart(context: DoctorContext, elsewhere: str, here: str = RESTART) -> str:
+    return here if context.settings.is_local else elsewhere
 
 
 def _address(context: DoctorContext, target: Target) -> str:
