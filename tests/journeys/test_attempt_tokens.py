@@ -186,6 +186,56 @@ def test_an_agents_token_opens_nothing_else(world: World, words: tuple[str, ...]
     assert "this token does not give access" in " ".join(task["output"].split())
 
 
+# Run inside a task: an MCP client of `delegate mcp start`, as an agent with that server in its settings.
+INNER = """
+import json, os, sys
+import anyio
+from mcp import Client, StdioServerParameters
+own, other, said = os.environ["DELEGATE_TASK_ID"], sys.argv[1], {}
+async def main():
+    words = ["-m", "delegate", "mcp", "start"]
+    bridge = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
+    async with Client(bridge, read_timeout_seconds=60) as client:
+        async def call(name, tool, **arguments):
+            result = await client.call_tool(tool, arguments)
+            said[name] = result.content[0].text if result.is_error else result.structured_content
+            return said[name]
+        said["tools"] = [tool.name for tool in (await client.list_tools()).tools]
+        child = (await call("child", "DelegateTask", prompt="echo grown up", agent="shell"))["taskId"]
+        while (await call("logs", "TaskLogs", taskId=child))["status"] not in ("completed", "failed"):
+            await anyio.sleep(0.1)
+        await call("status", "TaskStatus", taskId=child)
+        long = (await call("long", "DelegateTask", prompt="sleep 600", agent="shell"))["taskId"]
+        await call("cancel", "CancelTask", taskId=long)
+        await call("own", "TaskStatus", taskId=own)
+        for tool in ("TaskStatus", "TaskLogs", "CancelTask"):
+            await call(tool, tool, taskId=other)
+        await call("own cancel", "CancelTask", taskId=own)
+        await call("list", "TaskStatus")
+anyio.run(main)
+json.dump(said, open("said.json", "w"))
+"""
+
+
+def test_over_mcp_a_task_submits_reads_and_cancels_its_children_and_nothing_else(world: World) -> None:
+    other = world.wait_for(world.submit("echo the user's own"))["taskId"]
+    inner = world.work / "inner.py"
+    inner.write_text(INNER)
+
+    task = run_inside(world, f"{sys.executable} {inner} {other} 2>&1")
+
+    assert task["status"] == "completed", task["output"]
+    said = json.loads((world.work / "said.json").read_text())
+    assert said["tools"] == ["ask_user", "DelegateTask", "TaskStatus", "TaskLogs", "CancelTask"]
+    assert world.task(said["child"]["taskId"])["submittedBy"] == task["taskId"]
+    assert [line["text"] for line in said["logs"]["lines"]] == ["grown up"]
+    assert said["status"]["task"]["status"] == "completed"
+    assert world.wait_for(said["long"]["taskId"])["status"] == "cancelled"
+    assert said["own"]["task"]["taskId"] == task["taskId"]
+    for refused in ("TaskStatus", "TaskLogs", "CancelTask", "own cancel", "list"):
+        assert "code: forbidden" in said[refused], refused
+
+
 def test_a_token_is_worth_nothing_when_its_attempt_has_ended(world: World) -> None:
     run_inside(world, "printf %s $DELEGATE_TOKEN > token.txt")
     token = (world.work / "token.txt").read_text()

@@ -90,10 +90,10 @@ ROUTES: Mapping[str, Access] = {
     "DELETE /mcp": READERS | WITH_AGENTS,
 }
 TOOLS: Mapping[str, Access] = {
-    "DelegateTask": MEMBERS,
-    "TaskStatus": READERS,
-    "TaskLogs": READERS,
-    "CancelTask": MEMBERS,
+    "DelegateTask": MEMBERS | WITH_AGENTS,
+    "TaskStatus": READERS | WITH_AGENTS,
+    "TaskLogs": READERS | WITH_AGENTS,
+    "CancelTask": MEMBERS | WITH_AGENTS,
     "RetryTask": MEMBERS,
     "ResumeTask": MEMBERS,
     "AnswerTask": MEMBERS,

@@ -18,17 +18,15 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 
 from delegate.errors import Forbidden, InsideAttempt, RunnerRevoked, Stopping, Unauthenticated, Unavailable
-from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, RunnerSlot, Task, TaskId
+from delegate.model import OWNER, AccessToken, Actor, Attempt, Person, Runner, RunnerSlot, Task
 from delegate.relay.access import ROUTES, Holder, check_access
+from delegate.relay.children import task_of_agent
 from delegate.relay.http.caller_process import OUTSIDE, UNKNOWN, CallingProcess, Peer, find_caller
 from delegate.relay.http.protocol import HttpProtocol
 from delegate.relay.requests import Relay, relay_of
-from delegate.store.children import is_descendant
-from delegate.store.database import Connection
 from delegate.store.people import token_holder, touch_access_token
 from delegate.store.questions import asking_attempt
 from delegate.store.runners import get_pairing_token, get_slot, runner_of_token, slot_of_token
-from delegate.store.tasks import get_task
 from delegate.tokens import AGENT_PREFIX, PAIRING_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, SLOT_PREFIX, hash_token
 
 TOKEN_MAX = 200
@@ -68,7 +66,8 @@ async def require_access(request: Request) -> Caller:
     if caller.runner is None:
         _refuse_without_keeper(request, relay)
     if caller.attempt is not None and request.scope["path"] != MCP_PATH:
-        caller = replace(caller, task=await _task_of_agent(request, relay, caller.attempt))
+        named, reads_only = request.path_params.get("task_id"), request.method == "GET"
+        caller = replace(caller, task=await task_of_agent(relay, caller.attempt, named, reads_only=reads_only))
     request.state.caller = caller
     return caller
 
@@ -132,31 +131,18 @@ async def require_agent(request: Request, relay: Relay) -> Attempt:
     if attempt is None:
         raise Unauthenticated
     mark_known(request)
-    caller = await _caller_of(request, relay)
-    is_asking = request.scope["path"] == MCP_PATH  # an agent may hide its open files, as Codex does
-    if caller.is_in_attempt and not (is_asking and caller.runner is None):
-        own = await relay.database.read(lambda connection: get_slot(connection, attempt.slot_id))
-        if own is None or own.pid != caller.runner:
-            raise Forbidden(what="this; it is for the processes of its own task")
+    # To ask, an agent may hide its open files, as Codex does; its tools for tasks check again.
+    await check_process(request, relay, attempt, may_hide=request.scope["path"] == MCP_PATH)
     return attempt
 
 
-async def _task_of_agent(request: Request, relay: Relay, attempt: Attempt) -> Task:
-    """Return the agent's own task, if the request is one that an agent may make."""
-    named = request.path_params.get("task_id")
-
-    def read(connection: Connection) -> tuple[Task | None, bool]:
-        own = get_task(connection, attempt.task_id)
-        is_below = own is not None and named is not None and is_descendant(connection, TaskId(named), own)
-        return own, is_below
-
-    own, is_below = await relay.database.read(read)
-    if own is None:
-        raise Unauthenticated
-    is_own = named == own.id and request.method == "GET"
-    if not (named is None or is_below or is_own):
-        raise Forbidden(what="this; an agent can submit tasks, and read and cancel those")
-    return own
+async def check_process(request: Request, relay: Relay, attempt: Attempt, *, may_hide: bool = False) -> None:
+    """Refuse the processes of other attempts."""
+    caller = await _caller_of(request, relay)
+    if caller.is_in_attempt and not (may_hide and caller.runner is None):
+        own = await relay.database.read(lambda connection: get_slot(connection, attempt.slot_id))
+        if own is None or own.pid != caller.runner:
+            raise Forbidden(what="this; it is for the processes of its own task")
 
 
 def _refuse_without_keeper(request: Request, relay: Relay) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from tests.both_databases.scene import Scene
 from tests.both_databases.test_plans import overheard
 from tests.relay.peers import (
     TOKEN,
@@ -34,13 +37,17 @@ from tests.relay.peers import (
 from delegate.errors import DiskFull
 from delegate.intake.submit import Request, submit
 from delegate.model import OWNER
+from delegate.relay import auth
 from delegate.relay.access import Holder
 from delegate.relay.app import make_app
 from delegate.relay.auth import Caller
+from delegate.relay.http.caller_process import UNKNOWN, CallingProcess
 from delegate.relay.mcp.calls import ToolCall
 from delegate.relay.mcp.hints import rewrite_for_agents
-from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER
+from delegate.relay.mcp.tools import FOR_AGENTS, FOR_AGENTS_WITH_BRIDGE, FOR_OWNER
 from delegate.states import ADVICE, Reason
+from delegate.store.questions import keep_ask_hash
+from delegate.tokens import hash_token
 from delegate.wire.basics import Wire
 from delegate.wire.schedules import PipelineStep, ScheduleRequest
 from delegate.wire.tasks import SubmitRequest
@@ -490,6 +497,50 @@ async def test_the_agent_of_an_attempt_can_ask_and_nothing_else(
     assert answered == {"taskId": assignment["taskId"], "status": "running"}
     (question,) = (await outer.call("TaskStatus", taskId=assignment["taskId"]))["task"]["questions"]
     assert (question["text"], question["answer"]) == ("red or blue?", "blue")
+
+
+async def test_the_agent_of_an_attempt_with_a_bridge_submits_children(relay: RelayProcess, runner: Runner) -> None:
+    token = f"dat_{secrets.token_hex(32)}"
+    parent = (await runner.submit(agent="claude"))["taskId"]
+    assert await runner.ask(askHash=sha256(token.encode()).hexdigest())
+
+    for mode in PROTOCOLS:
+        async with speaking(relay, mode, token, delegate_directory="/tmp", delegate_machine=runner.machine) as inner:
+            assert [tool.name for tool in (await inner.client.list_tools()).tools] == list(FOR_AGENTS_WITH_BRIDGE)
+            assert "DelegateTask" in str(inner.client.instructions)
+            child = await inner.call("DelegateTask", prompt="x")
+            shown = await inner.call("TaskStatus", taskId=child["taskId"])
+            beyond = await inner.refusal("DelegateTask", prompt="x", agent="shell")
+
+        assert shown["task"]["submittedBy"] == parent
+        assert "code: child_refused" in beyond
+
+
+async def test_a_process_that_hides_its_open_files_can_ask_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codex hides them. Such a process may also belong to another task, whose token it has read."""
+
+    async def find_nobody(_request: Any, _relay: Any) -> CallingProcess:
+        return UNKNOWN
+
+    monkeypatch.setattr(auth, "_caller_of", find_nobody)
+    async with relay_in_process(tmp_path) as relay:
+        held = await Scene(relay.database).take(agent="claude")
+        await relay.database.write("test", lambda c: keep_ask_hash(c, held.attempt, hash_token(AGENT_TOKEN)))
+        app = make_app(relay)
+        headers = {"authorization": f"Bearer {AGENT_TOKEN}", "delegate-directory": "/tmp", "delegate-machine": "desk"}
+        transport = httpx2.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http,
+            Client(streamable_http_client("http://localhost/mcp", http_client=http)) as spoken,
+        ):
+            inner = Outer(spoken)
+            await inner.call("ask_user", question="red or blue?")
+            refusal = await inner.refusal("DelegateTask", prompt="x")
+
+    assert "it is for the processes of its own task" in refusal
 
 
 async def test_a_token_that_opens_nothing_is_refused(relay: RelayProcess, runner: Runner) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from email.utils import format_datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -24,6 +23,7 @@ from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
 from delegate.relay.auth import caller_of, require_access
+from delegate.relay.children import limit_child
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
@@ -71,10 +71,7 @@ async def submit_task(request: Request, body: SubmitBody) -> Response:
     relay = relay_of(request)
     await check_location(relay, body)
     caller = caller_of(request)
-    wanted, settings = request_of(body, caller.actor), relay.settings
-    if caller.task is not None:
-        wanted = replace(wanted, submitted_by=caller.task.id)
-        settings = replace(settings, max_runners=relay.max_runners)
+    wanted, settings = limit_child(relay, request_of(body, caller.actor), caller.task)
     submitted = await intake.submit(relay.database, wanted, settings, relay.now())
     return _respond_submitted(relay, submitted)
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from delegate.errors import Stopping
 from delegate.relay.auth import require_access
 from delegate.relay.mcp.batches import handle_messages
+from delegate.relay.mcp.calls import MACHINE
 from delegate.relay.mcp.messages import shorten_errors
 from delegate.relay.requests import Relay
 
@@ -26,7 +27,7 @@ CALLS_STOP_TIMEOUT = 2.0  # seconds for open calls when the relay stops; less th
 
 
 class McpEndpoint:
-    """An ASGI application in front of two MCP servers: one for the relay's owner, one for the agents of attempts."""
+    """An ASGI application in front of three MCP servers: for people, and for agents without and with a bridge."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -51,7 +52,10 @@ class McpEndpoint:
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = await require_access(Request(scope, receive))
         servers = self._servers or await self._load()
-        manager = servers.for_delegating if caller.attempt is None else servers.for_asking
+        manager = servers.for_delegating
+        if caller.attempt is not None:  # only the bridge sends where it is, without which no task can be submitted
+            has_bridge = any(name == MACHINE.encode() for name, _ in scope["headers"])
+            manager = servers.for_children if has_bridge else servers.for_asking
 
         async def forward(receive: Receive, send: Send) -> None:
             await manager.handle_request(scope, receive, shorten_errors(send))
@@ -88,7 +92,7 @@ class McpEndpoint:
         from delegate.relay.mcp.sdk_servers import make_servers  # noqa: PLC0415  # loaded on first use
 
         servers = make_servers(self._relay)
-        async with servers.for_delegating.run(), servers.for_asking.run():
+        async with servers.for_delegating.run(), servers.for_asking.run(), servers.for_children.run():
             self._servers = servers
             task_status.started()
             await self._relay.hub.closing.wait()

@@ -21,6 +21,14 @@ Use ScheduleTask for work that runs later or repeatedly, CreatePipeline for step
 ids of the tasks you start.
 """
 
+FOR_CHILDREN = """\
+You work on a delegated task, and can delegate parts of it to other coding agents with DelegateTask; each part counts \
+against the limits of your own task. Write each prompt for a colleague who has not seen this conversation. \
+DelegateTask returns at once. To wait, call TaskLogs with `since` set to the last `next`. TaskStatus, TaskLogs and \
+CancelTask take the ids of tasks that you have submitted. ask_user sends a question to the person who delegated your \
+task: ask only what you cannot find out and must not guess, then end your turn: the answer comes as your next message.
+"""
+
 FOR_ASKING = """\
 You work on a delegated task, and the person who delegated it is not watching. ask_user sends them a question. Ask \
 only what you cannot find out and must not guess. After asking, end your turn: the answer comes as your next message.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -26,16 +26,18 @@ from starlette.requests import Request
 
 from delegate import __version__
 from delegate.errors import DelegateError, MemoryFull, excerpt
+from delegate.model import Attempt
 from delegate.relay.access import TOOLS, check_access
-from delegate.relay.auth import caller_of
+from delegate.relay.auth import caller_of, check_process
+from delegate.relay.children import task_of_agent
 from delegate.relay.mcp.calls import ToolCall, parse_arguments, request_key
 from delegate.relay.mcp.hints import rewrite_for_agents
-from delegate.relay.mcp.instructions import FOR_ASKING, FOR_DELEGATING
+from delegate.relay.mcp.instructions import FOR_ASKING, FOR_CHILDREN, FOR_DELEGATING
 from delegate.relay.mcp.schemas import schema_of
-from delegate.relay.mcp.tools import FOR_AGENTS, FOR_OWNER, Tool
+from delegate.relay.mcp.tools import ASK_USER, FOR_AGENTS, FOR_AGENTS_WITH_BRIDGE, FOR_OWNER, Tool
 from delegate.relay.problems import Defect, describe_error
 from delegate.relay.requests import Relay
-from delegate.wire.basics import BODY_MAX
+from delegate.wire.basics import BODY_MAX, Wire
 
 log = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]  # Any: no lifespan state, and any kind of request
@@ -45,6 +47,7 @@ Context = ServerRequestContext[Any, Any]  # Any: no lifespan state, and any kind
 class Servers:
     for_delegating: StreamableHTTPSessionManager
     for_asking: StreamableHTTPSessionManager
+    for_children: StreamableHTTPSessionManager
 
 
 def make_servers(relay: Relay) -> Servers:
@@ -52,6 +55,7 @@ def make_servers(relay: Relay) -> Servers:
     return Servers(
         for_delegating=_manager(Toolbox(relay, FOR_OWNER), FOR_DELEGATING),
         for_asking=_manager(Toolbox(relay, FOR_AGENTS), FOR_ASKING),
+        for_children=_manager(Toolbox(relay, FOR_AGENTS_WITH_BRIDGE), FOR_CHILDREN),
     )
 
 
@@ -101,7 +105,10 @@ class Toolbox:
         try:
             call = self._call(context)
             check_access(TOOLS, tool.name, call.caller.holder)
-            result = await tool.run(call, parse_arguments(tool.parameters, params.arguments or {}))
+            arguments = parse_arguments(tool.parameters, params.arguments or {})
+            if call.caller.attempt is not None and tool.name != ASK_USER:
+                call = await self._limit_to_agent(call, call.caller.attempt, _request(context), tool, arguments)
+            result = await tool.run(call, arguments)
         except DelegateError as error:
             return refusal(error)
         except MemoryError:
@@ -112,6 +119,15 @@ class Toolbox:
             return refusal(Defect(request_id=request_id))
         answer = result.answer.model_dump(mode="json", by_alias=True, exclude_none=True)
         return CallToolResult(content=[TextContent(text=result.text)], structured_content=answer)
+
+    async def _limit_to_agent(
+        self, call: ToolCall, attempt: Attempt, request: Request, tool: Tool[Any], arguments: Wire
+    ) -> ToolCall:
+        """Apply the rules that an agent's HTTP requests have."""
+        await check_process(request, self._relay, attempt)
+        named = getattr(arguments, "task_id", None)
+        own = await task_of_agent(self._relay, attempt, named, reads_only=tool.reads_only)
+        return replace(call, caller=replace(call.caller, task=own))
 
     def _call(self, context: Context) -> ToolCall:
         request = _request(context)

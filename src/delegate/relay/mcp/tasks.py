@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from delegate.errors import InvalidField
+from delegate.errors import Forbidden, InvalidField
 from delegate.intake import retry
 from delegate.intake import submit as intake
 from delegate.intake.from_wire import request_of
@@ -14,6 +14,7 @@ from delegate.queue import finish
 from delegate.queue.cascade import Transition
 from delegate.queue.waiting import read_snapshot, why
 from delegate.relay import views as pages
+from delegate.relay.children import limit_child
 from delegate.relay.locations import check_location
 from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.mcp.hints import rewrite_for_agents, rewrite_view
@@ -33,8 +34,9 @@ async def delegate_task(call: ToolCall, wanted: wire.DelegateTask) -> ToolResult
     parameters = task_parameters(call, wanted)
     body = SubmitRequest.model_construct(**parameters, request_key=call.request_key)
     await check_location(relay, body)
+    request, settings = limit_child(relay, request_of(body, call.caller.actor), call.caller.task)
     submitted, snapshot = await intake.submit_and_read_snapshot(
-        relay.database, request_of(body, call.caller.actor), relay.settings, relay.rules, relay.now()
+        relay.database, request, settings, relay.rules, relay.now()
     )
     task = submitted.task
     notify(relay.hub, Transition(task=task))
@@ -68,6 +70,8 @@ async def task_status(call: ToolCall, asked: wire.TaskStatus) -> ToolResult:
 
 
 async def _page(call: ToolCall, asked: wire.TaskStatus) -> ToolResult:
+    if call.caller.attempt is not None:
+        raise Forbidden(what="the list of all tasks; give a taskId, of your own task or of one that you submitted")
     page = await pages.task_page(call.relay, asked.status, asked.limit, asked.cursor)
     views = [rewrite_view(view) for view in page.tasks]
     text = "\n".join(headline_of(view) for view in views) or "no tasks found"

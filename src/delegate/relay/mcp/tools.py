@@ -82,6 +82,9 @@ FOR_OWNER = _by_name(
     _write_tool(wire.CancelSchedule, wire.CancelScheduleResult, schedules.cancel_schedule),
     _work_tool(wire.CreatePipeline, wire.CreatePipelineResult, schedules.create_pipeline),
 )
-FOR_AGENTS = _by_name(
-    Tool(name="ask_user", parameters=wire.AskUser, answer=wire.AskUserResult, call=questions.ask_user)
-)
+ASK_USER = "ask_user"
+FOR_AGENTS = _by_name(Tool(name=ASK_USER, parameters=wire.AskUser, answer=wire.AskUserResult, call=questions.ask_user))
+# Through `delegate mcp start`, which an agent starts only if the user or the agent has configured it.
+FOR_AGENTS_WITH_BRIDGE = FOR_AGENTS | {
+    name: FOR_OWNER[name] for name in ("DelegateTask", "TaskStatus", "TaskLogs", "CancelTask")
+}
