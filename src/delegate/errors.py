@@ -54,6 +54,7 @@ DelegateError
 │   ├── RunnerNameUsed
 │   ├── VersionMismatch     runner and relay are too far apart
 │   ├── NoChange            the task has no diff, or not yet
+│   ├── ChangeKept          the runner's privacy level keeps the diff on its machine
 │   └── AlreadyRunning
 ├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
@@ -495,6 +496,13 @@ class NoChange(Conflict):
     only tasks that ran with --worktree or --pr and changed files have a diff"""
 
     code = "no_change"
+
+
+class ChangeKept(Conflict):
+    """the diff of task {task_id} is kept on {runner}
+    `delegate runner privacy {task_id} --show full` on that machine shows it; its branch has it too"""
+
+    code = "kept_on_runner"
 
 
 class AlreadyRunning(Conflict):

@@ -118,6 +118,14 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+class Privacy(StrEnum):
+    """What a runner reports to its relay, from least to most."""
+
+    MINIMAL = "minimal"
+    SUMMARY = "summary"
+    FULL = "full"
+
+
 class Stream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"

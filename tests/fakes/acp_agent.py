@@ -8,6 +8,8 @@ other words may stand around it; without one it says "Done." and stops. A step i
     {"flood": 9}                 ask so many times for something that no client offers, and read no answer meanwhile
     {"read": 9}                  take so many answers
     {"touch": "path"}            make the file
+    {"script": "path"}           the steps in that file, a JSON object as above
+    {"update": {}}               any update of the session
     {"wait": "path"}             until the file exists
     {"error": {"code": -32603}}  answer the prompt with that
     {"stop": "refusal"}          answer the prompt with that reason; a script without it ends with `end_turn`
@@ -64,6 +66,9 @@ class Prompted:
 
     def __init__(self, steps: list[Json]) -> None:
         self.answer: Json = {"result": {"stopReason": "end_turn", "usage": {"inputTokens": 10, "outputTokens": 2}}}
+        self.play(steps)
+
+    def play(self, steps: list[Json]) -> None:
         for step in steps:
             verb = next(iter(step))
             getattr(self, f"do_{verb}")(step[verb])
@@ -90,6 +95,12 @@ class Prompted:
 
     def do_read(self, times: int) -> None:
         self.do_say(f"{sum(receive()['error']['code'] == -32601 for _ in range(times))} refused")
+
+    def do_script(self, path: str) -> None:
+        self.play(json.loads(Path(path).read_text(encoding="utf-8"))["steps"])
+
+    def do_update(self, update: Json) -> None:
+        send({"method": "session/update", "params": {"sessionId": SESSION, "update": update}})
 
     def do_touch(self, path: str) -> None:
         Path(path).touch()

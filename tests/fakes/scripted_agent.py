@@ -17,6 +17,8 @@ A step is one of
     {"print": "text"}              a line of text;           "to": "stderr" for the other stream
     {"chunk": "x", "times": 9}     bytes without a newline;  "to" as above; "base64": true when they are not text
     {"replay": "file.jsonl"}       the bytes of a captured transcript
+    {"script": "path"}             the steps in that file, a JSON object as above
+    {"shell": "command"}           run it, with the agent's own environment
     {"wait": "path"}               until the file exists
     {"touch": "path"}              make the file
     {"close": "stdout"}            that stream, and go on
@@ -35,6 +37,7 @@ import base64
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -103,6 +106,12 @@ class ScriptedAgent:
 
     def do_replay(self, step: Json) -> None:
         write(step, Path(step["replay"]).read_bytes())
+
+    def do_script(self, step: Json) -> None:
+        self.play(json.loads(Path(step["script"]).read_text(encoding="utf-8"))["steps"])
+
+    def do_shell(self, step: Json) -> None:
+        subprocess.run(["/bin/sh", "-c", step["shell"]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def do_wait(self, step: Json) -> None:
         while not Path(step["wait"]).exists():
@@ -184,6 +193,8 @@ def read_message() -> str:
     line = sys.stdin.buffer.readline()
     if not line:
         return ""
+    if b'"message"' not in line:
+        return line.decode()  # as Codex gets it
     content = json.loads(line)["message"]["content"]
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 

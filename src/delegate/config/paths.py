@@ -79,6 +79,11 @@ class Home:
         return self.root / "runners"
 
     @property
+    def records(self) -> Path:
+        """The runners' own records of attempts, one directory per lineage."""
+        return self.root / "records"
+
+    @property
     def agents(self) -> Path:
         """What the runners of this home know about agent programs: JSON, with a lock next to it."""
         return self.root / "agents.json"

@@ -33,6 +33,7 @@ from delegate.config.values import (
     parse_host_names,
     parse_level,
     parse_networks,
+    parse_privacy,
     parse_public_url,
     parse_relay_url,
     parse_runners,
@@ -166,6 +167,12 @@ class Settings:
         help="the most tasks that run at once on this machine; auto: as many as it can handle",
     )
     log_level: str = setting("info", "DELEGATE_LOG_LEVEL", "LOG_LEVEL", parse=parse_level, help="how much is logged")
+    privacy: str | None = setting(
+        None,
+        "DELEGATE_PRIVACY",
+        parse=parse_privacy,
+        help="what runners report: minimal, summary or full; not set: full to a relay on this machine, else summary",
+    )
     daily_budget_usd: float | None = setting(
         None,
         "DELEGATE_DAILY_BUDGET_USD",

@@ -218,6 +218,12 @@ def parse_level(text: str) -> str:
     return text.lower()
 
 
+def parse_privacy(text: str) -> str:
+    if text.lower() not in {"minimal", "summary", "full"}:
+        raise ValueError(f"must be {RANGES[parse_privacy]}")
+    return text.lower()
+
+
 RANGES: dict[Callable[[str], Any], str] = {
     parse_seconds: "a positive number of seconds",
     parse_relay_url: "an https URL without a login, or http on this machine",
@@ -230,6 +236,7 @@ RANGES: dict[Callable[[str], Any], str] = {
     parse_commands: f"at most {COMMANDS_MAX} programs with plain arguments, separated by commas",
     parse_agent: "claude, codex, shell or acp:<command>",
     parse_runners: f"auto or a number from 0 to {RUNNERS_MAX}",
+    parse_privacy: "minimal, summary or full",
     parse_level: "debug, info, warn or error",
     str: "text",
     Path: "a directory",

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 
 from delegate.config.settings import Settings
 from delegate.errors import ChildRefused, ChildrenOverBudget, ChildrenTooDeep, NoRunnerLeft, TooManyChildren
-from delegate.model import PAID_AGENTS, AgentName, Mode, Task, TaskId
+from delegate.model import PAID_AGENTS, AgentName, EventKind, Mode, Task, TaskId
 from delegate.store.attempts import lock_budget
 from delegate.store.children import committed_budget, count_children_since, is_descendant, open_parents
 from delegate.store.database import Connection
+from delegate.store.events import last_event_of_kind
 from delegate.store.tasks import get_task
 
 GENERATIONS_MAX = 3
@@ -30,6 +31,7 @@ def admit_child(connection: Connection, new: Task, parent_id: TaskId, settings: 
     count = count_children_since(connection, root.id, now - RATE_PERIOD)
     if count >= CHILDREN_PER_HOUR:
         raise TooManyChildren(root=root.id, count=count, limit=CHILDREN_PER_HOUR, retry_after=60.0)
+    _check_privacy(connection, parent)
     _check_runners(connection, parent, settings)
     for task_id in new.depends_on:
         if not is_descendant(connection, task_id, parent):
@@ -47,6 +49,13 @@ def _get(connection: Connection, task_id: TaskId) -> Task:
     if found is None:
         raise ChildRefused(why=f"its task {task_id} no longer exists")
     return found
+
+
+def _check_privacy(connection: Connection, parent: Task) -> None:
+    """A prompt that an agent writes is its text, which such a machine does not report."""
+    claimed = last_event_of_kind(connection, parent.id, EventKind.CLAIMED)
+    if claimed is not None and (level := claimed.data.get("privacy")) is not None:
+        raise ChildRefused(why=f"its machine reports at the privacy level {level}, and a prompt would leave it")
 
 
 def _check_runners(connection: Connection, parent: Task, settings: Settings) -> None:

@@ -13,6 +13,7 @@ from delegate.model import (
     Attempt,
     EventKind,
     Priority,
+    Privacy,
     RunnerSlot,
     Task,
     lane,
@@ -55,6 +56,7 @@ class ClaimQuery:
     parked: dict[str, datetime]
     problem: str | None = None  # why the runner accepts no work now
     ask_hash: str | None = None  # of the token with which the agent of this claim may ask questions
+    privacy: Privacy = Privacy.FULL  # what the runner will report about the task
 
     @property
     def lanes(self) -> list[str]:
@@ -194,6 +196,8 @@ def _begin_attempt(
     insert_attempt(connection, attempt, ask_hash=query.ask_hash)
     task, by = drop_unanswered(connection, task), query.slot.runner
     data: dict[str, object] = {"runnerId": by.id, "runner": by.name, "attempt": task.attempts}
+    if query.privacy is not Privacy.FULL:
+        data["privacy"] = query.privacy
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
     append_events(connection, [claimed])
     return ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))

@@ -147,7 +147,7 @@ def event_view(event: Event) -> EventView:
     data = event.data
     if event.kind is EventKind.PROMPT:  # long, and nearly the same in every turn; it has its own endpoint
         data = {key: value for key, value in data.items() if key != "text"}
-        data["characters"] = len(str(event.data.get("text", "")))
+        data.setdefault("characters", len(str(event.data.get("text", ""))))
     return EventView(
         id=event.id, task_id=event.task_id, attempt_id=event.attempt_id, kind=event.kind, at=event.at, data=data
     )

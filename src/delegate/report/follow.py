@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.errors import NoChange, NoSuchTask
+from delegate.errors import ChangeKept, NoChange, NoSuchTask
 from delegate.model import Attempt, Change, Checkpoint, Event, EventKind, OutputChunk, RunnerSlot, Task, TaskId
 from delegate.queue.limits import QueueRules, start_of_day
 from delegate.queue.waiting import QueueSnapshot, read_snapshot
@@ -108,11 +108,19 @@ def _read_overview(connection: Connection, task_id: TaskId, rules: QueueRules, n
 async def change_of(database: Database, task_id: TaskId) -> Change:
     def read(connection: Connection) -> Change:
         change = last_change(connection, _require_task(connection, task_id).id)
+        if change is None and (runner := kept_on(connection, task_id)) is not None:
+            raise ChangeKept(task_id=task_id, runner=runner)
         if change is None:
             raise NoChange(task_id=task_id)
         return change
 
     return await database.read(read)
+
+
+def kept_on(connection: Connection, task_id: TaskId) -> str | None:
+    """The name of the last runner, if output, errors and diff of its attempt stay on its machine."""
+    claimed = last_event_of_kind(connection, task_id, EventKind.CLAIMED)
+    return None if claimed is None or "privacy" not in claimed.data else str(claimed.data["runner"])
 
 
 async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
@@ -121,7 +129,7 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     def read(connection: Connection) -> GivenPrompt:
         task = _require_task(connection, task_id)
         given = last_event_of_kind(connection, task_id, EventKind.PROMPT)
-        if given is None:
+        if given is None or "text" not in given.data:  # not yet, or kept on the runner's machine
             return GivenPrompt(text=task.prompt, is_rendered=False)
         return GivenPrompt(text=str(given.data.get("text", "")), is_rendered=True)
 

@@ -12,6 +12,7 @@ from delegate.config.home_files import host_name, machine_id, token_for
 from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
 from delegate.config.settings import SECRET_VARIABLES, Settings
+from delegate.model import Privacy
 from delegate.runner.agents import Agent, agents
 from delegate.runner.agents.availability import Trials
 from delegate.runner.disk import RunnerDisk, disk_of
@@ -23,6 +24,7 @@ from delegate.runner.publishing.effects import EffectJournal
 from delegate.runner.secrets.sources import Secrets
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
+from delegate.runner.upload.privacy import privacy_level
 from delegate.runner.upload.relay import RelayLink, RelayTrust
 from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
@@ -46,6 +48,10 @@ class RunnerContext:
     spares: SpareSupervisors
     shutdown: Shutdown
     keeper_link: KeeperLink
+
+    @property
+    def privacy(self) -> Privacy:
+        return self.link.level
 
     def available_agents(self) -> list[str]:
         """Agents that can be started now; read before each claim, so that a newly installed one is noticed."""
@@ -89,6 +95,13 @@ def build_context(
             agents=find_available_agents(known, trials, environ),
         )
 
+    link = RelayLink(
+        url,
+        build_registration,
+        lambda: token_for(settings, urlsplit(url).hostname or ""),
+        RelayTrust(ca_file=settings.ca_file, environ=environ),
+        level=privacy_level(settings, url),
+    )
     return RunnerContext(
         settings=settings,
         environ=environ,
@@ -100,12 +113,7 @@ def build_context(
         secrets=secrets,
         disk=disk_of(settings),
         memory_limits=MemoryLimits(limit=settings.task_memory_max),
-        link=RelayLink(
-            url,
-            build_registration,
-            lambda: token_for(settings, urlsplit(url).hostname or ""),
-            RelayTrust(ca_file=settings.ca_file, environ=environ),
-        ),
+        link=link,
         agents=known,
         trials=trials,
         spares=SpareSupervisors(),

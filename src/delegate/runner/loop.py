@@ -120,6 +120,7 @@ class RunnerLoop:
             parked=self._parked,
             wait=0 if problem or self._is_in_trouble else wait.total_seconds(),
             problem=problem,
+            privacy=self._runner_context.privacy,
         )
         asked_at = anyio.current_time()
         # The relay may still answer a claim that a hold of the keeper cancelled. Its id is kept until a claim

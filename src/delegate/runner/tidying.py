@@ -28,6 +28,7 @@ from delegate.runner.publishing.effects import (
     postpone,
 )
 from delegate.runner.publishing.push import PushRejected, delete_branch_if_unchanged
+from delegate.runner.upload.local_record import remove_old_records
 from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.locks import hold_lock
 from delegate.runner.workspaces.mirrors import lock_of, mirror_of, pushed_ref
@@ -57,6 +58,7 @@ async def tidy_up(runner_context: RunnerContext, now: datetime) -> datetime | No
     live = await _live_lineages(runner_context, home)
     confirmed = await anyio.to_thread.run_sync(runner_context.clock.confirm, now)
     await sweep(git, home, lambda lineage: lineage in live, limits=limits, now=confirmed)
+    await anyio.to_thread.run_sync(remove_old_records, home.records, confirmed)
     return min((entry.not_before or now for entry in runner_context.journal.entries()), default=None)
 
 

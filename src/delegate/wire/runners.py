@@ -19,6 +19,7 @@ from delegate.model import (
     EffectState,
     EventKind,
     Mode,
+    Privacy,
     Stream,
 )
 from delegate.placement import AcceptFrom
@@ -153,6 +154,7 @@ class ClaimRequest(Wire):
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 25.0
     ask_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the agent's own token
     problem: Line | None = None  # why it currently takes no work; then the claim only reports this
+    privacy: Privacy = Privacy.FULL  # what it will report about the task
 
 
 class AssignmentView(Wire):

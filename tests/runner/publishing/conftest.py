@@ -19,6 +19,7 @@ from delegate.runner.publishing.commits import commit_to_push
 from delegate.runner.publishing.publication import Publication
 from delegate.runner.publishing.push import PushResult, push
 from delegate.runner.secrets.redaction import Redactor
+from delegate.runner.upload.local_record import LocalRecord
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Spool
 from delegate.runner.wakeup import Wakeup
@@ -117,7 +118,12 @@ def publication(site: Site, prompt: str = "Do what was asked") -> Publication:
     known |= {"timeout_ms": 1000, "max_output": 1024, "lineage": "task-1", "mode": "pull_request"}
     assignment = assignment_of(AssignmentView.model_validate({**known, "prompt": prompt}))
     spool = Spool(site.workspace.root / "spool", max_output=1024, next_seq=0)
-    record = Record(spool, Redactor({"CANARY": KNOWN.encode()}).begin(), Wakeup())
+    record = Record(
+        spool,
+        Redactor({"CANARY": KNOWN.encode()}).begin(),
+        Wakeup(),
+        local=LocalRecord(site.workspace.root / "records" / "l" / "local.jsonl", output_max=0),
+    )
     ground = PreparedWorkspace(assignment=assignment, repofile=RepoFile(), agent=Shell(), workspace=site.workspace)
     effects = cast("Any", None)  # nothing is done outside here
     return Publication(git=site.git, prepared=ground, record=record, effects=effects, at=AT)

@@ -10,6 +10,7 @@ import pytest
 from delegate.errors import Refused
 from delegate.model import EventKind, Stream
 from delegate.runner.secrets.redaction import Redactor
+from delegate.runner.upload.local_record import LocalRecord
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
@@ -33,7 +34,12 @@ class Sink:
 
 @asynccontextmanager
 async def recording(directory: Path, sink: Sink) -> AsyncIterator[Record]:
-    record = Record(Spool(directory, max_output=1 << 20, next_seq=0), Redactor({}).begin(), Wakeup())
+    record = Record(
+        Spool(directory, max_output=1 << 20, next_seq=0),
+        Redactor({}).begin(),
+        Wakeup(),
+        local=LocalRecord(directory / "records" / "l" / "local.jsonl", output_max=0),
+    )
     record.open()
     async with anyio.create_task_group() as group:
         group.start_soon(record.gather)
@@ -102,7 +108,12 @@ async def test_output_that_is_refused_is_not_sent_for_ever(tmp_path: Path) -> No
 
 async def test_a_disk_that_takes_nothing_more_calls_for_attention(tmp_path: Path) -> None:
     attention = Wakeup()
-    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), Redactor({}).begin(), attention)
+    record = Record(
+        Spool(tmp_path, max_output=1 << 20, next_seq=0),
+        Redactor({}).begin(),
+        attention,
+        local=LocalRecord(tmp_path / "records" / "l" / "local.jsonl", output_max=0),
+    )
     (tmp_path / f"{0:016d}.jsonl").symlink_to("/dev/full")
 
     async with anyio.create_task_group() as group:
@@ -118,7 +129,12 @@ async def test_a_disk_that_takes_nothing_more_calls_for_attention(tmp_path: Path
 async def test_secrets_are_taken_out_before_anything_is_on_disk(tmp_path: Path) -> None:
     attention = Wakeup()
     redaction = Redactor({"TOKEN": b"the-secret-token-1"}).begin()
-    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), redaction, attention)
+    record = Record(
+        Spool(tmp_path, max_output=1 << 20, next_seq=0),
+        redaction,
+        attention,
+        local=LocalRecord(tmp_path / "records" / "l" / "local.jsonl", output_max=0),
+    )
 
     first = record.output(Stream.STDOUT, b"say the-secret-to")
     second = record.output(Stream.STDOUT, b"ken-1 or the")
@@ -135,7 +151,12 @@ async def test_secrets_are_taken_out_before_anything_is_on_disk(tmp_path: Path) 
 
 
 async def test_an_attempt_without_secrets_says_nothing_of_them(tmp_path: Path) -> None:
-    record = Record(Spool(tmp_path, max_output=1 << 20, next_seq=0), Redactor({}).begin(), Wakeup())
+    record = Record(
+        Spool(tmp_path, max_output=1 << 20, next_seq=0),
+        Redactor({}).begin(),
+        Wakeup(),
+        local=LocalRecord(tmp_path / "records" / "l" / "local.jsonl", output_max=0),
+    )
 
     record.note_secrets()
 

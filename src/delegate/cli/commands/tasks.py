@@ -131,6 +131,7 @@ def _show_task(context: CommandContext, task_id: str) -> None:
 def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
     """Show a task's output, while it runs or afterwards."""
     from delegate.cli import follow as live  # noqa: PLC0415  only followers need it
+    from delegate.cli.render.timeline import kept_on  # noqa: PLC0415  as above
 
     if follow + raw + (tail is not None) > 1:
         raise HintedUsage("choose one of --tail, -f and --raw", "`delegate logs --help` shows how it is used")
@@ -139,11 +140,14 @@ def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, 
             "choose one of --raw and --json", "raw bytes are not JSON; without --raw, each line is a JSON object"
         )
     client = context.client()
+    detail = client.task(task_id)
+    task = detail["task"]
+    if runner := kept_on(detail["events"]):
+        advice = f"`delegate runner privacy {task_id} --show full` on that machine shows it"
+        context.say(f"the output of {task_id} is kept on {runner}", advice)
     if raw:
         _copy_raw(client, task_id)
         return 0
-    detail = client.task(task_id)
-    task = detail["task"]
     if follow:
         return _show_to_end(context, client, task)
     if tail is None and task["status"] in ENDED:

@@ -17,6 +17,7 @@ from delegate.cli.render.timeline import (
     format_event,
     format_model_name,
     format_usage,
+    kept_on,
 )
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] |
         "session": task["sessionId"],
         "checkpoint": _checkpoint(detail["checkpoint"]),
         "answered": _answered_questions(task),
+        "output": f"kept on {name}, with errors and diff" if (name := kept_on(detail["events"])) else None,
         "budget": f"${task['maxBudgetUsd']:g}" if task["maxBudgetUsd"] else None,
         "max turns": str(task["maxTurns"]) if task["maxTurns"] else None,
     }

@@ -55,11 +55,13 @@ def format_event(event: EventData) -> str:
 
 
 def _format_claimed(data: Data) -> str:
-    return f"claimed by {_text(data, 'runnerId')}, attempt {_text(data, 'attempt')}"
+    kept = f"; its texts are kept on {_text(data, 'runner')}" if "privacy" in data else ""
+    return f"claimed by {_text(data, 'runnerId')}, attempt {_text(data, 'attempt')}{kept}"
 
 
 def _format_started(data: Data) -> str:
-    return f"started {_text(data, 'argv0')}, process {_text(data, 'pid')}"
+    program = _text(data, "argv0")
+    return f"started {f'{program}, ' if program else ''}process {_text(data, 'pid')}"
 
 
 def _format_session(data: Data) -> str:
@@ -105,12 +107,14 @@ def _format_setup(data: Data) -> str:
     code = data.get("exitCode")
     failure = "stopped: timed out" if code is None else f"failed, exit code {code}"
     ending = f"{_text(data, 'seconds')} s" if code == 0 else failure
-    return f"setup  {_text(data, 'command')} · {ending}"
+    return f"setup  {_text(data, 'command') or 'command'} · {ending}"
 
 
 def _format_check(data: Data) -> str:
+    """A runner that keeps texts to itself sends neither the command nor its line."""
     verdict = "" if data.get("ok") is True else "failed · "
-    return f"check  {_text(data, 'command')} · {verdict}{_text(data, 'line')}"
+    line = _text(data, "line") or f"{_text(data, 'passed')}/{_text(data, 'total')} passed"
+    return f"check  {_text(data, 'command') or 'command'} · {verdict}{line}"
 
 
 def _format_commit(data: Data) -> str:
@@ -149,6 +153,19 @@ def format_model_name(model: str) -> str:
 def format_change_size(data: Data) -> str:
     files = data.get("files")
     return f"{files} file{'' if files == 1 else 's'}, +{_text(data, 'additions')} −{_text(data, 'deletions')}"
+
+
+def _format_skipped(data: Data) -> str:
+    size = _text(data, "bytes")
+    if data.get("kept") is not True:
+        return f"{size} bytes of output were dropped by the runner"
+    return f"{size} bytes of output are kept on the runner's machine" if data.get("bytes") else ""
+
+
+def kept_on(events: Iterable[EventData]) -> str:
+    """The name of the last runner, if the texts of its attempt are kept on its machine; else empty."""
+    claimed = [event["data"] for event in events if event["kind"] == "claimed"]
+    return _text(claimed[-1], "runner") if claimed and "privacy" in claimed[-1] else ""
 
 
 def _format_parked(data: Data) -> str:
@@ -225,7 +242,7 @@ FORMATTERS: dict[str, Callable[[Data], str] | None] = {
     "push": _format_push,
     "pull_request": _format_pull_request,
     "output": None,  # shown by `delegate logs`
-    "skipped": lambda data: f"{_text(data, 'bytes')} bytes of output were dropped by the runner",
+    "skipped": _format_skipped,
     "released": _format_released,
     "parked": _format_parked,
     "lost": _label_formatter("runner lost", "runnerId"),

@@ -107,6 +107,7 @@ async def claim_task(request: Request, current: CurrentRunner, body: ClaimBody) 
         parked=body.parked,
         problem=body.problem,
         ask_hash=body.ask_hash,
+        privacy=body.privacy,
     )
     held = await _claim_or_wait(request, relay, query, body.wait)
     if held is not None and held.task.agent != AgentName.SHELL and body.ask_hash is not None:

@@ -31,7 +31,7 @@ async def _read_last_lines(call: ToolCall, task_id: TaskId, limit: int) -> ToolR
     reader, tail = LineReader(last=limit), OutputTail(limit, RESULT_BYTES_MAX)
     updates = await read_to_end(call.relay.database, task_id, reader, tail)
     tail.add(reader.lines([], is_over=is_over(updates)))
-    return _to_result(updates, tail.lines, reader)
+    return await _to_result(call, updates, tail.lines, reader)
 
 
 async def _follow_lines(call: ToolCall, task_id: TaskId, reader: LineReader, limit: int) -> ToolResult:
@@ -52,15 +52,16 @@ async def _follow_lines(call: ToolCall, task_id: TaskId, reader: LineReader, lim
             if left <= 0:
                 break
             await subscription.wait(min(left, POLL_SECONDS))
-    return _to_result(updates, page.lines, reader)
+    return await _to_result(call, updates, page.lines, reader)
 
 
-def _to_result(updates: TaskUpdates, lines: Iterable[Line], reader: LineReader) -> ToolResult:
+async def _to_result(call: ToolCall, updates: TaskUpdates, lines: Iterable[Line], reader: LineReader) -> ToolResult:
+    runner = await call.relay.database.read(lambda connection: follow.kept_on(connection, updates.task.id))
     shown, status = line_views(lines), STATUS_OF_STATE[updates.task.state]
     answer = wire.TaskLogsResult(task_id=updates.task.id, status=status, lines=shown, next=str(reader))
-    return ToolResult(
-        answer=answer, text="\n".join([*(line.text for line in shown), f"[{updates.task.id} is {status}]"])
-    )
+    kept = [] if runner is None else [f"[its output is kept on {runner}]"]
+    text = "\n".join([*(line.text for line in shown), *kept, f"[{updates.task.id} is {status}]"])
+    return ToolResult(answer=answer, text=text)
 
 
 def is_over(updates: TaskUpdates) -> bool:

@@ -21,6 +21,7 @@ from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.delivery import deliver
 from delegate.runner.attempt.directory_state import read_directory_state
 from delegate.runner.attempt.held_attempt import HeldAttempt, hold
+from delegate.runner.attempt.local_checkpoint import restore_texts
 from delegate.runner.attempt.run import AttemptContext
 from delegate.runner.attempt.turns import Conversation, WorkLocation
 from delegate.runner.attempt.watchdog import time_limits_for
@@ -46,6 +47,8 @@ async def run_attempt(
 
     With `ask_token` the agent can ask the user questions and submit tasks; a shell task can only submit.
     """
+    records = Home(runner_context.settings.home).records
+    assignment = await anyio.to_thread.run_sync(restore_texts, assignment, records, runner_context.privacy)
     async with hold(runner_context, assignment, ask_token) as held:
         attempt = AttemptExecution(runner_context, assignment, held)
         outcome = await attempt.work()

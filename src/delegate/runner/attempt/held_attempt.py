@@ -9,14 +9,16 @@ from dataclasses import replace
 
 import anyio
 
+from delegate.config.paths import Home
 from delegate.errors import Refused, SequenceGap, StaleFence
 from delegate.failpoints import failpoint
-from delegate.model import Outcome
+from delegate.model import Outcome, Privacy
 from delegate.runner.agents.ask_tool import FILE
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.context import RunnerContext
 from delegate.runner.lease import Lease
+from delegate.runner.upload.local_record import LocalRecord, record_path
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Batch, Spool
 from delegate.states import Reason
@@ -62,7 +64,10 @@ class HeldAttempt:
         shutdown, keeper_link = runner_context.shutdown, runner_context.keeper_link
         self.lease = Lease(runner_context.link, assignment, shutdown.wakeup, keeper_link)
         self._redaction = runner_context.secrets.redactor(ask_token).begin()
-        self.record = Record(spool, self._redaction, runner_context.shutdown.wakeup)
+        level, records = runner_context.privacy, Home(runner_context.settings.home).records
+        path = record_path(records, assignment.lineage, assignment.task_id, assignment.attempt_id)
+        local = LocalRecord(path, output_max=0 if level is Privacy.FULL else assignment.max_output)
+        self.record = Record(spool, self._redaction, runner_context.shutdown.wakeup, local=local, level=level)
         self._is_reporting = False
         self.reported: Outcome | None = None  # once the relay has it
         self.asking = runner_context.link.asking(ask_token, self._directory / FILE) if ask_token else None
@@ -83,11 +88,13 @@ class HeldAttempt:
         known = replace(outcome, messages_seen=max(outcome.messages_seen, self.lease.messages_seen))
         clean = outcomes.without_secrets(self._assignment, known, self._redaction)
         outcomes.save_outcome(self._directory, clean)
+        self.record.end(outcomes.STORED_OUTCOME.dump_python(clean, mode="json"))
         return clean
 
     async def report(self, outcome: Outcome) -> None:
         """Report a saved outcome once the relay has all output."""
         self.record.note_secrets()
+        self.record.note_kept()
         self.record.stop_gathering()
         is_complete = await self._wait_until_uploaded()
         await self.lease.ensure_fresh()

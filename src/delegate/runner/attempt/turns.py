@@ -108,7 +108,8 @@ class Conversation:
         """Record the first turn's prompt, unless it is the user's own unchanged prompt."""
         self.has_sent_prompt = True
         if is_first and (self._location.roots is not None or text != self._assignment.prompt):
-            self._context.record.fact(EventKind.PROMPT, {"text": prompt_text(self._build_turn(text))})
+            prompt = prompt_text(self._build_turn(text))
+            self._context.record.fact(EventKind.PROMPT, {"text": prompt, "characters": len(prompt)})
         return text
 
     def _build_turn(self, text: str) -> AgentTurn:

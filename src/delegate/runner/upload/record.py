@@ -10,8 +10,10 @@ import anyio
 
 from delegate.errors import Refused, SequenceGap
 from delegate.failpoints import failpoint
-from delegate.model import EventKind, Stream
+from delegate.model import EventKind, Privacy, Stream
 from delegate.runner.secrets.redaction import Redaction
+from delegate.runner.upload import privacy
+from delegate.runner.upload.local_record import LocalRecord
 from delegate.runner.upload.spool import Batch, Spool
 from delegate.runner.wakeup import Wakeup
 from delegate.wire.basics import CHUNK_MAX
@@ -24,10 +26,23 @@ Upload = Callable[[Batch], Awaitable[Control]]
 
 
 class Record:
-    """`failure` is set when the disk cannot be written: the attempt must end, and its output is incomplete."""
+    """`failure` is set when the disk cannot be written: the attempt must end, and its output is incomplete.
 
-    def __init__(self, spool: Spool, redaction: Redaction, wakeup: Wakeup) -> None:
+    `local` gets everything; the spool, and with it the relay, gets what the privacy level lets through.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        redaction: Redaction,
+        wakeup: Wakeup,
+        *,
+        local: LocalRecord,
+        level: Privacy = Privacy.FULL,
+    ) -> None:
         self._spool = spool
+        self._local = local
+        self._level = level
         self._redaction = redaction
         self._wakeup = wakeup
         self._pieces: list[bytes] = []
@@ -57,10 +72,16 @@ class Record:
 
     def open(self) -> None:
         """Create the spool; from here on the attempt counts as started."""
-        self._write(lambda _: self._spool.create())
+
+        def create(_: datetime) -> None:
+            self._spool.create()
+            self._local.open()
+
+        self._write(create)
 
     def close(self) -> None:
         self._spool.close()
+        self._local.close()
 
     def output(self, stream: Stream, data: bytes) -> bytes:
         """Returns what is recorded: the data without secrets, less an end that may be the start of a secret."""
@@ -83,7 +104,14 @@ class Record:
 
     def fact(self, kind: EventKind, data: dict[str, object]) -> None:
         clean = self._redaction.data(data)
-        self._write(lambda at: self._spool.fact(kind, clean, at))
+        sent = privacy.event(self._level, kind, clean)
+
+        def write(at: datetime) -> None:
+            self._local.fact(kind, clean, at)
+            if sent is not None:
+                self._spool.fact(kind, sent, at)
+
+        self._write(write)
 
     def secrets_in(self, data: bytes) -> list[str]:
         """The names of this machine's secrets in data that is about to be published."""
@@ -98,11 +126,22 @@ class Record:
             names = ", ".join(sorted(self._redaction.found))
             self.fact(EventKind.WARNING, {"text": f"secrets were removed from the output: {names}"})
 
+    def note_kept(self) -> None:
+        """Report how much output stays here; called once, at the end."""
+        size = self._local.output_bytes
+        if size and self._level is not Privacy.FULL:
+            self._write(lambda at: self._spool.kept(size, at))
+
+    def end(self, outcome: object) -> None:
+        """Keep the outcome on this machine."""
+        self._write(lambda at: self._local.end(outcome, at))
+
     def flush(self) -> None:
         if self._pieces:
             data, stream = b"".join(self._pieces), self._stream
             self._pieces, self._gathered = [], 0
-            self._write(lambda at: self._spool.output(stream, data, at))
+            keep = self._spool if self._level is Privacy.FULL else self._local
+            self._write(lambda at: keep.output(stream, data, at))
 
     async def gather(self) -> None:
         """Spool arriving output, GATHER_INTERVAL after its first piece."""

@@ -33,8 +33,10 @@ from delegate.errors import (
     Unauthenticated,
     Unavailable,
 )
+from delegate.model import Privacy
 from delegate.runner.agents.ask_tool import AskEndpoint, ask_token
 from delegate.runner.assignment import Assignment, assignment_of
+from delegate.runner.upload import privacy
 from delegate.runner.upload.spool import Batch
 from delegate.wire.basics import Problem, Wire
 from delegate.wire.runners import (
@@ -86,6 +88,8 @@ class RelayCall:
 class RelayLink:
     """Registers whenever the relay does not know the runner; each time calls `build_registration` and `admin_token`.
 
+    Whatever is said about a task passes `privacy` here, as the last step before it leaves.
+
     The calls raise StaleFence when another runner holds the attempt, SequenceGap and Refused when a retry would not
     help, and nothing else: while the relay is away they wait.
     """
@@ -96,8 +100,11 @@ class RelayLink:
         build_registration: Callable[[], RegisterRequest],
         admin_token: Callable[[], str],
         trust: RelayTrust | None = None,
+        *,
+        level: Privacy = Privacy.FULL,
     ) -> None:
         self._url = url.rstrip("/")
+        self.level = level
         self._build_registration = build_registration
         self._admin_token = admin_token
         self._client = _client(self._url, trust)
@@ -130,7 +137,8 @@ class RelayLink:
 
     async def claim(self, request: ClaimRequest) -> Assignment | None:
         timeout = request.wait + RESPONSE_TIMEOUT
-        call = RelayCall(method="POST", path="/api/runners/claim", body=_json(request), timeout=timeout)
+        body = _json(privacy.claim_request(self.level, request))
+        call = RelayCall(method="POST", path="/api/runners/claim", body=body, timeout=timeout)
         response = await self._call_with_retry(call, ClaimResponse)
         return None if response.assignment is None else assignment_of(response.assignment)
 
@@ -154,15 +162,16 @@ class RelayLink:
         return await self._call_with_retry(call, Control)
 
     async def record(self, attempt: Assignment, batch: Batch) -> Control:
-        body = b"".join((b'{"fence":%d,"items":[' % attempt.fence, b",".join(batch.lines), b"]}"))
+        lines = [privacy.item(self.level, line) for line in batch.lines]
+        body = b"".join((b'{"fence":%d,"items":[' % attempt.fence, b",".join(lines), b"]}"))
         return await self._post_for_attempt(attempt, "record", body)
 
     async def end(self, attempt: Assignment, request: FinishRequest | ReleaseRequest) -> Control:
         verb = "finish" if isinstance(request, FinishRequest) else "release"
-        return await self._post_for_attempt(attempt, verb, _json(request))
+        return await self._post_for_attempt(attempt, verb, _json(privacy.end_request(self.level, request)))
 
     async def effect(self, attempt: Assignment, request: EffectRequest) -> Control:
-        return await self._post_for_attempt(attempt, "effect", _json(request))
+        return await self._post_for_attempt(attempt, "effect", _json(privacy.effect_request(self.level, request)))
 
     async def effects(self, task_id: str) -> EffectsResponse:
         """A task's status and effects; raises Refused when it belongs to another runner, NoSuchTask when unknown."""

@@ -104,6 +104,10 @@ class Spool:
             line = self._warning("too many events for the timeline; see the output for the rest", at)
         self._append(line)
 
+    def kept(self, size: int, at: datetime) -> None:
+        """Report output that stays on this machine."""
+        self._append(gap_line(self.next_seq, self.next_seq, size, at.isoformat(), is_kept=True) + b"\n")
+
     def batch(self) -> Batch | None:
         """The next items to upload, all from the oldest segment; None when the relay has everything."""
         if self.is_empty:
@@ -240,8 +244,14 @@ class Gap:
     at: str
 
     def line(self) -> bytes:
-        frame = '{"seq":%d,"through":%d,"at":"%s","kind":"%s","bytes":%d}\n'
-        return (frame % (self.first, self.last, self.at, EventKind.SKIPPED.value, self.size)).encode()
+        return gap_line(self.first, self.last, self.size, self.at) + b"\n"
+
+
+def gap_line(first: int, last: int, size: int, at: str, *, is_kept: bool = False) -> bytes:
+    """A gap as an item; `is_kept`: the output is on the runner's machine."""
+    frame = '{"seq":%d,"through":%d,"at":"%s","kind":"%s","bytes":%d'
+    opening = (frame % (first, last, at, EventKind.SKIPPED.value, size)).encode()
+    return opening + (b',"data":{"kept":true}}' if is_kept else b"}")
 
 
 def output_line(seq: int, stream: Stream, data: bytes, at: datetime) -> bytes:
@@ -285,12 +295,12 @@ def _gap_of(line: bytes) -> Gap | None:
     first, last = span(line)
     match item["kind"]:
         case EventKind.OUTPUT:
-            return Gap(first=first, last=last, size=_decoded_size(item["output"]), at=item["at"])
+            return Gap(first=first, last=last, size=decoded_size(item["output"]), at=item["at"])
         case EventKind.SKIPPED:
             return Gap(first=first, last=last, size=item["bytes"], at=item["at"])
         case _:
             return None
 
 
-def _decoded_size(encoded: str) -> int:
+def decoded_size(encoded: str) -> int:
     return len(encoded) // 4 * 3 - encoded[-2:].count("=")
