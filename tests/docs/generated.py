@@ -15,6 +15,7 @@ from typing import Any
 from tests.docs.mcp_tools import mcp_tools
 from tests.docs.pages import ROOT, all_pages
 
+from delegate.cli.commands.runner_privacy import level_rows
 from delegate.preferences.repofile import KEYS, RepoFile
 from delegate.states import ADVICE, ATTEMPT_MOVES, PARKING_REASONS, STATE_MEANINGS, TASK_MOVES, Reason
 
@@ -38,6 +39,7 @@ def made(name: str) -> str:
         "layers": layers,
         "repository-file": repository_file,
         "mcp-tools": mcp_tools,
+        "privacy-levels": privacy_levels,
     }
     return parts[name]()
 
@@ -80,6 +82,11 @@ def layers() -> str:
     contract = next(contract for contract in settings["contracts"] if contract["type"] == "layers")
     names = [layer.replace("delegate.", "") for layer in contract["layers"]]
     return "\n".join(["```", *names, "```", ""])
+
+
+def privacy_levels() -> str:
+    """What leaves a runner's machine."""
+    return table(["what", "`minimal`", "`summary` also", "`full` also"], [list(row) for row in level_rows()])
 
 
 def repository_file() -> str:

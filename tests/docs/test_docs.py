@@ -151,7 +151,9 @@ def leaves(name: str) -> list[tuple[str, click.Command]]:
     found = commands()[name]
     if not isinstance(found, click.Group):
         return [(name, found)]
-    return [(name, found), *((f"{name} {inner}", command) for inner, command in found.commands.items())]
+    context = click.Context(found)
+    inner = {word: found.get_command(context, word) for word in found.list_commands(context)}
+    return [(name, found), *((f"{name} {word}", command) for word, command in inner.items() if command is not None)]
 
 
 def options_of(command: click.Command) -> list[click.Option]:

@@ -30,7 +30,7 @@ MARK = "acme_margin_7c1e"  # as one word, where only a name fits
 LINE = f"return {MARK}(customer, 0.0815)  # floor"
 Json = dict[str, Any]
 SESSION = "0b5ffb6e-7d52-4d0a-9a52-3f31cf0a33f1"
-DONE = [{"say": "All good."}, {"result": "All good."}, {"end_of_input": True}]
+DONE: list[Json] = [{"say": "All good."}, {"result": "All good."}, {"end_of_input": True}]
 ASK = """
 import json, os
 import anyio, httpx2
@@ -73,7 +73,7 @@ def limit(**info: object) -> Json:
 
 
 CHILD = f"{sys.executable} -m delegate delegate -a claude -- '{LINE}' >child.txt 2>&1"
-INIT = [{"init": {"session_id": SESSION}}]
+INIT: list[Json] = [{"init": {"session_id": SESSION}}]
 # Where the line is, and what Claude Code does; it ends well if nothing else is said.
 CLAUDE: dict[str, list[Json]] = {
     "stdout": [{"print": LINE}, *DONE],
@@ -128,8 +128,11 @@ def item(kind: str, **fields: object) -> Json:
     return {"event": {"type": "item.completed", "item": {"id": "item_1", "type": kind, **fields}}}
 
 
-THREAD = {"event": {"type": "thread.started", "thread_id": SESSION}}
-ENDED = [item("agent_message", text="All good."), {"event": {"type": "turn.completed", "usage": {"input_tokens": 9}}}]
+THREAD: Json = {"event": {"type": "thread.started", "thread_id": SESSION}}
+ENDED: list[Json] = [
+    item("agent_message", text="All good."),
+    {"event": {"type": "turn.completed", "usage": {"input_tokens": 9}}},
+]
 CODEX: dict[str, list[Json]] = {
     "a message, a thought and stderr of Codex": [
         THREAD,
@@ -343,7 +346,7 @@ def test_a_child_task_is_refused_with_the_reason(world: World, tasks: dict[str, 
 
 
 def test_the_allowed_texts_and_counts_reach_the_relay(world: World) -> None:
-    todo = {"todos": [{"content": "Round to cents", "status": "in_progress"}]}
+    todo: Json = {"todos": [{"content": "Round to cents", "status": "in_progress"}]}
     steps = [
         *INIT,
         tool("TodoWrite", **todo),

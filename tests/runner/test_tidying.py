@@ -52,7 +52,7 @@ class Late:
 
     async def ends(self, state: AttemptState = AttemptState.FAILED, reason: Reason = Reason.AGENT_ERROR) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment, outcome))
+        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment.fence, outcome))
 
     @property
     def branches(self) -> dict[str, str]:
@@ -291,7 +291,7 @@ class Opened:
 
     async def ends(self, state: AttemptState, reason: Reason) -> None:
         outcome = Outcome(state=state, reason=reason, message="")
-        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment, outcome))
+        await self.equipment.link.end(self.assignment, outcomes.end_request(self.assignment.fence, outcome))
 
 
 @pytest.fixture

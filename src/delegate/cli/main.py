@@ -32,6 +32,7 @@ COMMANDS = {
     "prompt": "commands.results",
     "mcp": "commands.mcp",
     "workspaces": "commands.workspaces",
+    "runner": "commands.runners",
     "up": "commands.serve",
     "down": "commands.serve",
     "info": "commands.serve",

@@ -235,7 +235,7 @@ class RunnerLoop:
     async def _hand_back(self, assignment: Assignment, message: str) -> None:
         try:
             await self._runner_context.link.end(
-                assignment, outcomes.end_request(assignment, outcomes.hand_back(message))
+                assignment, outcomes.end_request(assignment.fence, outcomes.hand_back(message))
             )
         except StaleFence:
             return

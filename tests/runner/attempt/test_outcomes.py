@@ -31,11 +31,11 @@ ASSIGNMENT = Assignment(
 
 def clean(outcome: Outcome) -> FinishRequest:
     redaction = Redactor({"TOKEN": SECRET.encode()}).begin()
-    return finish_request(outcomes.without_secrets(ASSIGNMENT, outcome, redaction))
+    return finish_request(outcomes.without_secrets(outcome, redaction))
 
 
 def finish_request(outcome: Outcome) -> FinishRequest:
-    request = outcomes.end_request(ASSIGNMENT, outcome)
+    request = outcomes.end_request(ASSIGNMENT.fence, outcome)
     assert isinstance(request, FinishRequest)
     return request
 
@@ -128,7 +128,7 @@ def test_a_secret_that_a_cut_would_split_is_redacted_first() -> None:
     ],
 )
 def test_a_task_that_returns_to_the_queue_is_released(outcome: Outcome, reason: Reason) -> None:
-    request = outcomes.end_request(ASSIGNMENT, outcome)
+    request = outcomes.end_request(ASSIGNMENT.fence, outcome)
 
     assert isinstance(request, ReleaseRequest)
     assert (request.reason, request.message, request.session_id) == (reason, outcome.message, "s1")
@@ -146,7 +146,7 @@ def test_a_saved_outcome_is_loaded_as_it_was(tmp_path: Path) -> None:
         result=Result(summary="half", files=2),
         checkpoint=Checkpoint(output_tail=("one",), dirty_files=("a\udcffb",), usage=Usage(input_tokens=7)),
     )
-    clean_outcome = outcomes.without_secrets(ASSIGNMENT, outcome, Redactor({}).begin())
+    clean_outcome = outcomes.without_secrets(outcome, Redactor({}).begin())
 
     outcomes.save_outcome(tmp_path, clean_outcome)
 

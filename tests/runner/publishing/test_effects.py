@@ -86,13 +86,13 @@ async def states(equipment: RunnerContext, assignment: Assignment) -> list[tuple
 
 async def finish(equipment: RunnerContext, assignment: Assignment) -> None:
     done = Outcome(state=AttemptState.COMPLETED, reason=Reason.DONE, message="")
-    await equipment.link.end(assignment, outcomes.end_request(assignment, done))
+    await equipment.link.end(assignment, outcomes.end_request(assignment.fence, done))
 
 
 async def give_away(equipment: RunnerContext, assignment: Assignment) -> None:
     """From here on the attempt is not this runner's any more."""
     await equipment.link.end(
-        assignment, outcomes.end_request(assignment, outcomes.hand_back("another runner has it now"))
+        assignment, outcomes.end_request(assignment.fence, outcomes.hand_back("another runner has it now"))
     )
 
 

@@ -86,7 +86,7 @@ class HeldAttempt:
     def save(self, outcome: Outcome) -> Outcome:
         """Save and return the outcome without secrets: a runner that dies from here on reports it after its restart."""
         known = replace(outcome, messages_seen=max(outcome.messages_seen, self.lease.messages_seen))
-        clean = outcomes.without_secrets(self._assignment, known, self._redaction)
+        clean = outcomes.without_secrets(known, self._redaction)
         outcomes.save_outcome(self._directory, clean)
         self.record.end(outcomes.STORED_OUTCOME.dump_python(clean, mode="json"))
         return clean
@@ -119,9 +119,8 @@ class HeldAttempt:
             await self._send_request(failure, output_incomplete=True)
 
     async def _send_request(self, outcome: Outcome, *, output_incomplete: bool) -> None:
-        request = outcomes.end_request(
-            self._assignment, outcome, next_seq=self.record.next_seq, output_incomplete=output_incomplete
-        )
+        fence, next_seq = self._assignment.fence, self.record.next_seq
+        request = outcomes.end_request(fence, outcome, next_seq=next_seq, output_incomplete=output_incomplete)
         await self._runner_context.link.end(self._assignment, request)
 
     async def _ignore_stale_when_reporting(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -87,12 +87,12 @@ def continues_later(outcome: Outcome) -> bool:
 
 
 def end_request(
-    assignment: Assignment, outcome: Outcome, *, next_seq: int = 0, output_incomplete: bool = False
+    fence: int, outcome: Outcome, *, next_seq: int = 0, output_incomplete: bool = False
 ) -> FinishRequest | ReleaseRequest:
     """The request that reports this outcome to the relay."""
     if is_returned(outcome):
         return ReleaseRequest(
-            fence=assignment.fence,
+            fence=fence,
             reason=Reason.LOST_RUNNER if outcome.state is AttemptState.LOST else Reason.HANDED_BACK,
             message=make_storable(outcome.message, MESSAGE_MAX),
             session_id=outcome.session_id,
@@ -100,7 +100,7 @@ def end_request(
             checkpoint=_checkpoint_view(outcome.checkpoint),
         )
     return FinishRequest(
-        fence=assignment.fence,
+        fence=fence,
         next_seq=next_seq,
         output_incomplete=output_incomplete,
         outcome="parked" if outcome.not_before is not None else OUTCOMES[outcome.state],
@@ -129,13 +129,13 @@ def _file_names(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else [make_storable(name, LINE_MAX) for name in names]
 
 
-def without_secrets(assignment: Assignment, outcome: Outcome, redaction: Redaction) -> Outcome:
+def without_secrets(outcome: Outcome, redaction: Redaction) -> Outcome:
     """The same outcome without secrets; a text that the placeholders made too long for the relay is cut."""
     before = {name: _storable(value) for name, value in STORED_OUTCOME.dump_python(outcome).items()}
     clean = redaction.data(before)
     redacted = STORED_OUTCOME.validate_python(clean)
     try:
-        end_request(assignment, redacted)
+        end_request(1, redacted)
     except ValidationError:
         return STORED_OUTCOME.validate_python(_truncate_like(clean, before))
     return redacted
