@@ -8,17 +8,23 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from delegate.wire import schedules, shared_models, tasks
+from delegate.wire import people, schedules, shared_models, tasks
 from delegate.wire.basics import Wire
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "delegate" / "client" / "responses.py"
 # The responses that the client reads; the models they contain are found from them.
 RESPONSES: list[type[Wire]] = [
     shared_models.ChangeView,
+    people.AccessTokensView,
+    people.AuditView,
+    people.MeView,
+    people.NewPersonView,
+    people.PeopleView,
     tasks.BatchResponse,
     tasks.GraphView,
     tasks.OutputView,
     tasks.PromptView,
+    tasks.PurgedTaskView,
     tasks.RelayView,
     tasks.TaskDetail,
     tasks.TaskPage,

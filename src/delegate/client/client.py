@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from delegate import __version__
 from delegate.client.http import HttpExchange, Target, Untrusted, request_bytes
@@ -21,6 +21,7 @@ from delegate.config.settings import Settings
 from delegate.config.values import mask_login
 from delegate.errors import (
     DelegateError,
+    NoSuchAccessToken,
     NoSuchSchedule,
     NoSuchTask,
     RelayUnreachable,
@@ -30,13 +31,22 @@ from delegate.errors import (
 
 if TYPE_CHECKING:
     from delegate.client.responses import (
+        AccessTokenData,
+        AccessTokensData,
+        AuditData,
         BatchData,
         CancelledSchedule,
         ChangeData,
         GraphData,
+        MeData,
+        NewAccessTokenData,
+        NewPersonData,
         OutputData,
+        PeopleData,
+        PersonData,
         PipelineData,
         PromptData,
+        PurgedTaskData,
         RelayData,
         ScheduleData,
         ScheduleDetail,
@@ -213,6 +223,47 @@ class Client:
     def cancel_schedule(self, schedule_id: str, reason: str, *, cancel_tasks: bool) -> CancelledSchedule:
         body = {"reason": reason, "cancelTasks": cancel_tasks}
         response: CancelledSchedule = self._call("POST", _schedule_path(schedule_id, "/cancel"), body)
+        return response
+
+    def me(self) -> MeData:
+        response: MeData = self._call("GET", "/api/me")
+        return response
+
+    def people(self) -> list[PersonData]:
+        response: PeopleData = self._call("GET", "/api/people")
+        return response["people"]
+
+    def add_person(self, request: Mapping[str, object]) -> NewPersonData:
+        response: NewPersonData = self._call("POST", "/api/people", request)
+        return response
+
+    def change_person(self, name: str, verb: str, **fields: str) -> PersonData:
+        """Change a user: `verb` is disable, enable or role."""
+        response: PersonData = self._call("POST", f"/api/people/{quote(name, safe='')}/{verb}", fields)
+        return response
+
+    def tokens(self, person: str | None) -> list[AccessTokenData]:
+        query = "" if person is None else "?" + urlencode({"person": person})
+        response: AccessTokensData = self._call("GET", f"/api/tokens{query}")
+        return response["tokens"]
+
+    def create_token(self, request: Mapping[str, object]) -> NewAccessTokenData:
+        response: NewAccessTokenData = self._call("POST", "/api/tokens", request)
+        return response
+
+    def revoke_token(self, token_id: str) -> AccessTokenData:
+        if not PLAIN_ID.fullmatch(token_id):
+            raise NoSuchAccessToken(token_id=token_id)
+        response: AccessTokenData = self._call("POST", f"/api/tokens/{token_id}/revoke", {})
+        return response
+
+    def audit(self, *, limit: int, cursor: str | None = None) -> AuditData:
+        query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
+        response: AuditData = self._call("GET", f"/api/audit?{query}")
+        return response
+
+    def purge(self, task_id: str) -> PurgedTaskData:
+        response: PurgedTaskData = self._call("POST", _task_path(task_id, "/purge"), {})
         return response
 
     def relay(self) -> RelayData:

@@ -9,6 +9,22 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
+class AccessTokenData(TypedDict):
+    tokenId: str
+    person: str
+    name: str
+    prefix: str
+    status: str
+    createdAt: str
+    expiresAt: str | None
+    revokedAt: str | None
+    lastUsedAt: str | None
+
+
+class AccessTokensData(TypedDict):
+    tokens: list[AccessTokenData]
+
+
 class AttemptData(TypedDict):
     attemptId: str
     number: int
@@ -23,6 +39,20 @@ class AttemptData(TypedDict):
     outputBytes: int
     truncatedBytes: int
     usage: UsageData
+
+
+class AuditEntryData(TypedDict):
+    id: int
+    at: str
+    actor: str
+    action: str
+    subject: str
+    details: dict[str, Any]
+
+
+class AuditData(TypedDict):
+    entries: list[AuditEntryData]
+    next: str | None
 
 
 class BatchData(TypedDict):
@@ -80,6 +110,33 @@ class IssueData(TypedDict):
     url: str | None
 
 
+class MeData(TypedDict):
+    kind: str
+    name: str
+    role: str | None
+    tokenName: str | None
+    expiresAt: str | None
+    relayVersion: str
+
+
+class NewAccessTokenData(TypedDict):
+    tokenId: str
+    person: str
+    name: str
+    prefix: str
+    status: str
+    createdAt: str
+    expiresAt: str | None
+    revokedAt: str | None
+    lastUsedAt: str | None
+    token: str
+
+
+class NewPersonData(TypedDict):
+    person: PersonData
+    token: NewAccessTokenData
+
+
 class OutputLine(TypedDict):
     at: str
     stream: str
@@ -91,6 +148,19 @@ class OutputData(TypedDict):
     truncatedBytes: int
 
 
+class PeopleData(TypedDict):
+    people: list[PersonData]
+
+
+class PersonData(TypedDict):
+    personId: str
+    name: str
+    email: str | None
+    role: str
+    createdAt: str
+    disabledAt: str | None
+
+
 class PipelineData(TypedDict):
     pipelineId: str
     steps: list[ScheduleData]
@@ -99,6 +169,12 @@ class PipelineData(TypedDict):
 class PromptData(TypedDict):
     text: str
     isRendered: bool
+
+
+class PurgedTaskData(TypedDict):
+    taskId: str
+    purgedAt: str
+    remains: list[str]
 
 
 class QuestionData(TypedDict):

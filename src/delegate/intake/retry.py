@@ -93,6 +93,8 @@ def _get_ended_task(connection: Connection, task_id: TaskId, *, verb: str) -> Ta
         raise IllegalMove(
             task_id=task_id, state=task.state, verb=verb, advice=f"{wait}, or cancel it with `delegate cancel`"
         )
+    if task.purged_at is not None:
+        raise IllegalMove(task_id=task_id, state="purged", verb=verb, advice="submit the work as a new task")
     return task
 
 

@@ -49,6 +49,7 @@ ROUTES: Mapping[str, Access] = {
     "POST /api/tasks/{task_id}/resume": MEMBERS,
     "POST /api/tasks/{task_id}/messages": MEMBERS,
     "POST /api/tasks/{task_id}/answer": MEMBERS,
+    "POST /api/tasks/{task_id}/purge": ADMINS,
     "GET /api/tasks/{task_id}/output": READERS | WITH_AGENTS,
     "GET /api/tasks/{task_id}/output/raw": READERS | WITH_AGENTS,
     "GET /api/tasks/{task_id}/diff": READERS | WITH_AGENTS,

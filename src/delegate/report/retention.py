@@ -8,6 +8,7 @@ from functools import partial
 
 from delegate.config.settings import Settings
 from delegate.store.database import Connection, Database
+from delegate.store.people import delete_old_audit
 from delegate.store.retention import (
     drop_ended_before,
     drop_oldest_output,
@@ -20,6 +21,7 @@ from delegate.store.runners import delete_silent_runners
 
 log = logging.getLogger(__name__)
 RUNNER_FORGOTTEN_AFTER = timedelta(days=7)
+AUDIT_KEPT = timedelta(days=365)
 RUNS_PER_STEP = 1_000
 RUNS_MAX = 10_000  # of one schedule: a week of one that is due every minute
 TASKS_PER_STEP = 10  # per transaction; a task may have 10 MiB of output, and other writers must get their turn
@@ -36,6 +38,8 @@ async def retain(database: Database, settings: Settings, now: datetime) -> int:
     await _retain_schedules(database, oldest_kept)
     while count := await database.write("retain.size", lambda connection: _drop_excess(connection, settings)):
         touched += count
+    while await database.write("retain.audit", partial(delete_old_audit, before=now - AUDIT_KEPT, limit=RUNS_PER_STEP)):
+        pass
     silent_since = now - RUNNER_FORGOTTEN_AFTER
     await database.write(
         "retain.runners", lambda connection: delete_silent_runners(connection, silent_since=silent_since)

@@ -103,6 +103,20 @@ class Database:
                 raise translate_error(error) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
+    async def truncate_journal(self) -> bool:
+        """Empty SQLite's journal, which still has what was overwritten in the file. False: a reader was in its way."""
+        if self._writer is None:
+            return True
+        return await to_thread.run_sync(self._truncate_journal, limiter=self._readers)
+
+    def _truncate_journal(self) -> bool:
+        connection = self.engine.raw_connection()
+        try:
+            [is_busy, *_] = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            connection.close()
+        return not is_busy
+
     async def commit_forever(self) -> None:
         """Run the only SQLite writer: commit all waiting jobs together, then wake their callers."""
         assert self._writer is not None
@@ -209,6 +223,7 @@ def sqlite_engine(path: Path, *, begin: str) -> Engine:
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA secure_delete=ON")  # what is deleted leaves nothing in the file, for `delegate purge`
         cursor.close()
 
     @event.listens_for(engine, "begin")

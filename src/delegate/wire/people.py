@@ -73,13 +73,13 @@ class AccessTokensView(Wire):
     tokens: list[AccessTokenView]
 
 
-class NewAccessToken(AccessTokenView):
+class NewAccessTokenView(AccessTokenView):
     token: str  # shown only here
 
 
-class NewPerson(Wire):
+class NewPersonView(Wire):
     person: PersonView
-    token: NewAccessToken
+    token: NewAccessTokenView
 
 
 class MeView(Wire):
@@ -100,6 +100,6 @@ class AuditEntryView(Wire):
     details: dict[str, object]
 
 
-class AuditPage(Wire):
+class AuditView(Wire):
     entries: list[AuditEntryView]
     next: str | None = None

@@ -148,6 +148,12 @@ class AttemptView(Wire):
     usage: UsageView
 
 
+class PurgedTaskView(Wire):
+    task_id: str
+    purged_at: datetime
+    remains: list[str]  # sentences: where its texts may still be, out of the relay's reach
+
+
 class TaskView(Wire):
     task_id: str
     status: TaskStatus

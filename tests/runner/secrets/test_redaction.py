@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delegate.model import Stream
+from delegate.runner.agents.ask_tool import ask_token
 from delegate.runner.secrets import redaction
 from delegate.runner.secrets.forms import SHAPES, forms
 from delegate.runner.secrets.redaction import Redactor
+from delegate.tokens import PAIRING_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, SLOT_PREFIX, new_token
 
 OUT, ERR = Stream.STDOUT, Stream.STDERR
 SECRETS = {
@@ -203,9 +205,18 @@ def test_an_unknown_token_is_recognised_by_its_shape(token: bytes) -> None:
     assert re.fullmatch(r"KEY:\n\[redacted: [A-Za-z ]+\]\nend", clean["text"])
 
 
+def test_the_tokens_of_delegate_are_recognised() -> None:
+    prefixes = (PERSON_PREFIX, RUNNER_PREFIX, PAIRING_PREFIX, SLOT_PREFIX)
+    tokens = [*map(new_token, prefixes), ask_token("drs_x", "claim-1", "desk-1f2e3d4c")]
+
+    for token in tokens:
+        assert once(f'DELEGATE_TOKEN="{token}"'.encode()) == b'DELEGATE_TOKEN="[redacted: Delegate token]"'
+
+
 @pytest.mark.parametrize(
     "harmless",
     [
+        "dst_width = clip_to_the_destination(dat_file_name_of_the_third_sample, drs_pair_)",
         "task-0123456789abcdef0123456789abcdef0123",
         "disk-0123456789abcdef0123456789abcdef0123",
         "sk-learn and ghp_ and xox-",

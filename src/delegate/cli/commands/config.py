@@ -146,11 +146,16 @@ def set_value(context: CommandContext, key: str, value: str | None, unset: bool)
         )
     if value == "-":
         value = read_value(key)
+    change_settings(context, {key: value})
+    _report_setting(context, key)
+
+
+def change_settings(context: CommandContext, changes: Mapping[str, str | None]) -> None:
+    """Write these settings to the file; None removes one."""
     home = Home(home_of(context.environ))
     check_home(home.root)
     with _lock_file(home):
-        _change(context, Path(os.path.realpath(home.config)), key, value)  # a symbolic link stays a link
-    _report_setting(context, key)
+        _change(context, Path(os.path.realpath(home.config)), changes)  # a symbolic link stays a link
 
 
 @contextmanager
@@ -165,9 +170,15 @@ def _lock_file(home: Home) -> Iterator[None]:
         os.close(lock)
 
 
-def _change(context: CommandContext, file: Path, key: str, value: str | None) -> None:
+def _change(context: CommandContext, file: Path, changes: Mapping[str, str | None]) -> None:
     document = _read_document(file)
     before = document.as_string()
+    for key, value in changes.items():
+        _change_value(document, key, value)
+    _write(context, file, before, document.as_string())
+
+
+def _change_value(document: TOMLDocument, key: str, value: str | None) -> None:
     if value or key not in document:
         _check_known(key)
     if value and key == "home":
@@ -176,7 +187,6 @@ def _change(context: CommandContext, file: Path, key: str, value: str | None) ->
         document[key] = _toml_value(key, value)
     else:
         document.pop(key, None)
-    _write(context, file, before, document.as_string())
 
 
 def _check_known(key: str) -> None:

@@ -27,11 +27,11 @@ from delegate.wire.people import (
     AccessTokenView,
     AuditCursor,
     AuditEntryView,
-    AuditPage,
+    AuditView,
     EmptyRequest,
     MeView,
-    NewAccessToken,
-    NewPerson,
+    NewAccessTokenView,
+    NewPersonView,
     PeopleView,
     PersonName,
     PersonRequest,
@@ -70,7 +70,7 @@ async def show_me(request: Request) -> Response:
     return respond(me_view(caller_of(request)))
 
 
-@router.post("/people", status_code=201, response_model=NewPerson)
+@router.post("/people", status_code=201, response_model=NewPersonView)
 async def add_person(request: Request, body: PersonBody) -> Response:
     """Adds a user with a first token, which is shown only in this response."""
     relay, by = relay_of(request), caller_of(request).actor
@@ -78,7 +78,7 @@ async def add_person(request: Request, body: PersonBody) -> Response:
     new = people.new_person(body.name, email=body.email, role=Role(body.role), now=now)
     terms = TokenTerms(name=f"first of {body.name}", days=body.expires_in_days)
     issued = await people.add_person(relay.database, new, terms, by)
-    return respond(NewPerson(person=person_view(issued.person), token=issued_view(issued, now)), 201)
+    return respond(NewPersonView(person=person_view(issued.person), token=issued_view(issued, now)), 201)
 
 
 @router.get("/people", response_model=PeopleView)
@@ -106,7 +106,7 @@ async def set_role(request: Request, person: PersonInPath, body: RoleBody) -> Re
     return respond(person_view(await people.set_role(relay.database, person, Role(body.role), by, relay.now())))
 
 
-@router.post("/tokens", status_code=201, response_model=NewAccessToken)
+@router.post("/tokens", status_code=201, response_model=NewAccessTokenView)
 async def create_token(request: Request, body: TokenBody) -> Response:
     """Creates a token, which is shown only in this response."""
     relay, caller = relay_of(request), caller_of(request)
@@ -143,7 +143,7 @@ async def revoke_token(request: Request, token_id: TokenInPath, _body: EmptyBody
     return respond(token_view(token, person.name, now))
 
 
-@router.get("/audit", response_model=AuditPage)
+@router.get("/audit", response_model=AuditView)
 async def show_audit(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -153,7 +153,7 @@ async def show_audit(
     before = parse_page_cursor(cursor)
     found = await relay_of(request).database.read(partial(page_of_audit, before=before, limit=limit))
     following = next_cursor("a", [(entry.id, entry) for entry in found], limit)
-    return respond(AuditPage(entries=[audit_view(entry) for entry in found], next=following))
+    return respond(AuditView(entries=[audit_view(entry) for entry in found], next=following))
 
 
 def is_admin(caller: Caller) -> bool:
@@ -199,9 +199,9 @@ def token_view(token: AccessToken, person: str, now: datetime) -> AccessTokenVie
     )
 
 
-def issued_view(issued: IssuedToken, now: datetime) -> NewAccessToken:
+def issued_view(issued: IssuedToken, now: datetime) -> NewAccessTokenView:
     shown = token_view(issued.token, issued.person.name, now)
-    return NewAccessToken(**shown.model_dump(), token=issued.secret)
+    return NewAccessTokenView(**shown.model_dump(), token=issued.secret)
 
 
 def audit_view(entry: AuditEntry) -> AuditEntryView:

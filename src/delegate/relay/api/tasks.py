@@ -27,6 +27,7 @@ from delegate.relay.children import limit_child
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
+from delegate.relay.purging import purge_task
 from delegate.relay.requests import JsonBody, Relay, TaskInPath, check_query, relay_of
 from delegate.relay.views import change_view, respond, runner_view, task_view
 from delegate.report import follow
@@ -34,6 +35,7 @@ from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
 from delegate.store.events import last_event_id
 from delegate.wire.basics import TaskCursor, TaskStatus
+from delegate.wire.people import EmptyRequest
 from delegate.wire.shared_models import ChangeView
 from delegate.wire.tasks import (
     AnswerRequest,
@@ -44,6 +46,7 @@ from delegate.wire.tasks import (
     MessageRequest,
     OutputView,
     PromptView,
+    PurgedTaskView,
     RelayView,
     ResumeRequest,
     RetryRequest,
@@ -63,6 +66,7 @@ BatchBody = Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest))]
 RetryBody = Annotated[RetryRequest, Depends(JsonBody(RetryRequest))]
 ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest))]
+EmptyBody = Annotated[EmptyRequest, Depends(JsonBody(EmptyRequest))]
 MessageBody = Annotated[MessageRequest, Depends(JsonBody(MessageRequest))]
 
 
@@ -239,6 +243,12 @@ def _respond_submitted(relay: Relay, submitted: intake.SubmittedTask) -> Respons
 async def _respond_with_task(relay: Relay, task: Task, status: int = 200) -> Response:
     snapshot = await relay.database.read(partial(read_snapshot, tasks=[task], rules=relay.rules, now=relay.now()))
     return respond(task_view(task, snapshot), status)
+
+
+@router.post("/tasks/{task_id}/purge", response_model=PurgedTaskView)
+async def purge_texts(request: Request, task_id: TaskInPath, _body: EmptyBody) -> Response:
+    """Removes prompt, output, messages, questions, results and all other texts of an ended task from the relay."""
+    return respond(await purge_task(relay_of(request), task_id, caller_of(request).actor))
 
 
 AnswerBody = Annotated[AnswerRequest, Depends(JsonBody(AnswerRequest))]

@@ -8,6 +8,8 @@ from base64 import b64encode
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
+from delegate.tokens import AGENT_PREFIX, PERSON_PREFIX, RUNNER_PREFIX, SLOT_PREFIX
+
 MIN_LENGTH = 8  # characters; shorter values occur by chance
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 # A token does not begin inside a word; in JSON, the letter before it may belong to an escaped line end.
@@ -124,7 +126,15 @@ LABEL = _repeat(rb"[A-Z0-9 ]", 0, 24)
 # The line ends of a key are bytes in a file and escapes in JSON. The largest keys in use have 13 kB.
 KEY_TEXT = TokenPart(chars=rb"(?:[A-Za-z0-9+/=\r\n]|\\{1,4}[nr])", least=40, most=16_384, cut=rb"\\{1,4}")
 
+# Long enough that no name in a program looks like one. Of people, runners (also to pair), their slots, and attempts.
+OWN_TOKENS = tuple(
+    TokenShape(
+        name="Delegate token", head=prefix.encode(), parts=(*_literal(prefix), _repeat(NAME, 43)), has_boundary=True
+    )
+    for prefix in (PERSON_PREFIX, RUNNER_PREFIX, SLOT_PREFIX, AGENT_PREFIX)
+)
 SHAPES = (
+    *OWN_TOKENS,
     TokenShape(
         name="GitHub token",
         head=b"gh[pousr]_",
