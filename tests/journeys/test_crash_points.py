@@ -22,8 +22,9 @@ pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src" / "delegate"
 # What a short journey with commands does not reach; their transactions have tests of their own.
 NOT_REACHED = {"retain.size", "message", "resume", "ask", "answer", "settle"}
+OF_A_TEAM = ("user.", "token.", "pair", "runner.", "audit.")  # what a relay of one person never writes, by prefix
 ENDS = ["completed", "completed", "completed", "cancelled", "completed", "completed"]
-AT_ONCE = 8  # failpoints armed in one journey; each kills its process once
+AT_ONCE = 5  # failpoints armed in one journey; each kills its process once, and the keeper waits longer each time
 
 
 def calls(folder: Path, name: str) -> Iterator[ast.Call]:
@@ -40,7 +41,8 @@ def commits() -> set[str]:
         for call in calls(SOURCE, "write")
         if ast.unparse(call.func).endswith("database.write") and isinstance(call.args[0], ast.Constant)
     }
-    return names | {"submit", "retry", "schedule.pause", "schedule.resume"}
+    reached = {name for name in names if not name.startswith(OF_A_TEAM)}
+    return reached | {"submit", "retry", "schedule.pause", "schedule.resume"}
 
 
 def steps() -> set[str]:
