@@ -25,6 +25,7 @@ from delegate.model import (
     TaskId,
     Usage,
 )
+from delegate.placement import Origin
 from delegate.queue.checkpoints import ContinuedTask
 from delegate.queue.claim import ClaimedTask
 from delegate.queue.waiting import QueueSnapshot, read_snapshot, why
@@ -247,6 +248,8 @@ def assignment(held: ClaimedTask) -> AssignmentView:
         usage_before=usage_view(held.continuation.usage),
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
+        origin=Origin.PERSON if task.schedule_id is None else Origin.SCHEDULE,
+        created_at=task.created_at,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId, Usage
+from delegate.placement import Origin
 from delegate.wire.runners import AssignmentView
 from delegate.wire.shared_models import ContinuedTaskView, checkpoint_of, usage_of
 
@@ -65,6 +66,8 @@ class Assignment:
     usage_before: Usage = Usage()  # of all earlier attempts of the lineage
     resume_session: str | None = None  # the agent session of the previous attempt, if any
     next_seq: int = 0
+    origin: Origin = Origin.PERSON
+    created_at: datetime | None = None
 
 
 def assignment_of(view: AssignmentView) -> Assignment:
@@ -104,6 +107,8 @@ def assignment_of(view: AssignmentView) -> Assignment:
         usage_before=usage_of(view.usage_before),
         resume_session=view.resume_session,
         next_seq=view.next_seq,
+        origin=view.origin,
+        created_at=view.created_at,
     )
 
 

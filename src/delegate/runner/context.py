@@ -26,6 +26,7 @@ from delegate.runner.shutdown import Shutdown
 from delegate.runner.slot import Slot
 from delegate.runner.upload.privacy import privacy_level
 from delegate.runner.upload.relay import RelayLink, RelayTrust
+from delegate.runner.upload.task_log import TaskLog
 from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
 
@@ -48,6 +49,7 @@ class RunnerContext:
     spares: SpareSupervisors
     shutdown: Shutdown
     keeper_link: KeeperLink
+    task_log: TaskLog
 
     @property
     def privacy(self) -> Privacy:
@@ -119,4 +121,5 @@ def build_context(
         spares=SpareSupervisors(),
         shutdown=Shutdown(),
         keeper_link=keeper_link or KeeperLink(),
+        task_log=TaskLog(home.logs / f"tasks-{name}.jsonl"),
     )

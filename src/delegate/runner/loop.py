@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 
+from delegate.config.home_files import host_name
 from delegate.errors import DelegateError, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import Mode
@@ -17,6 +18,7 @@ from delegate.runner.attempt.held_attempt import hold
 from delegate.runner.context import RunnerContext
 from delegate.runner.process.agent_process import end_strays, reap_orphans
 from delegate.runner.tidying import tidy_up
+from delegate.runner.upload import task_log
 from delegate.states import Reason
 from delegate.tokens import hash_token
 from delegate.wire.runners import ClaimRequest
@@ -129,6 +131,7 @@ class RunnerLoop:
         with self._runner_context.keeper_link.cancel_when_held():
             assignment = await self._runner_context.link.claim(request)
             is_answered = True
+            self._runner_context.task_log.touch()
         if not is_answered:
             return None
         if self._is_in_trouble:
@@ -176,6 +179,7 @@ class RunnerLoop:
         log_fields = {"task_id": assignment.task_id, "attempt_id": assignment.attempt_id}
         runner_id = self._runner_context.link.slot_id
         log.info("task claimed", extra={**log_fields, "runner_id": runner_id, "agent": assignment.agent})
+        self._log_claim(assignment)
         self._runner_context.keeper_link.report_busy(assignment.attempt_id, assignment.agent)
         try:
             outcome = await run_attempt(self._runner_context, assignment, self._ask_token)
@@ -189,6 +193,12 @@ class RunnerLoop:
             self._parked[assignment.agent] = outcome.not_before
         if outcome is not None and outcome.reason is Reason.NOT_INSTALLED:
             self._runner_context.trials.mark_failed(assignment.agent)
+
+    def _log_claim(self, assignment: Assignment) -> None:
+        log_file, now = self._runner_context.task_log, datetime.now(UTC)
+        log_file.begin()
+        log_file.write(task_log.received(assignment), assignment.task_id, assignment.created_at or now)
+        log_file.write(task_log.claimed(assignment, host_name()), assignment.task_id, now)
 
     async def _recover_attempts(self) -> None:
         """End the attempts of an earlier process: kill their processes first, so that no work is done twice."""

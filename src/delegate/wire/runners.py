@@ -22,7 +22,7 @@ from delegate.model import (
     Privacy,
     Stream,
 )
-from delegate.placement import AcceptFrom
+from delegate.placement import AcceptFrom, Origin
 from delegate.states import Reason
 from delegate.wire.basics import (
     BASE64,
@@ -192,6 +192,8 @@ class AssignmentView(Wire):
     usage_before: UsageView = Field(default_factory=UsageView)  # of all earlier attempts of the lineage
     resume_session: str | None = None  # the agent session of the previous attempt, if any
     next_seq: int = 0
+    origin: Origin = Origin.PERSON
+    created_at: datetime | None = None  # when the task was submitted, or its trigger arrived
 
 
 class EffectRequest(Wire):

@@ -9,6 +9,7 @@ import click
 # The module of each command is loaded when the command is used.
 MODULES = {
     "privacy": "runner_privacy",
+    "logs": "runner_logs",
 }
 
 

@@ -326,6 +326,7 @@ class Delivery:
 
     def _record_check(self, result: CheckResult) -> None:
         event = {"command": result.command, "ok": result.ok, "passed": result.passed, "total": result.total}
+        event["seconds"] = round(result.seconds, 1)
         output = {} if result.ok else {"output": result.tail[-REPORTED_OUTPUT_MAX:]}
         self._context.record.fact(EventKind.CHECK, {**event, "line": result.line, **output})
 

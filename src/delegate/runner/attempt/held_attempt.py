@@ -6,18 +6,20 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import anyio
 
 from delegate.config.paths import Home
 from delegate.errors import Refused, SequenceGap, StaleFence
 from delegate.failpoints import failpoint
-from delegate.model import Outcome, Privacy
+from delegate.model import EventKind, Outcome, Privacy
 from delegate.runner.agents.ask_tool import FILE
 from delegate.runner.assignment import Assignment
 from delegate.runner.attempt import outcomes
 from delegate.runner.context import RunnerContext
 from delegate.runner.lease import Lease
+from delegate.runner.upload import task_log
 from delegate.runner.upload.local_record import LocalRecord, record_path
 from delegate.runner.upload.record import Record
 from delegate.runner.upload.spool import Batch, Spool
@@ -67,7 +69,9 @@ class HeldAttempt:
         level, records = runner_context.privacy, Home(runner_context.settings.home).records
         path = record_path(records, assignment.lineage, assignment.task_id, assignment.attempt_id)
         local = LocalRecord(path, output_max=0 if level is Privacy.FULL else assignment.max_output)
-        self.record = Record(spool, self._redaction, runner_context.shutdown.wakeup, local=local, level=level)
+        self.record = Record(
+            spool, self._redaction, runner_context.shutdown.wakeup, local=local, level=level, log_event=self._log_event
+        )
         self._is_reporting = False
         self.reported: Outcome | None = None  # once the relay has it
         self.asking = runner_context.link.asking(ask_token, self._directory / FILE) if ask_token else None
@@ -76,6 +80,11 @@ class HeldAttempt:
             "attempt_id": assignment.attempt_id,
             "runner_id": runner_context.link.slot_id,
         }
+
+    def _log_event(self, kind: EventKind, data: dict[str, object], at: datetime) -> None:
+        entry = task_log.entry_of(kind, data, self._assignment)
+        if entry is not None:
+            self._runner_context.task_log.write(entry, self._assignment.task_id, at)
 
     def start_background_tasks(self, group: anyio.abc.TaskGroup) -> None:
         group.start_soon(self._ignore_stale_when_reporting, self.lease.keep_renewed)
@@ -103,6 +112,7 @@ class HeldAttempt:
         await self._send_outcome(outcome, is_complete=is_complete)
         failpoint("runner.finish.after")
         log.info("attempt ended", extra={**self.log_fields, "reason": outcome.reason, "is_complete": is_complete})
+        self._runner_context.task_log.write(task_log.ended(outcome), self._assignment.task_id, datetime.now(UTC))
         self.reported = outcome
 
     async def _send_outcome(self, outcome: Outcome, *, is_complete: bool) -> None:

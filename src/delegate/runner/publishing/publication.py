@@ -206,7 +206,9 @@ class Publication:
                 may_be_done=lambda problem: isinstance(problem, PushRejected) and problem.may_exist,
             )
         )
-        self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit})
+        # The subject of an agent's own commit is not known here.
+        own = {} if draft.commit == draft.snapshot.head else {"subject": self._message.partition("\n")[0]}
+        self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit, **own})
         if pushed.replaced:
             text = f"commit {pushed.replaced[:SHORT_COMMIT]}, which the agent had pushed itself, was replaced"
             self.record.fact(EventKind.WARNING, {"text": text})

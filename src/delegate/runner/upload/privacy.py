@@ -131,7 +131,7 @@ EVENTS: dict[Privacy, dict[EventKind, dict[str, Rule]]] = {
         EventKind.WORKSPACE: {"baseCommit": commit},
         EventKind.SETUP: {"exitCode": number, "seconds": number},
         EventKind.PROMPT: {"characters": number},
-        EventKind.CHECK: {"ok": number, "passed": number, "total": number},
+        EventKind.CHECK: {"ok": number, "passed": number, "total": number, "seconds": number},
         EventKind.COMMIT: {"commit": commit, "files": number, **SIZE},
         EventKind.PUSH: {"branch": ref, "commit": commit},
         EventKind.PULL_REQUEST: {"url": url, "number": number, "draft": number, "adopted": number},

@@ -23,12 +23,18 @@ log = logging.getLogger(__name__)
 GATHER_INTERVAL = 0.01  # seconds to collect small pieces into one upload; too short for a person to notice
 
 Upload = Callable[[Batch], Awaitable[Control]]
+LogEvent = Callable[[EventKind, dict[str, object], datetime], None]
+
+
+def ignore_event(_: EventKind, __: dict[str, object], ___: datetime) -> None:
+    pass
 
 
 class Record:
     """`failure` is set when the disk cannot be written: the attempt must end, and its output is incomplete.
 
-    `local` gets everything; the spool, and with it the relay, gets what the privacy level lets through.
+    `local` and the log for people get everything; the spool, and with it the relay, gets what the privacy level lets
+    through.
     """
 
     def __init__(
@@ -39,10 +45,12 @@ class Record:
         *,
         local: LocalRecord,
         level: Privacy = Privacy.FULL,
+        log_event: LogEvent = ignore_event,
     ) -> None:
         self._spool = spool
         self._local = local
         self._level = level
+        self._log_event = log_event
         self._redaction = redaction
         self._wakeup = wakeup
         self._pieces: list[bytes] = []
@@ -108,6 +116,7 @@ class Record:
 
         def write(at: datetime) -> None:
             self._local.fact(kind, clean, at)
+            self._log_event(kind, clean, at)
             if sent is not None:
                 self._spool.fact(kind, sent, at)
 
