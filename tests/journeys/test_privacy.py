@@ -1,4 +1,4 @@
-"""A line of source code in everything that an agent prints: at `summary` and `minimal` it does not reach the relay."""
+"""A line of source code in everything that an agent prints: at `summary` it does not reach the relay."""
 
 from __future__ import annotations
 
@@ -279,13 +279,10 @@ def settled(world: World, task_id: str) -> Json | None:
     return task if found["attempts"] and task["status"] != "running" else None
 
 
-def stream(world: World, task_id: str) -> bytes:
-    """Everything that a follower of an ended task gets."""
+def fetch(world: World, path: str) -> bytes:
     address = json.loads((world.home / "relay.json").read_text())["url"]
     token = (world.home / "token").read_text().strip()
-    request = urllib.request.Request(
-        f"{address}/api/tasks/{task_id}/stream", headers={"Authorization": f"Bearer {token}"}
-    )
+    request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return bytes(answer.read())
 
@@ -304,7 +301,9 @@ def at_the_relay(world: World) -> bytes:
 def test_the_line_stays_on_the_machine(world: World, tasks: dict[str, Json], name: str) -> None:
     task = tasks[name]
     shown = json.dumps(world.get(f"/api/tasks/{task['taskId']}")).encode()
-    followed = stream(world, task["taskId"]) if task["finishedAt"] else b""
+    # A stream ends with its task; it has the output in base64, and `raw` has it as it was printed.
+    parts = ("stream", "output", "output/raw") if task["finishedAt"] else ("output", "output/raw")
+    followed = b"".join(fetch(world, f"/api/tasks/{task['taskId']}/{part}") for part in parts)
     records = b"".join(file.read_bytes() for file in (world.home / "records").glob(f"*/{task['taskId']}.*"))
 
     assert MARK.encode() not in shown + followed
