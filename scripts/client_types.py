@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from delegate.wire import people, schedules, shared_models, tasks
+from delegate.wire import fleet, people, runners, schedules, shared_models, tasks
 from delegate.wire.basics import Wire
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "delegate" / "client" / "responses.py"
@@ -28,6 +28,8 @@ RESPONSES: list[type[Wire]] = [
     tasks.RelayView,
     tasks.TaskDetail,
     tasks.TaskPage,
+    fleet.RunnerListView,
+    runners.PairingTokenResponse,
     schedules.CancelledSchedule,
     schedules.PipelineView,
     schedules.ScheduleDetail,

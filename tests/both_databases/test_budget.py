@@ -83,8 +83,8 @@ async def test_a_spent_budget_stops_paid_agents_until_the_next_day(scene: Scene,
     scene.now += timedelta(seconds=1)
 
     assert await scene.claim() is not None
-    assert (await relay_state(scene.database, NOON)).spent_today_usd == 1.2
-    assert (await relay_state(scene.database, scene.now)).spent_today_usd == 0.0
+    assert (await relay_state(scene.database, None, NOON)).spent_today_usd == 1.2
+    assert (await relay_state(scene.database, None, scene.now)).spent_today_usd == 0.0
 
 
 async def test_a_command_costs_nothing_of_the_daily_budget(scene: Scene) -> None:

@@ -151,7 +151,7 @@ async def test_the_state_of_the_relay_counts_everything(scene: Scene) -> None:
     await scene.submit()
     await scene.cancel(await scene.submit())
 
-    state = await relay_state(scene.database, scene.now)
+    state = await relay_state(scene.database, "desk", scene.now)
 
     assert state.counts == {TaskState.RUNNING: 1, TaskState.QUEUED: 1, TaskState.CANCELLED: 1}
     assert [known.id for known in state.slots] == [anna.id]

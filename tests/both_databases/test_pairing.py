@@ -61,7 +61,7 @@ async def register(
     machine: str = "mbp-1",
 ) -> RunnerSlot:
     facts = replace(FACTS, machine=machine)
-    process = SlotFacts(runner_name="x", slot=slot, pid=7, agents=("claude",), instance=instance, facts=facts)
+    process = SlotFacts(runner_name="x", slot=slot, pid=7, agents=("claude", "shell"), instance=instance, facts=facts)
     token_hash = f"slot-{slot}-{instance}"
     return await register_slot(
         scene.database, process, runner_hash=token, token_hash=token_hash, lease=LEASE, now=scene.now

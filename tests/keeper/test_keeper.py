@@ -30,7 +30,7 @@ HOLD = "while [ ! -e {} ]; do sleep 0.05; done"
 
 
 def runner_pids(world: World) -> set[int]:
-    return {runner["pid"] for runner in world.info()["runners"] if runner["state"] != "silent"}
+    return {runner["pid"] for runner in world.info()["processes"] if runner["state"] != "silent"}
 
 
 def is_gone(pid: int) -> bool:
@@ -60,7 +60,7 @@ def test_info_has_the_names_that_scripts_rely_on(world: World) -> None:
     assert info["url"].startswith("http://127.0.0.1:")
     assert info["pid"] == world.relay_pid()
     assert {"version", "database", "runners"} <= set(info)
-    assert all({"id", "name", "pid", "state"} <= set(runner) for runner in info["runners"])
+    assert all({"id", "name", "pid", "state"} <= set(runner) for runner in info["processes"])
 
 
 @pytest.mark.promise("P8")
@@ -300,7 +300,7 @@ def test_in_the_foreground_an_interrupt_drains_and_a_second_one_stops(world: Wor
     world.wait_for(task_id, "running")
 
     os.killpg(keeping.pid, signal.SIGINT)  # as a terminal does it
-    wait_until(lambda: world.info()["runners"][0]["state"] in {"draining", "busy"})
+    wait_until(lambda: world.info()["processes"][0]["state"] in {"draining", "busy"})
     assert world.task(task_id)["status"] == "running"
     os.killpg(keeping.pid, signal.SIGINT)
 

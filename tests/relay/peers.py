@@ -132,6 +132,17 @@ class Runner:
         assert response.status_code == 201, response.text
         return dict(response.json())
 
+    async def listed(self) -> dict[str, Any]:
+        """The runner of its machine in the list of all."""
+        cursor = ""
+        while True:
+            page = (await self.owner.get(f"/api/runners?limit=100{cursor}")).json()
+            found = [runner for runner in page["runners"] if runner["machine"] == self.machine]
+            if found:
+                return dict(found[0])
+            assert page["next"], "the runner is not listed"
+            cursor = f"&cursor={page['next']}"
+
     def new_claim(self) -> str:
         return f"claim-{self.id}-{next(self.claims)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import socket
 import sqlite3
@@ -37,6 +38,7 @@ from tests.relay.peers import (
     task,
 )
 
+from delegate.relay.access import ROUTES, Holder
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
 from delegate.relay.auth import mark_known, require_access
@@ -47,46 +49,19 @@ from delegate.relay.requests import check_query
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
 
 UNAUTHENTICATED = {"authorization": ""}
-OWNER_ROUTES = [
-    ("GET", "/api/tasks"),
-    ("POST", "/api/tasks"),
-    ("GET", "/api/tasks/task-1"),
-    ("POST", "/api/tasks/task-1/cancel"),
-    ("POST", "/api/tasks/task-1/retry"),
-    ("POST", "/api/tasks/task-1/resume"),
-    ("POST", "/api/tasks/task-1/messages"),
-    ("POST", "/api/tasks/task-1/answer"),
-    ("POST", "/api/tasks/batch"),
-    ("GET", "/api/tasks/task-1/graph"),
-    ("GET", "/api/tasks/task-1/output"),
-    ("GET", "/api/tasks/task-1/output/raw"),
-    ("GET", "/api/tasks/task-1/diff"),
-    ("GET", "/api/tasks/task-1/prompt"),
-    ("GET", "/api/tasks/task-1/stream"),
-    ("GET", "/api/events"),
-    ("GET", "/api/relay"),
-    ("POST", "/api/pairing-tokens"),
-    ("POST", "/api/runners/register"),
-    ("GET", "/api/schedules"),
-    ("POST", "/api/schedules"),
-    ("GET", "/api/schedules/schedule-1"),
-    ("POST", "/api/schedules/schedule-1/pause"),
-    ("POST", "/api/schedules/schedule-1/resume"),
-    ("POST", "/api/schedules/schedule-1/cancel"),
-    ("POST", "/api/pipelines"),
-]
-RUNNER_ROUTES = [
-    ("POST", "/api/runners/leave"),
-    ("POST", "/api/runners/claim"),
-    ("GET", "/api/runners/attempts"),
-    ("POST", "/api/runners/attempts/att-1/renew"),
-    ("POST", "/api/runners/attempts/att-1/record"),
-    ("POST", "/api/runners/attempts/att-1/finish"),
-    ("POST", "/api/runners/attempts/att-1/release"),
-    ("POST", "/api/runners/attempts/att-1/effect"),
-    ("GET", "/api/runners/tasks/task-1/effects"),
-]
-PAIRING_ROUTES = [("POST", "/api/runners/pair")]
+PARAMETERS = {"task_id": "task-1", "attempt_id": "att-1", "schedule_id": "schedule-1", "runner_id": "runner-1"}
+
+
+def filled(route: str) -> tuple[str, str]:
+    """Its method, and its path with something for each parameter."""
+    method, _, path = route.partition(" ")
+    return method, re.sub(r"\{(\w+)\}", lambda found: PARAMETERS.get(found[1], "some-1"), path)
+
+
+API = [route for route in ROUTES if " /api/" in route]
+OWNER_ROUTES = [filled(route) for route in API if Holder.OWNER in ROUTES[route] and Holder.SLOT not in ROUTES[route]]
+RUNNER_ROUTES = [filled(route) for route in API if Holder.SLOT in ROUTES[route] and Holder.OWNER not in ROUTES[route]]
+OTHER_ROUTES = [filled(route) for route in API if not {Holder.OWNER, Holder.SLOT} & ROUTES[route]]
 
 
 def as_header(token: str) -> dict[str, str]:
@@ -99,22 +74,14 @@ async def answer_to(http: httpx2.AsyncClient, route: tuple[str, str], headers: d
     return await http.request(method, path, headers=headers, **body)
 
 
-async def test_every_route_of_the_api_is_in_one_of_the_lists(owner: httpx2.AsyncClient) -> None:
+async def test_every_route_of_the_api_is_in_the_table_of_who_may_use_it(owner: httpx2.AsyncClient) -> None:
     document = (await owner.get("/api/openapi.json")).json()
 
-    routes = {
-        (
-            method.upper(),
-            path.replace("{task_id}", "task-1").replace("{attempt_id}", "att-1").replace("{schedule_id}", "schedule-1"),
-        )
-        for path, operations in document["paths"].items()
-        for method in operations
-    }
-
-    assert routes == set(OWNER_ROUTES) | set(RUNNER_ROUTES) | set(PAIRING_ROUTES)
+    routes = {f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations}
+    assert routes == set(API)
 
 
-@pytest.mark.parametrize("route", OWNER_ROUTES + RUNNER_ROUTES + PAIRING_ROUTES, ids=" ".join)
+@pytest.mark.parametrize("route", [filled(route) for route in API], ids=" ".join)
 async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: Runner, route: tuple[str, str]) -> None:
     tokens = [UNAUTHENTICATED, as_header("wrong"), as_header("drs_" + "x" * 43), as_header(TOKEN[:-1])]
 
@@ -125,7 +92,7 @@ async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: R
     assert refusals[0].headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("route", OWNER_ROUTES + PAIRING_ROUTES, ids=" ".join)
+@pytest.mark.parametrize("route", OWNER_ROUTES + OTHER_ROUTES, ids=" ".join)
 async def test_a_runners_token_does_not_open_what_is_the_owners(runner: Runner, route: tuple[str, str]) -> None:
     problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
 

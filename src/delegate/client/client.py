@@ -22,6 +22,7 @@ from delegate.config.values import mask_login
 from delegate.errors import (
     DelegateError,
     NoSuchAccessToken,
+    NoSuchRunner,
     NoSuchSchedule,
     NoSuchTask,
     RelayUnreachable,
@@ -42,12 +43,15 @@ if TYPE_CHECKING:
         NewAccessTokenData,
         NewPersonData,
         OutputData,
+        PairingTokenData,
         PeopleData,
         PersonData,
         PipelineData,
         PromptData,
         PurgedTaskData,
         RelayData,
+        RunnerData,
+        RunnerListData,
         ScheduleData,
         ScheduleDetail,
         SchedulePage,
@@ -268,6 +272,22 @@ class Client:
 
     def relay(self) -> RelayData:
         response: RelayData = self._call("GET", "/api/relay")
+        return response
+
+    def runners(self, *, limit: int, cursor: str | None = None) -> RunnerListData:
+        query = urlencode({"limit": limit} | ({"cursor": cursor} if cursor else {}))
+        response: RunnerListData = self._call("GET", f"/api/runners?{query}")
+        return response
+
+    def pairing_token(self, name: str) -> PairingTokenData:
+        response: PairingTokenData = self._call("POST", "/api/pairing-tokens", {"name": name})
+        return response
+
+    def order_runner(self, name: str, order: str, /, **body: str) -> RunnerData:
+        """Give a runner an order: `drain`, `resume`, `revoke` or `rename`."""
+        if not PLAIN_ID.fullmatch(name):
+            raise NoSuchRunner(runner_id=name)
+        response: RunnerData = self._call("POST", f"/api/runners/{name}/{order}", body)
         return response
 
     def stream(self, task_id: str, *, idle_after: float = STREAM_IDLE_TIMEOUT) -> Iterator[StreamItem | None]:

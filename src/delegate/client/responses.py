@@ -29,6 +29,7 @@ class AttemptData(TypedDict):
     attemptId: str
     number: int
     runnerId: str
+    slotId: str
     state: str
     reason: str | None
     message: str | None
@@ -110,6 +111,13 @@ class IssueData(TypedDict):
     url: str | None
 
 
+class LastResultData(TypedDict):
+    taskId: str
+    state: str
+    reason: str | None
+    finishedAt: str
+
+
 class MeData(TypedDict):
     kind: str
     name: str
@@ -148,6 +156,14 @@ class OutputData(TypedDict):
     truncatedBytes: int
 
 
+class PairingTokenData(TypedDict):
+    pairingToken: str
+    name: str
+    expiresAt: str
+    command: str
+    installCommand: str
+
+
 class PeopleData(TypedDict):
     people: list[PersonData]
 
@@ -164,6 +180,26 @@ class PersonData(TypedDict):
 class PipelineData(TypedDict):
     pipelineId: str
     steps: list[ScheduleData]
+
+
+class PolicyData(TypedDict):
+    repositories: list[str] | str
+    directories: list[str]
+    agents: list[str]
+    acceptFrom: list[str]
+    inPlace: bool
+    shell: bool
+
+
+class ProcessData(TypedDict):
+    id: str
+    name: str
+    pid: int
+    version: str
+    agents: list[str]
+    state: str
+    taskId: str | None
+    seenAt: str
 
 
 class PromptData(TypedDict):
@@ -193,7 +229,8 @@ class RelayData(TypedDict):
     spentTodayUsd: float
     tasks: dict[str, int]
     settings: NotRequired[dict[str, Any]]
-    runners: list[RunnerData]
+    runners: RunnerCountsData
+    processes: list[ProcessData]
 
 
 class ResultData(TypedDict):
@@ -222,16 +259,53 @@ class RunData(TypedDict):
     finishedAt: str | None
 
 
-class RunnerData(TypedDict):
-    id: str
+class RunnerAgentData(TypedDict):
     name: str
-    machine: str
-    pid: int
-    version: str
-    agents: list[str]
+    version: str | None
+    isLoggedIn: bool | None
+
+
+class RunnerCountsData(TypedDict):
+    online: int
+    claiming: int
+    idle: int
+    total: int
+
+
+class RunnerListData(TypedDict):
+    runners: list[RunnerData]
+    next: str | None
+    counts: RunnerCountsData
+
+
+class RunnerTaskData(TypedDict):
+    taskId: str
+    agent: str
+    title: str
+    startedAt: str
+
+
+class RunnerData(TypedDict):
+    runnerId: str
+    name: str
     state: str
-    taskId: str | None
     seenAt: str
+    machine: str
+    isPaired: bool
+    os: str | None
+    architecture: str | None
+    version: str
+    upgradeAvailable: bool
+    agents: list[RunnerAgentData]
+    slots: SlotCountsData
+    tasks: list[RunnerTaskData]
+    lastResult: LastResultData | None
+    policy: PolicyData | None
+    tags: list[str]
+    privacy: str | None
+    problem: str | None
+    pairedBy: str
+    pairedAt: str
 
 
 class ScheduleDetail(TypedDict):
@@ -269,6 +343,11 @@ class ScheduleData(TypedDict):
     endedAt: str | None
     message: str | None
     why: str | None
+
+
+class SlotCountsData(TypedDict):
+    busy: int
+    total: int
 
 
 class TaskDetail(TypedDict):

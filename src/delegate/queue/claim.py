@@ -141,10 +141,12 @@ def _read_claimed_task(connection: Connection, attempt: Attempt) -> ClaimedTask 
 
 def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
     has = tuple(dict.fromkeys((*query.agents, *query.parked)))  # a runner may omit a parked agent from its request
-    touch_slot(connection, query.slot.id, agents=has, parked=query.parked, problem=query.problem, now=now)
+    is_wanted = touch_slot(connection, query.slot.id, agents=has, parked=query.parked, problem=query.problem, now=now)
     earlier = attempt_of_claim(connection, query.claim_id)
     if earlier is not None:
         return ClaimResult(held=_repeat_claim(connection, query, earlier))
+    if not is_wanted:
+        return ClaimResult()
     rescued = rescue_expired(connection, rules, query.lanes, now)
     return ClaimResult(held=_claim_next(connection, query, rules, now), rescued=tuple(rescued))
 

@@ -168,6 +168,14 @@ def check_version(version: str) -> None:
     raise VersionMismatch(runner=version, relay=__version__, side="relay", wanted=version)
 
 
+def is_older(version: str, than: str) -> bool:
+    """Whether one version is older than the other; a version that cannot be read counts as older."""
+    one, other = VERSION.fullmatch(version), VERSION.fullmatch(than)
+    if one is None or other is None:
+        return True
+    return [int(part) for part in re.findall(r"\d+", version)] < [int(part) for part in re.findall(r"\d+", than)]
+
+
 async def register_slot(
     database: Database,
     process: SlotFacts,

@@ -86,7 +86,7 @@ def _rescue_abandoned(connection: Connection, rules: QueueRules, now: datetime) 
     gone = abandoned_attempts(
         connection, silent_since=rules.silent_since(now), given_up_since=now - max(ABANDONED_AFTER, rules.reclaim_after)
     )
-    return _lose_attempts(connection, gone, now)
+    return lose_attempts(connection, gone, now)
 
 
 def _renew_leases(connection: Connection, rules: QueueRules, now: datetime) -> int:
@@ -99,7 +99,7 @@ def rescue_expired(connection: Connection, rules: QueueRules, lanes: Sequence[st
     """Take back what silent runners hold in these lanes; part of every claim."""
     _extend_leases_after_pause(connection, rules, now)
     expired = expired_attempts(connection, rules.silent_since(now), lanes)
-    return _lose_attempts(connection, expired, now)
+    return lose_attempts(connection, expired, now)
 
 
 def has_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> bool:
@@ -117,7 +117,7 @@ def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: d
         mark_relay_seen(connection, now)
 
 
-def _lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[RescuedTask]:
+def lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[RescuedTask]:
     """Take back as many as one transaction may settle with their dependents; later calls find the rest."""
     rescued: list[RescuedTask] = []
     settled = 0

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from delegate import __version__
 from delegate.errors import NoSuchRoute
 from delegate.relay import problems
-from delegate.relay.api import pairing, people, runners, schedules, tasks
+from delegate.relay.api import fleet, pairing, people, runners, schedules, tasks
 from delegate.relay.clock import run_clock
 from delegate.relay.disk import DiskSpaceGuard, disk_of, watch_disk
 from delegate.relay.housekeeping import run_housekeeping
@@ -61,7 +61,7 @@ def make_app(relay: Relay) -> FastAPI:
     app.add_middleware(Guard, exposure=relay.exposure, limits=relay.limits)
     problems.install(app)
     # Not include_router: it would match the route of every request twice.
-    api_modules = (tasks, schedules, people, runners, pairing)
+    api_modules = (tasks, schedules, people, runners, pairing, fleet)
     routes = [route for api_module in api_modules for route in api_module.router.routes]
     quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
     app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])

@@ -34,7 +34,7 @@ from delegate.report import follow
 from delegate.report.record import AttemptSignals
 from delegate.states import ADVICE, TaskState
 from delegate.store.tasks import page_of_tasks
-from delegate.wire.basics import PriorityName, RunnerState, TaskStatus, Wire
+from delegate.wire.basics import PriorityName, ProcessState, TaskStatus, Wire
 from delegate.wire.runners import AssignmentView, Control, MessageView
 from delegate.wire.shared_models import (
     ChangeView,
@@ -47,7 +47,7 @@ from delegate.wire.shared_models import (
     ResultView,
     UsageView,
 )
-from delegate.wire.tasks import AttemptView, EventView, RunnerView, TaskDetail, TaskPage, TaskView
+from delegate.wire.tasks import AttemptView, EventView, ProcessView, TaskDetail, TaskPage, TaskView
 
 STATUS_OF_STATE: dict[TaskState, TaskStatus] = {
     TaskState.BLOCKED: "queued",
@@ -131,6 +131,7 @@ def attempt_view(attempt: Attempt) -> AttemptView:
         attempt_id=attempt.id,
         number=attempt.number,
         runner_id=attempt.runner_id,
+        slot_id=attempt.slot_id,
         state=attempt.state,
         reason=attempt.reason,
         message=attempt.message,
@@ -198,12 +199,11 @@ def change_view(change: Change) -> ChangeView:
     return ChangeView(**asdict(change))
 
 
-def runner_view(slot: RunnerSlot, snapshot: QueueSnapshot, task_id: str | None) -> RunnerView:
-    state: RunnerState = "silent" if not snapshot.is_alive(slot) else "idle" if task_id is None else "busy"
-    return RunnerView(
+def process_view(slot: RunnerSlot, snapshot: QueueSnapshot, task_id: str | None) -> ProcessView:
+    state: ProcessState = "silent" if not snapshot.is_alive(slot) else "idle" if task_id is None else "busy"
+    return ProcessView(
         id=slot.id,
-        name=slot.runner.name,
-        machine=slot.runner.machine,
+        name=f"{slot.runner.name}-{slot.name}",
         pid=slot.pid,
         version=slot.version,
         agents=list(slot.agents),

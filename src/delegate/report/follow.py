@@ -21,7 +21,7 @@ from delegate.store.events import (
     output_of_task,
 )
 from delegate.store.results import last_change, last_checkpoint
-from delegate.store.runners import all_slots
+from delegate.store.runners import pool_of, slots_of
 from delegate.store.tasks import count_by_state, get_task
 
 EVENTS_PER_READ = 1_000
@@ -136,16 +136,23 @@ async def prompt_of(database: Database, task_id: TaskId) -> GivenPrompt:
     return await database.read(read)
 
 
-async def relay_state(database: Database, now: datetime) -> RelayState:
+async def relay_state(database: Database, machine: str | None, now: datetime) -> RelayState:
+    """Read the counts of tasks, and the processes of the pool on this machine."""
+
     def read(connection: Connection) -> RelayState:
         return RelayState(
             counts=count_by_state(connection),
-            slots=all_slots(connection),
+            slots=_pool_slots(connection, machine),
             attempts=running_attempts(connection),
             spent_today_usd=spent_since(connection, start_of_day(now)),
         )
 
     return await database.read(read)
+
+
+def _pool_slots(connection: Connection, machine: str | None) -> list[RunnerSlot]:
+    pool = None if machine is None else pool_of(connection, machine)
+    return [] if pool is None else slots_of(connection, pool.id)
 
 
 async def read_task_updates(database: Database, task_id: TaskId, cursor: Cursor) -> TaskUpdates:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, false, func, insert, or_, select, update
 
-from delegate.model import Attempt, AttemptId, Outcome, RunnerId, RunnerSlot, SlotId, TaskId, Usage
+from delegate.model import AgentName, Attempt, AttemptId, Outcome, RunnerId, RunnerSlot, SlotId, TaskId, Usage
 from delegate.states import AttemptState, Reason
 from delegate.store.tables import attempt, has_state, runner, runner_slot, task
 
@@ -36,6 +36,15 @@ ANY_EXPIRED = select(attempt.c.id).where(*IS_EXPIRED).limit(1)
 EXPIRED = (
     select(attempt).where(*IS_EXPIRED).order_by(attempt.c.renewed_at).with_for_update(skip_locked=True, of=attempt)
 )
+HELD_WORK = select(
+    attempt.c.runner_id,
+    attempt.c.slot_id,
+    attempt.c.renewed_at,
+    attempt.c.session_id,
+    attempt.c.output_bytes,
+    attempt.c.next_seq,
+    select(task.c.agent).where(task.c.id == attempt.c.task_id).scalar_subquery().label("agent"),
+).where(has_state(attempt, AttemptState.RUNNING))
 BUDGET_LOCK = 814251  # any number that no other advisory lock uses
 
 
@@ -86,6 +95,44 @@ def has_attempt_of(connection: Connection, task_id: TaskId, one: RunnerSlot) -> 
     return connection.execute(query.limit(1)).first() is not None
 
 
+def last_attempt_of(connection: Connection, runner_id: RunnerId) -> Attempt | None:
+    """Return the attempt of this runner that ended last."""
+    ended = (attempt.c.runner_id == runner_id, attempt.c.finished_at.is_not(None))
+    query = select(attempt).where(*ended).order_by(attempt.c.finished_at.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else to_attempt(row)
+
+
+def attempts_held_by(connection: Connection, runner_id: RunnerId, *, for_update: bool = False) -> list[Attempt]:
+    """Return what the slots of a runner hold."""
+    slots = select(runner_slot.c.id).where(runner_slot.c.runner_id == runner_id)
+    query = RUNNING.where(attempt.c.slot_id.in_(slots))
+    rows = connection.execute(query.with_for_update(of=attempt) if for_update else query)
+    return [to_attempt(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWork:
+    """A running attempt, as far as the state of its runner depends on it."""
+
+    runner_id: RunnerId
+    renewed_at: datetime
+    has_begun: bool  # its agent has a session or has written something; a command has been started
+
+
+def held_work(connection: Connection) -> list[HeldWork]:
+    return [
+        HeldWork(
+            runner_id=RunnerId(row.runner_id or row.slot_id),
+            renewed_at=row.renewed_at,
+            has_begun=row.session_id is not None
+            or row.output_bytes > 0
+            or (row.next_seq > 0 and row.agent == AgentName.SHELL),
+        )
+        for row in connection.execute(HELD_WORK)
+    ]
+
+
 def running_attempts(connection: Connection, slot_id: SlotId | None = None) -> list[Attempt]:
     query = RUNNING if slot_id is None else RUNNING.where(attempt.c.slot_id == slot_id)
     return [to_attempt(row) for row in connection.execute(query)]
@@ -104,16 +151,19 @@ def has_expired_attempt(connection: Connection, silent_since: datetime, lanes: S
 
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:
     """Lock and return attempts not renewed since `given_up_since`, or since `silent_since` if the slot is not
-    registered or the task is to be cancelled."""
+    registered or the task is to be cancelled; and all attempts of revoked runners."""
     is_silent = attempt.c.renewed_at <= silent_since
     is_unknown = ~select(runner_slot.c.id).where(runner_slot.c.id == attempt.c.slot_id).exists()
+    is_revoked = (
+        select(runner.c.id).where(runner.c.id == attempt.c.runner_id, runner.c.revoked_at.is_not(None)).exists()
+    )
     unwanted = (task.c.id == attempt.c.task_id, task.c.cancel_requested_at.is_not(None))
     is_unwanted = select(task.c.id).where(*unwanted).exists()
     query = (
         select(attempt)
         .where(
             has_state(attempt, AttemptState.RUNNING),
-            or_(attempt.c.renewed_at <= given_up_since, and_(is_silent, or_(is_unknown, is_unwanted))),
+            or_(attempt.c.renewed_at <= given_up_since, is_revoked, and_(is_silent, or_(is_unknown, is_unwanted))),
         )
         .with_for_update(skip_locked=True, of=attempt)
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, insert, or_, select, tuple_, update
 
 from delegate.model import PairingToken, Runner, RunnerAgent, RunnerId, RunnerSlot, SlotId
 from delegate.placement import policy_data, policy_of
@@ -18,7 +18,14 @@ SLOT_COLUMNS = [
     column.label(f"slot_{column.name}") for column in runner_slot.c if column.name not in ("runner_id", "token_hash")
 ]
 # Built once: every claim needs them.
-TOUCH = update(runner_slot).where(runner_slot.c.id == bindparam("which"))
+STOPS_AT = select(func.coalesce(runner.c.revoked_at, runner.c.draining_at)).where(
+    runner.c.id == runner_slot.c.runner_id
+)
+TOUCH = (
+    update(runner_slot)
+    .where(runner_slot.c.id == bindparam("which"))
+    .returning(STOPS_AT.scalar_subquery().label("stops_at"))
+)
 SEEN_AT = select(relay.c.seen_at).where(relay.c.name == RELAY)
 SLOTS = select(runner, *SLOT_COLUMNS).join(runner_slot, runner_slot.c.runner_id == runner.c.id)
 SLOT_OF_TOKEN = SLOTS.where(runner_slot.c.token_hash == bindparam("hash"))
@@ -75,6 +82,58 @@ def lock_fleet(connection: Connection) -> None:
     """Let one change of the list of runners at a time see the result of the other. SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(FLEET_LOCK)))
+
+
+def runner_by_name(connection: Connection, name: str) -> Runner | None:
+    """Return the runner with this id, or else the one with this name that is not revoked."""
+    known = get_runner(connection, RunnerId(name))
+    if known is not None:
+        return known
+    named = select(runner).where(runner.c.name == name, runner.c.revoked_at.is_(None))
+    row = connection.execute(named).one_or_none()
+    return None if row is None else to_runner(row)
+
+
+def set_orders(connection: Connection, ordered: Runner) -> None:
+    """Write what people decide about a runner: its name, and whether it drains or is revoked."""
+    values = {"name": ordered.name, "draining_at": ordered.draining_at, "revoked_at": ordered.revoked_at}
+    connection.execute(update(runner).where(runner.c.id == ordered.id).values(**values))
+
+
+def page_of_runners(connection: Connection, *, after: tuple[str, str] | None, limit: int) -> list[Runner]:
+    """Return runners by name and id, from the one after this name and id."""
+    query = select(runner).order_by(runner.c.name, runner.c.id).limit(limit)
+    if after is not None:
+        query = query.where(tuple_(runner.c.name, runner.c.id) > after)
+    return [to_runner(row) for row in connection.execute(query)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRunner:
+    """A runner as far as its state depends on it."""
+
+    id: RunnerId
+    seen_at: datetime
+    draining_at: datetime | None
+    revoked_at: datetime | None
+
+
+def seen_runners(connection: Connection) -> list[SeenRunner]:
+    """Return when each runner, or one of its slots, was last seen."""
+    slots = select(runner_slot.c.runner_id, func.max(runner_slot.c.seen_at).label("slot_seen_at"))
+    slots = slots.group_by(runner_slot.c.runner_id)
+    latest = slots.subquery()
+    columns = (runner.c.id, runner.c.seen_at, runner.c.draining_at, runner.c.revoked_at, latest.c.slot_seen_at)
+    rows = connection.execute(select(*columns).outerjoin(latest, latest.c.runner_id == runner.c.id))
+    return [
+        SeenRunner(
+            id=RunnerId(row.id),
+            seen_at=max(row.seen_at, row.slot_seen_at or row.seen_at),
+            draining_at=row.draining_at,
+            revoked_at=row.revoked_at,
+        )
+        for row in rows
+    ]
 
 
 def is_name_used(connection: Connection, name: str) -> bool:
@@ -135,10 +194,11 @@ def touch_slot(
     parked: dict[str, datetime],
     problem: str | None,
     now: datetime,
-) -> None:
+) -> bool:
+    """Record that the process asks for work; returns whether its runner may still get some."""
     until = {name: moment.isoformat() for name, moment in parked.items()}
     seen = {"agents": list(agents), "parked": until, "problem": problem, "seen_at": now}
-    connection.execute(TOUCH, {"which": slot_id, **seen})
+    return connection.execute(TOUCH, {"which": slot_id, **seen}).scalar_one_or_none() is None
 
 
 def delete_slot(connection: Connection, slot_id: SlotId) -> None:

@@ -155,9 +155,10 @@ Money = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PriorityName = Literal["P0", "P1", "P2"]
 TaskStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]  # blocked is shown as queued
 PrivacyLevel = Literal["minimal", "summary", "full"]
-RunnerState = Literal["idle", "busy", "silent"]
+ProcessState = Literal["idle", "busy", "silent"]
 IdText = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ID)]
 TaskCursor = Annotated[str, StringConstraints(pattern=r"^t[1-9][0-9]{0,17}$")]
+RunnerCursor = Annotated[str, StringConstraints(pattern=r"^r[A-Za-z0-9-]{1,64}~[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ScheduleCursor = Annotated[str, StringConstraints(pattern=r"^s[1-9][0-9]{0,17}$")]
 Count = Annotated[StrictInt, Field(ge=0, le=SEQ_MAX)]
 

@@ -109,7 +109,8 @@ class PairingTokenResponse(Wire):
     pairing_token: str
     name: str
     expires_at: datetime
-    command: str
+    command: str  # to paste on the machine
+    install_command: str  # the same where Delegate is not installed: with the relay's own version
 
 
 class RegisterRequest(Wire):

@@ -33,13 +33,14 @@ from delegate.wire.basics import (
     Money,
     Name,
     PriorityName,
+    ProcessState,
     RepositoryName,
-    RunnerState,
     TaskStatus,
     Text,
     Title,
     Wire,
 )
+from delegate.wire.fleet import RunnerCountsView
 from delegate.wire.shared_models import CheckpointView, ChoiceView, IssueView, QuestionView, ResultView, UsageView
 
 BATCH_MAX = 100
@@ -136,6 +137,7 @@ class AttemptView(Wire):
     attempt_id: str
     number: int
     runner_id: str
+    slot_id: str
     state: str
     reason: Reason | None = None
     message: str | None = None
@@ -247,14 +249,15 @@ class OutputChunkView(Wire):
     output: str
 
 
-class RunnerView(Wire):
+class ProcessView(Wire):
+    """A process of the pool on the relay's own machine."""
+
     id: str
     name: str
-    machine: str
     pid: int
     version: str
     agents: list[str]
-    state: RunnerState
+    state: ProcessState
     task_id: str | None = None
     seen_at: datetime
 
@@ -268,4 +271,5 @@ class RelayView(Wire):
     spent_today_usd: float
     tasks: dict[str, int]
     settings: dict[str, object]  # as read when it started, without secrets
-    runners: list[RunnerView]
+    runners: RunnerCountsView
+    processes: list[ProcessView]  # of the pool on the relay's own machine

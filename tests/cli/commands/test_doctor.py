@@ -40,11 +40,11 @@ CODEX = """case "$*" in
   --version) echo 'codex-cli 0.166.0' ;;
   'debug models --bundled') echo '{"models":[{"slug":"gpt-5.5"},{"slug":"gpt-6"}]}' ;;
 esac"""
-RELAY = {"version": __version__, "pid": 1, "database": "sqlite", "tasks": {}, "runners": []}
+NO_RUNNERS = {"online": 0, "claiming": 0, "idle": 0, "total": 0}
+RELAY = {"version": __version__, "pid": 1, "database": "sqlite", "tasks": {}, "runners": NO_RUNNERS, "processes": []}
 RUNNER = {
     "id": "runner-1",
     "name": "vm-1",
-    "machine": "vm",
     "pid": 2,
     "version": __version__,
     "agents": ["claude"],
@@ -300,7 +300,7 @@ def test_on_a_machine_with_everything(tmp_path: Path) -> None:
         ):
             run_git(*words, cwd=tmp_path, env=world.environment)
         # The runner tries the agents one after the other; its own trials would hold up the doctor's.
-        wait_until(lambda: any("acp:opencode acp" in runner["agents"] for runner in world.info()["runners"]))
+        wait_until(lambda: any("acp:opencode acp" in runner["agents"] for runner in world.info()["processes"]))
 
         done = subprocess.run(
             [sys.executable, "-m", "delegate", "doctor"],
@@ -721,7 +721,7 @@ def dated(value: object, at: datetime) -> bytes:
 @pytest.mark.parametrize(("seconds", "level"), [(0, "ok"), (-30, "note"), (30, "note"), (-600, "problem")])
 def test_the_clock_of_the_relay_is_compared_with_ours(machine: Machine, seconds: int, level: str) -> None:
     at = datetime.now(UTC) + timedelta(seconds=seconds)
-    with ScriptedRelay([dated({**RELAY, "runners": [RUNNER]}, at)]) as relay:
+    with ScriptedRelay([dated({**RELAY, "processes": [RUNNER]}, at)]) as relay:
         found = findings_with(relay, machine)
 
     assert levels(found, "relay: clock", "relay: relay", "relay: token") == [level, "ok", "ok"]
@@ -734,7 +734,7 @@ def test_a_relay_of_another_version_and_a_silent_runner_are_warnings(machine: Ma
         "state": "silent",
         "seenAt": (datetime.now(UTC) - timedelta(hours=3)).isoformat(),
     }
-    with ScriptedRelay([answer({**RELAY, "version": "0.0.1", "runners": [RUNNER, silent]})]) as relay:
+    with ScriptedRelay([answer({**RELAY, "version": "0.0.1", "processes": [RUNNER, silent]})]) as relay:
         found = findings_with(relay, machine)
 
     assert levels(found, "relay: relay", "relay: runners") == ["warning", "warning"]
@@ -751,7 +751,7 @@ def test_a_relay_of_another_version_and_a_silent_runner_are_warnings(machine: Ma
         (b"SSH-2.0-OpenSSH\r\n\r\n\r\n", "relay: relay"),
         (b"", "relay: relay"),
         (answer(RELAY), "relay: runners"),
-        (answer({**RELAY, "runners": [{**RUNNER, "state": "silent"}]}), "relay: runners"),
+        (answer({**RELAY, "processes": [{**RUNNER, "state": "silent"}]}), "relay: runners"),
     ],
     ids=[
         "wrong token",
@@ -771,6 +771,13 @@ def test_a_relay_that_cannot_be_used_is_a_problem(machine: Machine, reply: bytes
     assert found[subject].level == "problem"
 
 
+def test_a_relay_elsewhere_has_runners_if_one_is_online(machine: Machine) -> None:
+    with ScriptedRelay([answer({**RELAY, "runners": {**NO_RUNNERS, "online": 2, "total": 3}})]) as relay:
+        found = findings_with(relay, machine)["relay: runners"]
+
+    assert (found.level, found.message) == ("ok", "2 online")
+
+
 @pytest.mark.slow
 def test_a_relay_that_says_nothing_is_a_problem(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -782,14 +789,14 @@ def test_a_relay_that_says_nothing_is_a_problem(machine: Machine) -> None:
 
 def test_a_runner_that_was_started_where_the_agent_is_not_is_a_problem(machine: Machine) -> None:
     machine.install("claude", CLAUDE)
-    with ScriptedRelay([answer({**RELAY, "runners": [{**RUNNER, "agents": ["shell"]}]})]) as relay:
+    with ScriptedRelay([answer({**RELAY, "processes": [{**RUNNER, "agents": ["shell"]}]})]) as relay:
         found = findings_with(relay, machine)["relay: runners"]
 
     assert (found.level, found.message) == ("problem", "no runner finds claude, so the next task would wait")
 
 
 def test_a_relay_that_runs_is_asked_and_one_that_does_not_is_not_started(busy_world: World, machine: Machine) -> None:
-    wait_until(lambda: len(busy_world.info()["runners"]) == 2)
+    wait_until(lambda: len(busy_world.info()["processes"]) == 2)
 
     running = machine.findings(DELEGATE_HOME=str(busy_world.home))
     stopped = machine.findings()

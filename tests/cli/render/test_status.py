@@ -443,7 +443,8 @@ def test_the_page_of_the_relay_lists_its_runners() -> None:
         "dailyBudgetUsd": 5.0,
         "spentTodayUsd": 1.25,
         "tasks": {"queued": 2, "failed": 0},
-        "runners": [runner, idle],
+        "runners": {"online": 3, "claiming": 1, "idle": 0, "total": 4},
+        "processes": [runner, idle],
     }
 
     assert relay_page("http://127.0.0.1:4000", relay, OutputStyle(width=40, colour=False, now=NOW, wraps=True)) == [
@@ -452,12 +453,13 @@ def test_the_page_of_the_relay_lists_its_runners() -> None:
         "database  sqlite",
         "tasks     2 queued",
         "spent     $1.25 of $5.00 today",
+        "runners   3 online · 1 claiming",
         "",
-        "runner-a1",
-        "  vm-1 42 busy",
+        "vm-1",
+        "  busy 42",
         "  task-1",
-        "runner-b2",
-        "  vm-2 43 idle",
+        "vm-2",
+        "  idle 43",
         "  shell",
     ]
     assert relay_page("http://127.0.0.1:4000", relay, look()) == [
@@ -465,8 +467,9 @@ def test_the_page_of_the_relay_lists_its_runners() -> None:
         "database  sqlite",
         "tasks     2 queued",
         "spent     $1.25 of $5.00 today",
+        "runners   3 online · 1 claiming",
         "",
-        "RUNNER     NAME  PROCESS  STATE  TASK OR AGENTS",
-        "runner-a1  vm-1  42       busy   task-1",
-        "runner-b2  vm-2  43       idle   shell",
+        "NAME  STATE  PROCESS  TASK OR AGENTS",
+        "vm-1  busy   42       task-1",
+        "vm-2  idle   43       shell",
     ]

@@ -305,13 +305,13 @@ async def test_a_lost_agent_task_is_claimed_again_with_its_session(runner: Runne
 
 
 async def test_a_runner_that_leaves_is_not_listed_and_its_token_is_void(
-    owner: httpx2.AsyncClient, runner: Runner
+    runner: Runner,
 ) -> None:
     answer = await runner.http.post("/api/runners/leave", json={})
 
-    listed = (await owner.get("/api/relay")).json()["runners"]
     assert answer.json() == {"slotId": runner.id}
-    assert runner.id not in [known["id"] for known in listed]
+    pool = await runner.listed()
+    assert pool["slots"] == {"busy": 0, "total": 0}
     problem_of(await runner.http.get("/api/runners/attempts"), 401, "unauthenticated")
 
 
@@ -354,3 +354,42 @@ async def test_a_machine_is_paired_once_and_its_processes_register_with_its_toke
         stolen = await runner.post("/api/runners/register", json={**body, "machine": "mbp-2"})
         problem_of(stolen, 409, "runner_in_use")
         problem_of(await runner.post("/api/runners/claim", json={}), 403, "forbidden")
+
+
+@pytest.mark.promise("P8")
+async def test_a_revoked_runner_is_refused_from_its_next_call_on(owner: httpx2.AsyncClient) -> None:
+    name = f"mbp-{next(numbers)}"
+    invited = (await owner.post("/api/pairing-tokens", json={"name": name})).json()
+    async with client(str(owner.base_url), invited["pairingToken"]) as machine:
+        paired = (await machine.post("/api/runners/pair", json=MACHINE)).json()
+    async with client(str(owner.base_url), paired["token"]) as runner:
+        body = {"slot": "1", "name": "x", "machine": "mbp-1", "pid": 1, "version": __version__, "agents": []}
+        slot = (await runner.post("/api/runners/register", json=body)).json()
+        beat = await runner.post("/api/runners/heartbeat", json=MACHINE)
+        assert (beat.status_code, beat.json()["drain"]) == (200, False)
+        elsewhere = await runner.post("/api/runners/heartbeat", json={**MACHINE, "machine": "mbp-2"})
+        problem_of(elsewhere, 403, "forbidden")
+
+        revoked = await owner.post(f"/api/runners/{name}/revoke", json={})
+
+        assert (revoked.status_code, revoked.json()["state"]) == (200, "revoked")
+        problem_of(await runner.post("/api/runners/heartbeat", json=MACHINE), 401, "runner_revoked")
+        problem_of(await runner.post("/api/runners/register", json=body), 401, "runner_revoked")
+        async with client(str(owner.base_url), slot["token"]) as process:
+            problem_of(await process.get("/api/runners/attempts"), 401, "runner_revoked")
+
+
+async def test_the_list_of_runners_is_read_in_pages(owner: httpx2.AsyncClient) -> None:
+    async with runner_of(owner), runner_of(owner), runner_of(owner):
+        names: list[str] = []
+        cursor = ""
+        while True:
+            page = (await owner.get(f"/api/runners?limit=2{cursor}")).json()
+            names += [runner["name"] for runner in page["runners"]]
+            if page["next"] is None:
+                break
+            cursor = f"&cursor={page['next']}"
+
+    assert len(names) == len(set(names)) >= 3
+    assert page["counts"]["online"] >= 3
+    problem_of(await owner.get("/api/runners?cursor=r1"), 422, "invalid_field")

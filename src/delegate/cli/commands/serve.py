@@ -190,7 +190,7 @@ class DrainReporter:
 
     def _running_tasks(self) -> Iterable[TaskData]:
         client = self._context.client_of_running_relay()
-        busy = [runner["taskId"] for runner in client.relay()["runners"] if runner["taskId"]]
+        busy = [process["taskId"] for process in client.relay()["processes"] if process["taskId"]]
         return [client.task(task_id)["task"] for task_id in busy if task_id not in self._reported]
 
 

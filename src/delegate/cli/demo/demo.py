@@ -25,7 +25,7 @@ from delegate.errors import Refused, Unavailable
 from delegate.keeper.start import start
 
 if TYPE_CHECKING:
-    from delegate.client.responses import RunnerData, TaskData
+    from delegate.client.responses import ProcessData, TaskData
 
 RUNNERS = "2"
 RUNNER_TIMEOUT = 30.0  # seconds for a runner to start and find its agents
@@ -127,7 +127,7 @@ def start_relay(sandbox: DemoSandbox, agent: str) -> Client:
     start(sandbox.settings, runners=RUNNERS, environ=sandbox.environ)
     client = Client(sandbox.settings)
     deadline = time.monotonic() + RUNNER_TIMEOUT
-    while len(runners := client.relay()["runners"]) < int(RUNNERS) or not _has_agent(runners, agent):
+    while len(runners := client.relay()["processes"]) < int(RUNNERS) or not _has_agent(runners, agent):
         if time.monotonic() > deadline and runners:
             raise _agent_unusable(agent)
         if time.monotonic() > deadline:
@@ -138,7 +138,7 @@ def start_relay(sandbox: DemoSandbox, agent: str) -> Client:
     return client
 
 
-def _has_agent(runners: list[RunnerData], agent: str) -> bool:
+def _has_agent(runners: list[ProcessData], agent: str) -> bool:
     return any(agent in runner["agents"] for runner in runners)
 
 

@@ -96,7 +96,7 @@ class DemoDisplay:
     def show_relay(self, relay: RelayData, url: str) -> None:
         self.show_heading("A relay and its runners")
         self._print_fact("relay", f"{url}, process {relay['pid']}")
-        for runner in relay["runners"]:
+        for runner in relay["processes"]:
             self._print_fact(
                 "runner", f"{runner['name']}, process {runner['pid']}, agents: {', '.join(runner['agents'])}"
             )

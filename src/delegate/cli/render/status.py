@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from delegate.cli.render.terminal import OutputStyle, TableRow, format_duration, format_table, one_line, pad, parse_time
 
 if TYPE_CHECKING:
-    from delegate.client.responses import QuestionData, RelayData, TaskData
+    from delegate.client.responses import QuestionData, RelayData, RunnerCountsData, TaskData
 
 HEADINGS = ("TASK", "STATUS", "P", "AGENT", "AGE")
-RUNNER_HEADINGS = ("RUNNER", "NAME", "PROCESS", "STATE")
+PROCESS_HEADINGS = ("NAME", "STATE", "PROCESS")
 LABEL = 8  # columns of the longest label about the relay
 
 
@@ -57,7 +57,7 @@ def relay_page(url: str, relay: RelayData, style: OutputStyle) -> list[str]:
         "database": one_line(relay["database"]),
         "tasks": counts or "none",
         "spent": _budget(relay),
-        "runners": "" if relay["runners"] else "none",
+        "runners": format_counts(relay["runners"]),
     }
     lines = [
         f"{pad(start, LABEL)}  {line}"
@@ -65,17 +65,24 @@ def relay_page(url: str, relay: RelayData, style: OutputStyle) -> list[str]:
         if value
         for start, line in zip_longest([label], style.wrap_text(value, LABEL + 2), fillvalue="")
     ]
-    if not relay["runners"]:
+    if not relay["processes"]:
         return lines
-    runners = [
+    processes = [
         TableRow(
-            cells=(one_line(runner["id"]), one_line(runner["name"]), str(runner["pid"]), runner["state"]),
+            cells=(one_line(runner["name"]), runner["state"], str(runner["pid"])),
             text=one_line(runner["taskId"] or ", ".join(runner["agents"])),
             note="",
         )
-        for runner in relay["runners"]
+        for runner in relay["processes"]
     ]
-    return [*lines, "", *format_table(RUNNER_HEADINGS, "TASK OR AGENTS", runners, style)]
+    return [*lines, "", *format_table(PROCESS_HEADINGS, "TASK OR AGENTS", processes, style)]
+
+
+def format_counts(counts: RunnerCountsData) -> str:
+    """The head line of the runners: "3 online · 1 claiming · 2 idle", without zeros."""
+    shown = {"online": counts["online"], "claiming": counts["claiming"], "idle": counts["idle"]}
+    named = " · ".join(f"{number} {name}" for name, number in shown.items() if number)
+    return named or (f"none of {counts['total']} online" if counts["total"] else "none")
 
 
 def _budget(relay: RelayData) -> str:

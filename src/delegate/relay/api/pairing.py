@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
@@ -15,6 +16,7 @@ from delegate.relay.auth import bearer_token, caller_of, require_access
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, check_query, relay_of
 from delegate.relay.views import respond
+from delegate.relay.wheel import served_wheel
 from delegate.tokens import PAIRING_PREFIX, RUNNER_PREFIX, hash_token, new_token
 from delegate.wire.runners import PairingTokenRequest, PairingTokenResponse, PairRequest, PairResponse
 
@@ -33,12 +35,15 @@ async def make_pairing_token(request: Request, body: PairingTokenBody) -> Respon
         relay.database, body.name, hash_token(token), by=caller_of(request).actor, now=relay.now()
     )
     url = str(request.base_url).rstrip("/")
+    wheel = await to_thread.run_sync(served_wheel)
+    rest = f"delegate runner pair --relay-url {url} --pairing-token {token}"
     return respond(
         PairingTokenResponse(
             pairing_token=token,
             name=created.name,
             expires_at=created.expires_at,
-            command=f"delegate runner pair --relay-url {url} --pairing-token {token}",
+            command=rest,
+            install_command=f"uvx --from '{url}{wheel.path}#sha256={wheel.sha256}' {rest}",
         ),
         201,
     )

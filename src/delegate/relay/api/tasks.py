@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from email.utils import format_datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from delegate.intake.messages import send_message
 from delegate.model import Task
 from delegate.queue import finish, questions
 from delegate.queue.cascade import Transition
+from delegate.queue.fleet_orders import count_runners
 from delegate.queue.waiting import read_snapshot
 from delegate.relay import feeds, views
 from delegate.relay.auth import caller_of, require_access
@@ -29,12 +31,13 @@ from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.purging import purge_task
 from delegate.relay.requests import JsonBody, Relay, TaskInPath, check_query, relay_of
-from delegate.relay.views import change_view, respond, runner_view, task_view
+from delegate.relay.views import change_view, process_view, respond, task_view
 from delegate.report import follow
 from delegate.report.graph import graph_of
 from delegate.store.database import is_postgres
 from delegate.store.events import last_event_id
 from delegate.wire.basics import TaskCursor, TaskStatus
+from delegate.wire.fleet import RunnerCountsView
 from delegate.wire.people import EmptyRequest
 from delegate.wire.shared_models import ChangeView
 from delegate.wire.tasks import (
@@ -214,7 +217,7 @@ async def follow_all(
 async def show_relay(request: Request) -> Response:
     relay = relay_of(request)
     now = relay.now()
-    state = await follow.relay_state(relay.database, now)
+    state = await follow.relay_state(relay.database, relay.machine, now)
     snapshot = await relay.database.read(partial(read_snapshot, tasks=(), rules=relay.rules, now=now))
     working = {attempt.slot_id: attempt.task_id for attempt in state.attempts}
     shown = respond(
@@ -227,7 +230,8 @@ async def show_relay(request: Request) -> Response:
             spent_today_usd=state.spent_today_usd,
             tasks={name.value: count for name, count in state.counts.items()},
             settings=public_settings(relay.settings),
-            runners=[runner_view(slot, snapshot, working.get(slot.id)) for slot in state.slots],
+            runners=RunnerCountsView(**asdict(await count_runners(relay.database, relay.rules, now))),
+            processes=[process_view(slot, snapshot, working.get(slot.id)) for slot in state.slots],
         )
     )
     # Only this response has a Date, for `delegate doctor` to compare clocks; the others are faster without it.

@@ -89,7 +89,7 @@ async def _gather_facts(context: DoctorContext) -> GatheredFacts:
 def _examinations(context: DoctorContext, facts: GatheredFacts) -> list[Examination]:
     git, checkout = facts.git, facts.checkout
     data = facts.relay.data
-    running = {runner["taskId"] for runner in data["runners"] if runner["taskId"]} if data else set()
+    running = {runner["taskId"] for runner in data["processes"] if runner["taskId"]} if data else set()
     limits = MemoryLimits(limit=context.settings.task_memory_max)
     return [
         _thread_examination(DoctorSection.SETTINGS, "memory limit", partial(examine_memory_limit, context, limits)),

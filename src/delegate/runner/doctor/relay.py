@@ -24,7 +24,7 @@ from delegate.runner.doctor.context import DoctorContext, format_age, quote_line
 from delegate.runner.doctor.findings import DoctorSection, Finding
 
 if TYPE_CHECKING:
-    from delegate.client.responses import RelayData, RunnerData
+    from delegate.client.responses import ProcessData, RelayData
 
 RESPONSE_TIMEOUT = 3.0  # seconds of silence; shorter than an examination
 RESPONSE_MAX = 16 * 1024 * 1024
@@ -175,7 +175,9 @@ def clock_skew(relay_time: datetime, sent_at: datetime, received_at: datetime) -
 
 
 def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
-    runners = data["runners"]
+    if not context.settings.is_local and not data["processes"]:
+        return [_report_counts(data)]
+    runners = data["processes"]
     living = [runner for runner in runners if runner["state"] != "silent"]
     if not living:
         silent = f"all {len(runners)} are silent" if runners else "there are none"
@@ -192,7 +194,15 @@ def _check_runners(context: DoctorContext, data: RelayData) -> list[Finding]:
     return findings
 
 
-def _report_silent_runner(context: DoctorContext, runner: RunnerData) -> Finding:
+def _report_counts(data: RelayData) -> Finding:
+    online = data["runners"]["online"]
+    if not online:
+        fix = "pair a machine with the command of `delegate runner token`, or start a paired one"
+        return DoctorSection.RELAY.problem("runners", "none is online: tasks would wait", fix)
+    return DoctorSection.RELAY.ok("runners", f"{online} online")
+
+
+def _report_silent_runner(context: DoctorContext, runner: ProcessData) -> Finding:
     quiet = context.now - datetime.fromisoformat(runner["seenAt"])
     message = f"{quote_line(runner['name'])} has been silent for {format_age(quiet)}"
     here = f"check the logs in {context.display_path(context.home.logs)}; {RESTART}"
@@ -202,7 +212,7 @@ def _report_silent_runner(context: DoctorContext, runner: RunnerData) -> Finding
 
 def report_missing_agent(context: DoctorContext, data: RelayData, agent: str) -> list[Finding]:
     """Runners search the PATH of the shell that started them, which may differ from the PATH here."""
-    living = [runner for runner in data["runners"] if runner["state"] != "silent"]
+    living = [runner for runner in data["processes"] if runner["state"] != "silent"]
     if not living or any(agent in runner["agents"] for runner in living):
         return []
     message = f"no runner finds {quote_line(agent)}, so the next task would wait"
