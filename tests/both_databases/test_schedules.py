@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from delegate.report.retention import retain
 from delegate.schedule.model import RunOutcome, ScheduleState
 from delegate.states import TaskState
 from delegate.store.database import Connection, open_database
+from delegate.store.retention import drop_runs_before
 from delegate.store.tables import EPOCH
 
 pytestmark = pytest.mark.anyio
@@ -665,6 +667,24 @@ async def test_a_run_costs_the_same_however_many_schedules_there_are(clock: Cloc
         assert not any("SCAN schedule" in step or "Seq Scan schedule" in step for step in plan), (sql, plan)
         assert not any("Sort" in step or "TEMP B-TREE" in step for step in plan), (sql, plan)
         assert "'paused'" in sql or not any("ix_schedule_state" in step for step in plan), (sql, plan)
+
+
+async def test_old_runs_are_found_without_a_look_at_the_others(clock: Clockwork) -> None:
+    await clock.scene.database.write("fill", ten_thousand)
+    new = (NOON - EPOCH) // timedelta(microseconds=1)
+    await clock.scene.database.write(
+        "age", lambda c: c.exec_driver_sql(f"UPDATE schedule_run SET at = {new} WHERE occurrence > 5")
+    )
+    await clock.scene.database.write("analyze", lambda c: c.exec_driver_sql("ANALYZE"))
+
+    with overheard("DELETE FROM schedule_run") as statements:
+        dropped = await clock.scene.database.write("drop", partial(drop_runs_before, cutoff=NOON - DAY, limit=100))
+
+    assert dropped == 6
+    (statement,) = statements
+    plan = await plan_of(clock.scene.database, statement)
+    assert any("ix_schedule_run_at" in step for step in plan), plan
+    assert not any("SCAN schedule_run" in step or "Seq Scan schedule_run" in step for step in plan), plan
 
 
 async def test_a_leap_day_comes_every_four_years(clock: Clockwork) -> None:

@@ -284,6 +284,7 @@ schedule_run = Table(
     UniqueConstraint("schedule_id", "occurrence"),
     sqlite_autoincrement=True,
 )
+Index("ix_schedule_run_at", schedule_run.c.at)
 RUN_OF_TASK = schedule_run.c.task_id.isnot(None)
 Index("ix_schedule_run_task", schedule_run.c.task_id, sqlite_where=RUN_OF_TASK, postgresql_where=RUN_OF_TASK)
 
