@@ -157,6 +157,22 @@ async def test_a_worktree_beside_that_cannot_be_read_comes_back(scene: Scene) ->
     assert (back / "fix-beside" / "file").read_text() == "closed"
 
 
+async def test_a_nested_repository_is_not_taken_for_a_tree_beside_the_worktree(scene: Scene) -> None:
+    workspace = await scene.workspace()
+    for name in ("tree/fix-beside", "fix"):
+        scene.run("init", "-q", str(workspace.root / name))
+        (workspace.root / name / "file").write_text(name)
+    await close(scene.git, scene.home, workspace, pushed=None)
+
+    back = await scene.restored()
+    again = await scene.workspace()
+
+    assert (back / "fix-beside" / "file").read_text() == "tree/fix-beside"
+    assert (back / "fix-beside2" / "file").read_text() == "fix"
+    assert (again.tree / "fix-beside" / "file").read_text() == "tree/fix-beside"
+    assert sorted(path.name for path in again.tree.glob("fix*")) == ["fix-beside"]
+
+
 async def test_a_nested_repository_with_pipes_for_files_comes_back(scene: Scene) -> None:
     workspace = await scene.workspace()
     nested = workspace.tree / "lib"

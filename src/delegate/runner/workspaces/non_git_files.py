@@ -20,6 +20,7 @@ NAMES_FILE = "names"
 NAMES_MAX = 256 * 1024 * 1024
 READABLE = 0o400
 BESIDE = "-beside"  # ends the new name of a tree that was beside the worktree
+OUTSIDE = b"/"  # begins the listed name of such a tree: no name in a tree does
 NEW_GIT = "new-git"  # a repository that the agent made in place of its worktree's
 # The parts of a repository that no setting is in.
 REPOSITORY_PARTS = ("HEAD", "packed-refs", "refs", "logs", "index", "objects")
@@ -31,7 +32,7 @@ def has_stored_files(root: Path) -> bool:
 
 
 def stored_names(root: Path) -> Iterator[bytes]:
-    return (name for _, name in _entries(root / DIRECTORY))
+    return (name.removeprefix(OUTSIDE) for _, name in _entries(root / DIRECTORY))
 
 
 def move_out(root: Path, tree: Path, paths: Iterable[bytes]) -> None:
@@ -49,7 +50,7 @@ def move_out_trees(root: Path, tree: Path, paths: Iterable[Path]) -> None:
             path = root / NEW_GIT  # noqa: PLW2901
         taken = set(stored_names(root))
         names = (os.fsencode(f"{path.name}{number}{BESIDE}") for number in ("", *range(2, len(taken) + 3)))
-        _store(root, [(next(name for name in names if name not in taken), path)])
+        _store(root, [(OUTSIDE + next(name for name in names if name not in taken), path)])
 
 
 def _store(root: Path, paths: Iterable[tuple[bytes, Path]]) -> None:
@@ -70,7 +71,7 @@ def _store(root: Path, paths: Iterable[tuple[bytes, Path]]) -> None:
 def move_back(root: Path, tree: Path) -> None:
     """Moves everything back into the tree, except what was not in it."""
     for entry, name in _entries(root / DIRECTORY):
-        target = None if name.endswith(BESIDE.encode()) else _clear_target(tree, name)
+        target = None if name.startswith(OUTSIDE) else _clear_target(tree, name)
         if target is not None:
             entry.rename(target)
     if not has_stored_files(root):
@@ -79,8 +80,9 @@ def move_back(root: Path, tree: Path) -> None:
 
 def copy_back(root: Path, tree: Path) -> None:
     """Copies everything into the user's tree except the settings and hooks in `.git`, which could run a program."""
-    for entry, name in _entries(root / DIRECTORY):
-        target = _clear_target(tree, name)
+    # Last those that were beside: they get names that the tree does not have.
+    for entry, name in sorted(_entries(root / DIRECTORY), key=lambda found: found[1].startswith(OUTSIDE)):
+        target = _free_target(tree, name) if name.startswith(OUTSIDE) else _clear_target(tree, name)
         if target is not None:
             copy_tree(entry, target, without=".git")
             _copy_repositories(entry, target, tree / ".git")
@@ -138,6 +140,13 @@ def _entries(directory: Path) -> Iterator[tuple[Path, bytes]]:
         entry = directory / str(number)
         if os.path.lexists(entry):
             yield entry, name
+
+
+def _free_target(tree: Path, name: bytes) -> Path:
+    """A path that the tree does not have, for a tree that was beside it."""
+    wanted = os.fsdecode(name.removeprefix(OUTSIDE))
+    names = (f"{wanted}{number}" for number in ("", *range(2, len(os.listdir(tree)) + 3)))  # noqa: PTH208
+    return next(tree / name for name in names if not os.path.lexists(tree / name))
 
 
 def _clear_target(tree: Path, name: bytes) -> Path | None:
