@@ -22,7 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 MISSING = TOOLS / "missing.txt"
 LOG = TOOLS / "install.log"
-DEBIAN_PACKAGES = {"strace": "strace", "gh": "gh"}  # the program, and the package it comes in
+DEBIAN_PACKAGES = {  # the program, and the package it comes in
+    "strace": "strace",
+    "gh": "gh",
+    "systemd-analyze": "systemd",
+    "ip": "iproute2",
+}
 # The programs out of npm packages: the native one where there is one, since a Node launcher that is killed leaves the
 # real program running. `codex` is the launcher all the same: people have that one, and the way leads from it.
 NODE_PROGRAMS = {

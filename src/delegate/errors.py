@@ -55,6 +55,7 @@ DelegateError
 │   ├── VersionMismatch     runner and relay are too far apart
 │   ├── NoChange            the task has no diff, or not yet
 │   ├── ChangeKept          the runner's privacy level keeps the diff on its machine
+│   ├── AlreadyPaired
 │   └── AlreadyRunning
 ├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
@@ -72,6 +73,9 @@ DelegateError
     ├── NewerDatabase
     ├── HomeNotWritable
     ├── UnsafeHome          other users could have written to it
+    ├── NotPaired
+    ├── BadPairing          a profile's pairing.json or machine file
+    ├── BadPolicy           a profile's policy.toml
     └── LoosePermissions
 
 The first line of a class docstring is the message template, the second the hint; data are attributes.
@@ -81,7 +85,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 EXCERPT_MAX = 80  # characters of foreign text that a message may quote
 OWN_TEXT_MAX = {"why": 300, "advice": 500, "known": 300, "problems": 1_000}  # Delegate's own text may be longer
@@ -116,6 +120,14 @@ class DelegateError(Exception):
         self.message = lines[0].format_map(values)
         self.hint = " ".join(lines[1:]).format_map(values)
         super().__init__(self.message)
+
+    @classmethod
+    def received(cls, message: str, hint: str) -> Self:
+        """Return the error as another Delegate process described it."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        error.data, error.message, error.hint = {}, message, hint
+        return error
 
     @property
     def field(self) -> str | None:
@@ -505,6 +517,13 @@ class ChangeKept(Conflict):
     code = "kept_on_runner"
 
 
+class AlreadyPaired(Conflict):
+    """profile {profile} is already paired: it is {name} at {url}
+    `delegate runner unpair` ends that; or use `--profile` for a second runner on this machine"""
+
+    code = "already_paired"
+
+
 class AlreadyRunning(Conflict):
     """Delegate is already running for {home} (process {pid})
     `delegate info` shows it, `delegate down` stops it"""
@@ -618,6 +637,27 @@ class UnsafeHome(BadData):
     {advice}"""
 
     code = "unsafe_home"
+
+
+class NotPaired(BadData):
+    """profile {profile} is not paired with a relay: {path} does not exist
+    pair it with the command that `delegate runner token` prints"""
+
+    code = "not_paired"
+
+
+class BadPairing(BadData):
+    """{path} cannot be used: {why}
+    pair this machine again with the command that `delegate runner token` prints"""
+
+    code = "bad_pairing"
+
+
+class BadPolicy(BadData):
+    """{path}: {why}
+    until this is fixed, the runner accepts no task; docs/team.md lists every key"""
+
+    code = "bad_policy"
 
 
 class LoosePermissions(BadData):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.both_databases.scene import DONE, Scene, parked_until
+from tests.both_databases.scene import DONE, Scene, parked_until, runner
 
 from delegate.config.settings import Settings
 from delegate.errors import (
@@ -53,7 +53,10 @@ async def test_a_runner_learns_that_an_agent_submitted_the_task(scene: Scene) ->
     held = await scene.claim()
 
     assert held is not None
-    assert [assignment_of(assignment(one)).submitted_by for one in (parent, held)] == [None, parent.task.id]
+    assert [assignment_of(assignment(one, runner().runner)).submitted_by for one in (parent, held)] == [
+        None,
+        parent.task.id,
+    ]
 
 
 async def test_generations_are_limited(scene: Scene) -> None:

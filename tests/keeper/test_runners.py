@@ -160,7 +160,7 @@ def test_the_words_of_a_lack_follow_its_figures_and_keep_the_moment_when_it_bega
 
     orders = []
     for slot, now in ((1, 21.0), (2, 25.0)):
-        crowd.says(slot, now, busy=f"att-{slot}", agent="shell")
+        crowd.says(slot, now, busy=f"att-{slot}", agent="shell", task="task-1")
         orders.append(str(held.last_command))
     crowd.scaling.tick(31.0)
     orders.append(str(held.last_command))

@@ -380,7 +380,10 @@ async def test_a_runner_claims_when_its_keeper_lets_it_and_says_when_it_is_busy(
     reports.close()
 
     assert ready == {"idle": True}
-    assert said == [{"busy": ended.attempts[0].attempt_id, "agent": "shell"}, {"idle": True}]
+    assert said == [
+        {"busy": ended.attempts[0].attempt_id, "task": first, "agent": "shell"},
+        {"idle": True},
+    ]
     assert ended.task.status == "completed"
 
 

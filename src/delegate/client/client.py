@@ -67,6 +67,7 @@ NOTICE_AFTER = 1.5  # seconds of retrying after which the user gets a notice
 RESPONSE_TIMEOUT = 30.0  # seconds of silence after which one try fails
 RESPONSE_MAX = 256 * 1024 * 1024  # a response is read into memory; raw output is not
 STREAM_IDLE_TIMEOUT = 60.0  # seconds; a stream sends a keep-alive every 15 seconds
+HEALTH_MAX = 64 * 1024  # another server may answer with a page
 BACKOFF_MIN, BACKOFF_MAX = 0.05, 1.0
 ReturnValue = TypeVar("ReturnValue")
 
@@ -81,6 +82,12 @@ class StreamItem:
     id: str
     kind: str
     data: Any  # EventData, a chunk of output, or TaskData, depending on the kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayHealth:
+    body: Mapping[str, Any]  # Any: JSON of a server that may be another program
+    date: str  # of the response
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -124,8 +131,10 @@ class Client:
         *,
         start: Callable[[Settings], None] = require_running_relay,
         notice: Callable[[str], None] = ignore_notice,
+        patience: float = float("inf"),
     ) -> None:
         self._settings = settings
+        self._patience = patience  # seconds; limits how long a call is retried
         self._home = Home(settings.home)
         self._start = start
         self._notice = notice
@@ -270,6 +279,21 @@ class Client:
         response: PurgedTaskData = self._call("POST", _task_path(task_id, "/purge"), {})
         return response
 
+    def health(self) -> RelayHealth:
+        """Return what a relay tells everybody, and its time."""
+        with self._open("/healthz") as response:
+            found = parse_json(response.read_all(HEALTH_MAX))
+            return RelayHealth(body=found if isinstance(found, dict) else {}, date=response.headers.get("date", ""))
+
+    def pair_runner(self, description: Mapping[str, object]) -> dict[str, str]:
+        """Exchange the pairing token, which is the client's token, for a runner's."""
+        response: dict[str, str] = self._call("POST", "/api/runners/pair", description)
+        return response
+
+    def unpair_runner(self) -> None:
+        """Tell the relay that the runner, whose token is the client's, is no more."""
+        self._call("POST", "/api/runners/unpair", {})
+
     def relay(self) -> RelayData:
         response: RelayData = self._call("GET", "/api/relay")
         return response
@@ -352,7 +376,7 @@ class Client:
                 failure, limit = self._unreachable(error), self._restart_timeout()
             except Busy as busy:
                 failure, limit = busy.problem, RETRY_TIMEOUT
-            waited = time.monotonic() - began
+            waited, limit = time.monotonic() - began, min(limit, self._patience)
             if waited > limit:
                 raise failure
             if waited > NOTICE_AFTER and not is_notified:

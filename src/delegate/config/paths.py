@@ -11,6 +11,7 @@ from pathlib import Path
 from delegate.errors import UnsafeHome
 
 DEFAULT_HOME = "~/.delegate"
+PROFILES = "profiles"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -19,14 +20,40 @@ class Home:
     root: Path
 
     @property
+    def profiles(self) -> Path:
+        """One home per paired runner: any number of them may be in one home, next to its local pool."""
+        return self.root / PROFILES
+
+    def profile(self, name: str) -> Home:
+        return Home(self.profiles / name)
+
+    def is_profile(self) -> bool:
+        return self.root.parent.name == PROFILES and self.pairing.exists()
+
+    @property
     def config(self) -> Path:
-        """The user's settings, as TOML."""
-        return self.root / "config.toml"
+        """The user's settings, as TOML; profiles share those of the home that they are in."""
+        return (self.root.parents[1] if self.is_profile() else self.root) / "config.toml"
 
     @property
     def config_lock(self) -> Path:
         """Held while a command reads, changes and writes the settings."""
         return self.root / "config.lock"
+
+    @property
+    def pairing(self) -> Path:
+        """The relay that a profile's runner is paired with, and its token there: JSON."""
+        return self.root / "pairing.json"
+
+    @property
+    def policy(self) -> Path:
+        """What a paired runner accepts, as TOML."""
+        return self.root / "policy.toml"
+
+    @property
+    def runner_state(self) -> Path:
+        """What a paired runner does now, or why it stopped: JSON, written by its keeper."""
+        return self.root / "runner.json"
 
     @property
     def token(self) -> Path:
@@ -117,7 +144,7 @@ def check_home(root: Path) -> None:
     trusted = {0, os.geteuid(), os.stat("/").st_uid}  # noqa: PTH116  in a user namespace, root may have another id
     home, homes = Home(root), {root, Path(os.path.realpath(root))}
     parents = {parent for path in homes for parent in path.parents}
-    for path in (*homes, *parents, home.config, home.token, home.address, home.keeper_lock):
+    for path in (*homes, *parents, home.config, home.token, home.pairing, home.address, home.keeper_lock):
         with suppress(OSError):  # it does not exist yet, or whoever opens it reports the problem
             found = path.lstat()
             if found.st_uid not in trusted:

@@ -1,4 +1,7 @@
-"""The keeper: one small process per home that starts the relay and runners, and restarts them when they die."""
+"""The keeper: one small process per home that starts the relay and runners, and restarts them when they die.
+
+The keeper of a paired runner has no relay: its runners work for one elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,14 @@ from contextlib import suppress
 from typing import Any
 
 from delegate.config import home_files
+from delegate.config.pairing import Pairing, check_machine, read_pairing
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, RelayUnreachable, StoreBusy
 from delegate.keeper.children import Child, RunnerChild, StartOptions, start_child
 from delegate.keeper.logs import rotate_logs
 from delegate.keeper.orphans import Orphans
+from delegate.keeper.paired_state import PairedState
 from delegate.keeper.runners import RunnerCount, RunnerScaler, parse_runner_count
 from delegate.log import configure
 from delegate.runner.keeper_protocol import STOP_MARK
@@ -60,6 +65,20 @@ def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> in
         os.close(lock)
 
 
+def run_paired_keeper(settings: Settings, *, runners: str, report: Report) -> int:
+    """Run as the keeper of a paired runner until asked to stop; returns the exit code."""
+    count = parse_runner_count(runners, settings)
+    paths = Home(settings.home)
+    pairing = read_pairing(paths)
+    check_machine(paths)
+    other = home_files.lock_holder(paths.keeper_lock)
+    lock = home_files.lock_home(paths, KEEPER_EXIT_TIMEOUT if other and other.is_alive else LOCK_TIMEOUT)
+    try:
+        return Keeper(settings, count, lock=lock, pairing=pairing, report=report).run()
+    finally:
+        os.close(lock)
+
+
 def listen_locally(paths: Home) -> socket.socket:
     """Open a socket for this machine, at the earlier port if possible. A keeper's outlives its relays: during a
     restart, clients wait and are not refused."""
@@ -81,14 +100,30 @@ def listen_locally(paths: Home) -> socket.socket:
 
 
 class Keeper:
+    """Has a listening socket for its relay, or a pairing with one elsewhere."""
+
     def __init__(
-        self, settings: Settings, count: RunnerCount, *, lock: int, listener: socket.socket, report: Report
+        self,
+        settings: Settings,
+        count: RunnerCount,
+        *,
+        lock: int,
+        report: Report,
+        listener: socket.socket | None = None,
+        pairing: Pairing | None = None,
     ) -> None:
         self._settings, self._home = settings, Home(settings.home)
         self._lock, self._listener, self._report = lock, listener, report
-        self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        limit = [] if count.ceiling is None else ["--max-runners", str(count.ceiling)]
-        self._relay = Child(name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno()), *limit])
+        self._relay: Child | None = None
+        if listener is not None:
+            self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            limit = [] if count.ceiling is None else ["--max-runners", str(count.ceiling)]
+            self._relay = Child(
+                name="relay", arguments=["delegate.relay", "--socket-fd", str(listener.fileno()), *limit]
+            )
+        elif pairing is not None:
+            self._url = pairing.relay_url
+        self._paired = None if pairing is None else PairedState(self._home)
         self._selector = selectors.DefaultSelector()
         self._scaling = RunnerScaler(settings, count, self._url, self._selector)
         self._ready_once = False
@@ -106,6 +141,8 @@ class Keeper:
     def run(self) -> int:
         wake = self._install_signals()
         self._selector.register(wake, selectors.EVENT_READ)
+        if self._relay is None:
+            self._begin()
         while True:
             now = time.monotonic()
             self._scaling.tick(now)
@@ -119,6 +156,7 @@ class Keeper:
                 log.error("the home was removed: stopping")
                 self._request_stop(2)
             self._advance_stop()
+            self._write_paired_state()
         if left := self._orphans.survivors:
             with suppress(OSError):  # the log has it too
                 home_files.write_lock_holder(self._lock, left)
@@ -139,12 +177,22 @@ class Keeper:
             with suppress(DelegateError):  # the next check tries again
                 home_files.write_private(self._home.address, self._address.as_json())
 
+    def _write_paired_state(self) -> None:
+        if self._paired is None:
+            return
+        if self._scaling.fatal_report is not None and self._stop_requests < 2:
+            self._exit_code = int(self._scaling.fatal_report["error"]["exitCode"])
+            log.error("runner cannot go on: stopping", extra={"told": self._scaling.fatal_report})
+            self._request_stop(2)
+        self._paired.write(self._scaling, is_stopping=self._is_stopping)
+
     def _is_finished(self) -> bool:
-        ended = not self._relay.wanted and all(child.process is None for child in self._children())
+        is_relay_done = self._is_stopping if self._relay is None else not self._relay.wanted
+        ended = is_relay_done and all(child.process is None for child in self._children())
         return ended and not self._end_orphans()
 
     def _children(self) -> Iterable[Child]:
-        return [self._relay, *self._scaling.children]
+        return [*([] if self._relay is None else [self._relay]), *self._scaling.children]
 
     def _install_signals(self) -> int:
         """Signals wake the loop through a pipe; the handlers only count."""
@@ -184,6 +232,7 @@ class Keeper:
         if isinstance(child, RunnerChild):
             self._scaling.start(child, now)
             return
+        assert self._listener is not None
         options = StartOptions(
             pass_fds=(self._listener.fileno(), self._lock), captures_output=True, umask=PRIVATE_UMASK
         )
@@ -209,7 +258,9 @@ class Keeper:
                 self._report(message)
 
     def _handle_relay_ready(self) -> None:
+        assert self._relay is not None
         assert self._relay.process is not None
+        assert self._listener is not None
         address = self._address = home_files.new_address(self._listener.getsockname()[1], self._relay.process.pid)
         try:
             home_files.write_private(self._home.address, address.as_json())
@@ -220,10 +271,13 @@ class Keeper:
                 return
         log.info("relay ready", extra={"url": self._url, "pid": address.pid})
         if not self._ready_once:
-            self._ready_once = True
-            if self._stop_requests == 0:
-                self._scaling.begin(time.monotonic())
-            self._report({"ready": True, "url": self._url, "runners": self._scaling.shape.base})
+            self._begin()
+
+    def _begin(self) -> None:
+        self._ready_once = True
+        if self._stop_requests == 0:
+            self._scaling.begin(time.monotonic())
+        self._report({"ready": True, "url": self._url, "runners": self._scaling.shape.base})
 
     def _reap(self) -> None:
         now = time.monotonic()
@@ -269,8 +323,9 @@ class Keeper:
         log.error("relay cannot run", extra={"exit_code": code, "told": message})
         self._exit_code = code
         self._report(message)
-        self._relay.wanted = False
-        self._relay.close_input()
+        if self._relay is not None:
+            self._relay.wanted = False
+            self._relay.close_input()
         self._request_stop(2)
 
     def _advance_stop(self) -> None:
@@ -286,7 +341,7 @@ class Keeper:
             for runner in runners:
                 runner.close_input()
             self._kill_at = time.monotonic() + self._settings.grace.total_seconds() + STOP_MARGIN
-        if self._relay.wanted and all(runner.process is None for runner in runners):
+        if self._relay is not None and self._relay.wanted and all(runner.process is None for runner in runners):
             self._relay.wanted = False
             self._relay.send_signal(signal.SIGTERM)
             self._kill_at = time.monotonic() + RELAY_STOP_TIMEOUT
@@ -325,6 +380,7 @@ def parse_ready_line(output: bytes) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="delegate-keeper")
     parser.add_argument("--runners")
+    parser.add_argument("--paired", action="store_true")
     parser.add_argument("--report-fd", type=int, required=True)
     parser.add_argument("--secrets-fd", type=int)
     options = parser.parse_args()
@@ -341,6 +397,8 @@ def main() -> int:
         os.environ.update(receive_secrets(options.secrets_fd))
         settings = load(os.environ)
         configure(settings.log_level)
+        if options.paired:
+            return run_paired_keeper(settings, runners=options.runners or "auto", report=report)
         return run_keeper(settings, runners=options.runners, report=report)
     except DelegateError as error:
         report(error.report())

@@ -61,6 +61,8 @@ class RunnerChild(Child):
     is_ready: bool = False
     is_in_trouble: bool = False  # it reported so, or died before it was ready
     attempt: str | None = None
+    task_id: str = ""  # of the attempt
+    agent: str = ""
     idle_since: float = 0.0
     last_command: bytes | None = None  # the last one that was sent
 

@@ -6,9 +6,11 @@ import logging
 import os
 import selectors
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
@@ -75,8 +77,16 @@ class RunnerScaler:
         self._held_for: Resource | None = None
         self._held_since = datetime.now(UTC)
         self._hold_text_due_at = 0.0
-        self._hold = b""
+        self._hold, self._hold_reason = b"", ""
         self._unsettled: list[int] = []  # slots, the next one first
+        self.fatal_report: dict[str, Any] | None = None  # an error after which no runner can work
+        self.relay_problem: str | None = None  # why the relay is away, as a runner says
+        self.is_draining = False  # at the relay
+
+    @property
+    def shortage(self) -> str | None:
+        """Why an idle runner may not claim now."""
+        return None if self._held_for is None else self._hold_reason
 
     def begin(self, now: float) -> None:
         """The relay is ready: start the base runners, and those that must settle unfinished work."""
@@ -144,7 +154,8 @@ class RunnerScaler:
             self._held_for, self._held_since, self._hold_text_due_at = lacking, datetime.now(UTC), now
             self._next_sample_at = min(self._next_sample_at, self._last_sample_at + SAMPLE_INTERVAL_BUSY)
         if now >= self._hold_text_due_at:
-            self._hold = hold_command(hold_reason(capacity, self._held_since))
+            self._hold_reason = hold_reason(capacity, self._held_since)
+            self._hold = hold_command(self._hold_reason)
             self._hold_text_due_at = now + HOLD_TEXT_INTERVAL
         return self._hold
 
@@ -177,9 +188,9 @@ class RunnerScaler:
 
     def _handle_status(self, child: RunnerChild, status: object, now: float) -> None:
         match status:
-            case {RunnerStatus.BUSY: str(attempt), RunnerStatus.AGENT: str(agent)}:
+            case {RunnerStatus.BUSY: str(attempt), RunnerStatus.AGENT: str(agent), RunnerStatus.TASK: str(task_id)}:
                 self._mark_ready(child)
-                child.attempt = attempt
+                child.attempt, child.task_id, child.agent = attempt, task_id, agent
                 self._pool.record_start(child.name, agent, now)
             case {RunnerStatus.WAITING: bool(waits)}:
                 self._pool.record_waiting(child.name, waits=waits)
@@ -188,6 +199,12 @@ class RunnerScaler:
                 self._end_attempt(child, now)
             case {RunnerStatus.TROUBLE: True}:
                 self._mark_failing(child, now)
+            case {RunnerStatus.AWAY: str(why)}:
+                self.relay_problem = why or None
+            case {RunnerStatus.DRAIN: bool(drains)}:
+                self.is_draining = drains
+            case {RunnerStatus.FATAL: {"error": {"code": str(), "exitCode": int()}} as report}:
+                self.fatal_report = report
             case _:
                 log.warning("runner report not understood", extra={"child": child.name, "news": status})
         if now - self._last_sample_at >= SAMPLE_INTERVAL_MIN:
@@ -204,7 +221,9 @@ class RunnerScaler:
             child.is_in_trouble, child.idle_since = True, now
 
     def handle_exit(self, child: RunnerChild, now: float) -> None:
-        """Stop reading its reports; what it reported last no longer matters."""
+        """Read its last reports: it may have said why it ended."""
+        with suppress(BlockingIOError):
+            self.read_reports(child, now)
         if child.reports is not None:
             self._selector.unregister(child.reports)
             os.close(child.reports)

@@ -50,15 +50,39 @@ def start(
     try:
         if _find_running_relay(paths, notice):
             return False
-        report = _launch(paths, runners, environ, notice)
+        report = _launch(paths, runner_options(runners), environ, notice)
     finally:
         os.close(lock)
+    _raise_reported(report)
+    return True
+
+
+def start_paired(settings: Settings, *, runners: str, environ: Mapping[str, str]) -> bool:
+    """Start the keeper of a paired runner in the background unless one runs; True if this call started it."""
+    paths = Home(settings.home)
+    lock = home_files.acquire_lock(paths.start_lock, READY_TIMEOUT)
+    if lock is None:
+        raise keeper.relay_not_ready(paths, "another command is still starting this runner")
+    try:
+        if home_files.is_held(paths.keeper_lock):
+            return False
+        report = _launch(paths, [*runner_options(runners), "--paired"], environ, ignore_notice)
+    finally:
+        os.close(lock)
+    _raise_reported(report)
+    return True
+
+
+def runner_options(runners: str | None) -> list[str]:
+    return [] if runners is None else ["--runners", runners]
+
+
+def _raise_reported(report: dict[str, Any]) -> None:
     if "error" in report:
         error = report["error"]
         raise Reported(
             code=error["code"], message=error["message"], hint=error["hint"] or "", exit_code=error["exitCode"]
         )
-    return True
 
 
 def _find_running_relay(paths: Home, notice: Callable[[str], None]) -> bool:
@@ -71,12 +95,12 @@ def _find_running_relay(paths: Home, notice: Callable[[str], None]) -> bool:
 
 
 def _launch(
-    paths: Home, runners: str | None, environ: Mapping[str, str], notice: Callable[[str], None]
+    paths: Home, arguments: list[str], environ: Mapping[str, str], notice: Callable[[str], None]
 ) -> dict[str, Any]:
     errors = open_log(paths, "keeper")
     reading, writing = os.pipe()
     secrets = send_secrets(environ)
-    options = [*([] if runners is None else ["--runners", runners]), "--secrets-fd", str(secrets)]
+    options = [*arguments, "--secrets-fd", str(secrets)]
     child = None
     try:
         with _block_signals():

@@ -81,6 +81,7 @@ ROUTES: Mapping[str, Access] = {
     "POST /api/runners/{runner_id}/rename": MEMBERS,
     "POST /api/runners/{runner_id}/revoke": MEMBERS,
     "POST /api/runners/heartbeat": frozenset({Holder.RUNNER}),
+    "POST /api/runners/unpair": frozenset({Holder.RUNNER}),
     "POST /api/runners/pair": frozenset({Holder.PAIRING}),
     "POST /api/runners/register": frozenset({Holder.OWNER, Holder.RUNNER}),
     "POST /api/runners/leave": SLOTS,

@@ -85,7 +85,7 @@ def make_app(relay: Relay) -> FastAPI:
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "ok", "version": __version__})
 
     @app.get("/readyz", include_in_schema=False)
     async def ready(request: Request) -> Response:

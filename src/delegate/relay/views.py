@@ -20,6 +20,7 @@ from delegate.model import (
     Issue,
     Priority,
     Question,
+    Runner,
     RunnerSlot,
     Task,
     TaskId,
@@ -213,7 +214,7 @@ def process_view(slot: RunnerSlot, snapshot: QueueSnapshot, task_id: str | None)
     )
 
 
-def assignment(held: ClaimedTask) -> AssignmentView:
+def assignment(held: ClaimedTask, runner: Runner) -> AssignmentView:
     task, attempt = held.task, held.attempt
     return AssignmentView(
         attempt_id=attempt.id,
@@ -240,6 +241,7 @@ def assignment(held: ClaimedTask) -> AssignmentView:
         choices=[choice_view(choice) for choice in task.choices],
         lineage=task.lineage,
         submitted_by=task.submitted_by,
+        is_owners=task.created_by == runner.paired_by,
         checkpoint=checkpoint_view(held.continuation.checkpoint),
         continued_task=continued_task_view(held.continuation.continued_task, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],

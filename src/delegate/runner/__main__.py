@@ -35,11 +35,18 @@ def slot_name(text: str) -> str:
 
 async def run(settings: Settings, environ: Mapping[str, str], slot: Slot, arguments: argparse.Namespace) -> None:
     link = KeeperLink(arguments.report_fd)
-    runner_context = build_context(
-        settings, environ, slot=slot, name=arguments.slot, url=arguments.relay_url, keeper_link=link
-    )
-    filter_log_lines(runner_context.secrets.text)
-    await run_until_shutdown(runner_context)
+    fatal: DelegateError | None = None
+    try:
+        runner_context = build_context(
+            settings, environ, slot=slot, name=arguments.slot, url=arguments.relay_url, keeper_link=link
+        )
+        filter_log_lines(runner_context.secrets.text)
+        await run_until_shutdown(runner_context)
+    except* DelegateError as problems:
+        fatal = next(one for one in problems.exceptions if isinstance(one, DelegateError))
+    if fatal is not None:
+        link.report_fatal(fatal)
+        raise fatal
 
 
 def main() -> int:

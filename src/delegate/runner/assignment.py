@@ -57,6 +57,7 @@ class Assignment:
     issue: Issue | None = None
     context: str | None = None
     submitted_by: str | None = None  # the task whose agent submitted it: its words are not the user's
+    is_owners: bool = True  # whether the person who paired the runner submitted it
     choices: tuple[Choice, ...] = ()
     checkpoint: Checkpoint | None = None  # of the attempt or the task that this one continues
     continued_task: PrecedingTask | None = None
@@ -95,6 +96,7 @@ def assignment_of(view: AssignmentView) -> Assignment:
         issue=None if view.issue is None else Issue(**view.issue.model_dump()),
         context=view.context,
         submitted_by=view.submitted_by,
+        is_owners=view.is_owners,
         choices=tuple(Choice(**choice.model_dump()) for choice in view.choices),
         checkpoint=None if view.checkpoint is None else checkpoint_of(view.checkpoint),
         continued_task=None if view.continued_task is None else _preceding_task(view.continued_task),

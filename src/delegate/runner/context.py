@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from delegate import __version__
 from delegate.config.home_files import host_name, machine_id, token_for
 from delegate.config.observed_time import ObservedClock
+from delegate.config.pairing import instance_id, read_pairing
 from delegate.config.paths import Home
 from delegate.config.settings import SECRET_VARIABLES, Settings
 from delegate.model import Privacy
@@ -18,6 +19,7 @@ from delegate.runner.agents.availability import Trials
 from delegate.runner.disk import RunnerDisk, disk_of
 from delegate.runner.git.program import GitSetup
 from delegate.runner.keeper_link import KeeperLink
+from delegate.runner.policy import PolicyGuard
 from delegate.runner.process.agent_process import SpareSupervisors
 from delegate.runner.process.cgroups import MemoryLimits
 from delegate.runner.publishing.effects import EffectJournal
@@ -27,6 +29,7 @@ from delegate.runner.slot import Slot
 from delegate.runner.upload.privacy import privacy_level
 from delegate.runner.upload.relay import RelayLink, RelayTrust
 from delegate.runner.upload.task_log import TaskLog
+from delegate.runner.wakeup import Wakeup
 from delegate.runner.workspaces.mirrors import RepositoryFiles
 from delegate.wire.runners import RegisterRequest
 
@@ -50,6 +53,8 @@ class RunnerContext:
     shutdown: Shutdown
     keeper_link: KeeperLink
     task_log: TaskLog
+    policy: PolicyGuard | None = None  # of a paired runner; the pool of a local relay runs everything
+    policy_refused: Wakeup = field(default_factory=Wakeup)  # the relay's copy of the policy is not the file's
 
     @property
     def privacy(self) -> Privacy:
@@ -83,6 +88,9 @@ def build_context(
     kept = {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
     environ = {**kept, "TMPDIR": str(slot.temporary)}
     home = Home(settings.home)
+    pairing = read_pairing(home) if home.is_profile() else None
+    if pairing is not None:  # what runs in an attempt reaches the same relay
+        environ["DELEGATE_RELAY_URL"] = pairing.relay_url
     machine = machine_id(home)
     known = agents(settings)
     trials = Trials(home.agents)
@@ -90,8 +98,9 @@ def build_context(
     def build_registration() -> RegisterRequest:
         return RegisterRequest(
             slot=name,
-            name=host_name(),
+            name=host_name() if pairing is None else pairing.name,
             machine=machine,
+            instance=None if pairing is None else instance_id(home),
             pid=os.getpid(),
             version=__version__,
             agents=find_available_agents(known, trials, environ),
@@ -100,9 +109,10 @@ def build_context(
     link = RelayLink(
         url,
         build_registration,
-        lambda: token_for(settings, urlsplit(url).hostname or ""),
+        (lambda: token_for(settings, urlsplit(url).hostname or "")) if pairing is None else (lambda: pairing.token),
         RelayTrust(ca_file=settings.ca_file, environ=environ),
         level=privacy_level(settings, url),
+        on_away=None if keeper_link is None or pairing is None else keeper_link.report_away,
     )
     return RunnerContext(
         settings=settings,
@@ -122,4 +132,5 @@ def build_context(
         shutdown=Shutdown(),
         keeper_link=keeper_link or KeeperLink(),
         task_log=TaskLog(home.logs / f"tasks-{name}.jsonl"),
+        policy=None if pairing is None else PolicyGuard(home.policy),
     )

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
+from delegate.errors import DelegateError
 from delegate.runner.keeper_protocol import RunnerCommand, RunnerStatus, decode_line, encode_line
 from delegate.runner.shutdown import Shutdown
 from delegate.runner.wakeup import Wakeup
@@ -53,8 +54,8 @@ class KeeperLink:
             finally:
                 self._claim_scope = None
 
-    def report_busy(self, attempt_id: str, agent: str) -> None:
-        self._send({RunnerStatus.BUSY: attempt_id, RunnerStatus.AGENT: agent})
+    def report_busy(self, attempt_id: str, task_id: str, agent: str) -> None:
+        self._send({RunnerStatus.BUSY: attempt_id, RunnerStatus.TASK: task_id, RunnerStatus.AGENT: agent})
 
     def report_waiting(self, *, waits: bool) -> None:
         self._send({RunnerStatus.WAITING: waits})
@@ -64,6 +65,16 @@ class KeeperLink:
 
     def report_trouble(self) -> None:
         self._send({RunnerStatus.TROUBLE: True})
+
+    def report_away(self, why: str) -> None:
+        """Report why the relay does not answer; an empty text, that it does again."""
+        self._send({RunnerStatus.AWAY: why})
+
+    def report_drain(self, *, drains: bool) -> None:
+        self._send({RunnerStatus.DRAIN: drains})
+
+    def report_fatal(self, error: DelegateError) -> None:
+        self._send({RunnerStatus.FATAL: error.report()})
 
     def _send(self, status: dict[str, object]) -> None:
         if self._report_fd is not None:

@@ -21,8 +21,12 @@ class RunnerStatus(StrEnum):
     IDLE = "idle"  # it can start a task at once
     BUSY = "busy"  # with the attempt's id
     AGENT = "agent"  # sent with BUSY: the agent's name
+    TASK = "task"  # sent with BUSY: the task's id
     WAITING = "waiting"  # whether its task may wait for tasks that its agent submitted
     TROUBLE = "trouble"  # it retries, but must not be counted on until it is idle
+    AWAY = "away"  # why the relay does not answer; empty: it does
+    DRAIN = "drain"  # whether the relay gives this machine no more tasks
+    FATAL = "fatal"  # the error, as a report, after which no runner of this machine can work
 
 
 def encode_line(message: dict[str, object]) -> bytes:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from delegate.config.home_files import host_name
-from delegate.errors import DelegateError, StaleFence
+from delegate.errors import DelegateError, RunnerInUse, RunnerRevoked, StaleFence, VersionMismatch
 from delegate.failpoints import failpoint
 from delegate.model import Mode
 from delegate.runner.assignment import Assignment
@@ -16,6 +16,7 @@ from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.attempt.held_attempt import hold
 from delegate.runner.context import RunnerContext
+from delegate.runner.heartbeat import HEARTBEAT_SLOT, send_heartbeats
 from delegate.runner.process.agent_process import end_strays, reap_orphans
 from delegate.runner.tidying import tidy_up
 from delegate.runner.upload import task_log
@@ -30,6 +31,7 @@ LEAVE_TIMEOUT = 5.0  # seconds to check whether the relay answered a claim that 
 CLEAR_TIMEOUT = 60.0  # seconds to remove an attempt's temporary files; the next attempt removes the rest
 EARLY_RESPONSE_PAUSE = 0.2
 CLAIMS_PER_LEASE = 4  # claims sent per lease duration while the runner is held
+IN_USE_PAUSE = 1.0  # seconds between two tries to register for a slot that seems to be in use
 RETRY_PAUSE = 5.0  # seconds after a failure that an immediate retry would only repeat
 
 
@@ -37,6 +39,8 @@ async def run_until_shutdown(runner_context: RunnerContext) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runner_context.shutdown.handle_signals)
         group.start_soon(runner_context.keeper_link.listen, runner_context.shutdown)
+        if runner_context.policy is not None and runner_context.slot.name == HEARTBEAT_SLOT:
+            group.start_soon(send_heartbeats, runner_context, runner_context.policy)
         await RunnerLoop(runner_context).work()
         group.cancel_scope.cancel()
 
@@ -47,6 +51,7 @@ class RunnerLoop:
         self._parked: dict[str, datetime] = {}
         self._ask_token = ""  # for the agent of the last claim sent
         self._is_disk_low = False
+        self._policy_problem: str | None = None
         self._is_ready = False
         self._is_in_trouble = False
         self._is_recovered = False
@@ -56,12 +61,30 @@ class RunnerLoop:
         shutdown = self._runner_context.shutdown
         try:
             with shutdown.cancel_on_drain():
-                await self._runner_context.link.register()
+                await self._register()
             while not shutdown.is_draining:
                 await self._run_cycle()
         finally:
             with anyio.move_on_after(LEAVE_TIMEOUT, shield=True):
                 await self._leave()
+
+    async def _register(self) -> None:
+        """After a crash of the machine the relay takes its former processes for living ones until their lease ends."""
+        deadline = anyio.current_time() + self._runner_context.settings.lease.total_seconds() + RETRY_PAUSE
+        is_refused = False
+        while True:
+            try:
+                await self._runner_context.link.register()
+            except RunnerInUse as problem:
+                if anyio.current_time() >= deadline:
+                    raise
+                is_refused = True
+                self._runner_context.keeper_link.report_away(problem.message)
+                await anyio.sleep(IN_USE_PAUSE)
+            else:
+                if is_refused:
+                    self._runner_context.keeper_link.report_away("")
+                return
 
     async def _run_cycle(self) -> None:
         """Recover, claim and run one task. A failure here must not end the runner."""
@@ -77,8 +100,10 @@ class RunnerLoop:
                 if self._tidy_at is not None and self._tidy_at <= now:
                     self._tidy_at = await tidy_up(self._runner_context, now)
                 assignment = await self._claim()
-            if assignment is not None:
+            if assignment is not None and not await self._refuse(assignment):
                 await self._run_attempt(assignment)
+        except (RunnerRevoked, VersionMismatch):
+            raise  # no retry can help
         except DelegateError as problem:
             log.warning(
                 "runner paused after an error",
@@ -91,6 +116,18 @@ class RunnerLoop:
             )
             self._is_recovered = False
             await self._pause()
+
+    async def _refuse(self, assignment: Assignment) -> bool:
+        """Hand back a task that the machine's policy does not accept; the relay may have an older copy of it."""
+        policy = self._runner_context.policy
+        refusal = None if policy is None else policy.refusal(assignment)
+        if refusal is None:
+            return False
+        log.warning("task refused by policy.toml", extra={"task_id": assignment.task_id, "why": refusal})
+        await self._hand_back(assignment, f"the policy of the runner's machine refused it: the runner {refusal}")
+        self._runner_context.policy_refused.send()
+        await self._pause()  # until the relay knows the policy
+        return True
 
     async def _make_ready(self) -> None:
         """Report once that the runner is idle, and wait for the keeper's first command."""
@@ -154,7 +191,7 @@ class RunnerLoop:
     async def _wait_for_capacity(self, problem: str) -> None:
         """Returns early enough for a held runner to claim again before the relay considers it dead."""
         keeper_link = self._runner_context.keeper_link
-        if self._is_disk_low:
+        if self._is_disk_low or problem == self._policy_problem:
             await keeper_link.wait_for_change(RETRY_PAUSE)
         elif keeper_link.hold_reason == problem:
             await keeper_link.wait_for_change(
@@ -163,7 +200,9 @@ class RunnerLoop:
 
     def _find_hold_reason(self) -> str | None:
         """Why this runner accepts no tasks now; sent to the relay with every claim."""
-        return self._check_disk() or self._runner_context.keeper_link.hold_reason
+        policy = self._runner_context.policy
+        self._policy_problem = None if policy is None else policy.problem()
+        return self._policy_problem or self._check_disk() or self._runner_context.keeper_link.hold_reason
 
     def _check_disk(self) -> str | None:
         problem = self._runner_context.disk.shortage_to_start()
@@ -180,7 +219,7 @@ class RunnerLoop:
         runner_id = self._runner_context.link.slot_id
         log.info("task claimed", extra={**log_fields, "runner_id": runner_id, "agent": assignment.agent})
         self._log_claim(assignment)
-        self._runner_context.keeper_link.report_busy(assignment.attempt_id, assignment.agent)
+        self._runner_context.keeper_link.report_busy(assignment.attempt_id, assignment.task_id, assignment.agent)
         try:
             outcome = await run_attempt(self._runner_context, assignment, self._ask_token)
         finally:

@@ -34,6 +34,10 @@ class Slot:
         make_directory(self._spools)
         make_directory(self.temporary)
 
+    @property
+    def name(self) -> str:
+        return self._directory.name
+
     def close(self) -> None:
         os.close(self._lock)
 

@@ -170,5 +170,5 @@ async def _has_ended(runner_context: RunnerContext, task_id: str) -> bool:
 async def _has_ended_elsewhere(runner_context: RunnerContext, task_id: str) -> bool:
     try:
         return await runner_context.link.task_status(task_id) in ENDED_STATUSES
-    except NotFound:
-        return True
+    except (NotFound, Refused):
+        return True  # of another relay, or not of this paired runner: what was not pushed is kept

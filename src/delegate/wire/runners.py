@@ -185,6 +185,7 @@ class AssignmentView(Wire):
     choices: list[ChoiceView] = []
     lineage: str
     submitted_by: str | None = None  # the task whose agent submitted it: its words are not the user's
+    is_owners: bool = True  # whether the person who paired the runner submitted it
     checkpoint: CheckpointView | None = None  # of the attempt or the task that this one continues
     continued_task: ContinuedTaskView | None = None  # the task that this one continues, with that task's checkpoint
     questions: list[QuestionView] = []  # of the previous attempt, answered

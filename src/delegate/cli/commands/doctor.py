@@ -7,6 +7,7 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
 from delegate.cli.render.terminal import OutputStyle, one_line, pad
+from delegate.config.pairing import profile_home
 from delegate.config.settings import load_partially
-from delegate.errors import BadData, UnsafeHome
+from delegate.errors import BadData, NotPaired, UnsafeHome
 
 if TYPE_CHECKING:
     from delegate.runner.doctor.findings import Finding
@@ -32,10 +34,31 @@ EXIT_PROBLEM = 1
 
 
 @click.command(epilog=examples("delegate doctor", "delegate doctor --json | jq 'select(.level == \"problem\")'"))
+@click.option("--profile", metavar="NAME", help="Check the paired runner of this profile instead.")
 @shared_options
 @click.pass_obj
-def doctor(context: CommandContext) -> int:
+def doctor(context: CommandContext, profile: str | None) -> int:
     """Check what a task needs on this machine, and say what to fix. It starts no relay and calls no model."""
+    return _check(context) if profile is None else _check_profile(context, profile)
+
+
+def _check_profile(context: CommandContext, profile: str) -> int:
+    """The same for a paired runner, with the environment that its service gives it, if it has one."""
+    from delegate.cli.profiles import profile_context  # noqa: PLC0415  most uses need none
+    from delegate.cli.service import read_environment  # noqa: PLC0415
+
+    home = profile_home(context.home, profile)
+    if not home.pairing.exists():
+        raise NotPaired(profile=profile, path=home.pairing)
+    given = read_environment(context.environ, profile)
+    if given is not None:
+        context.say(f"checking with the environment of the service of profile {profile}")
+        user = {name: context.environ[name] for name in ("HOME", "USER", "LOGNAME") if name in context.environ}
+        context = replace(context, environ={**user, **given})
+    return _check(profile_context(context, profile))
+
+
+def _check(context: CommandContext) -> int:
     from delegate.runner.doctor.findings import first_problem  # noqa: PLC0415  the runner takes long to load
 
     findings = _findings(context)

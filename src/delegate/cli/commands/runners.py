@@ -18,6 +18,11 @@ MODULES = {
     "rename": "runner_list",
     "privacy": "runner_privacy",
     "logs": "runner_logs",
+    "pair": "runner_pair",
+    "start": "runner_machine",
+    "status": "runner_machine",
+    "stop": "runner_machine",
+    "unpair": "runner_machine",
 }
 
 

@@ -114,7 +114,7 @@ def down(context: CommandContext, now: bool) -> int:
     if holder.is_alive:  # else it was killed, and its relay is about to stop by itself
         # As process 1 a keeper takes TERM for the beginning of a KILL.
         os.kill(holder.pid, signal.SIGQUIT if now else signal.SIGINT)
-    interrupts = _wait_until_gone(context, holder)
+    interrupts = wait_until_gone(context, holder)
     left = home_files.surviving_processes(context.home, holder)
     for one in left:
         context.say(f"process {one.pid} ({one.command}) still exists: {one.why}", f"`ps -fp {one.pid}` shows it")
@@ -144,7 +144,7 @@ def describe_outcome(task: Task) -> str:
     return f"{task.id} {NOT_ENDED.get(task.state, ended)}"
 
 
-def _wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> int:
+def wait_until_gone(context: CommandContext, holder: home_files.LockHolder) -> int:
     """Wait for the end of the drain, and report what it waits for; returns the number of interrupts."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))

@@ -107,6 +107,20 @@ async def record_heartbeat(request: Request, body: HeartbeatBody) -> Response:
     )
 
 
+@router.post("/unpair", response_model=RunnerView)
+async def unpair_runner(request: Request, _body: OrderBody) -> Response:
+    """Ends the pairing for the machine itself: as if it were revoked."""
+    relay, caller = relay_of(request), caller_of(request)
+    if caller.runner is None:
+        raise Forbidden(what="this; it is for a paired runner")
+    ordered, lost = await fleet_orders.revoke(
+        relay.database, caller.runner.name, caller.actor, is_admin=True, now=relay.now()
+    )
+    for transition in lost:
+        notify(relay.hub, transition)
+    return await _respond_with(request, ordered)
+
+
 @router.post("/{runner_id}/drain", response_model=RunnerView)
 async def drain_runner(request: Request, runner_id: RunnerInPath, _body: OrderBody) -> Response:
     """Lets the runner finish what it holds; it gets nothing new."""

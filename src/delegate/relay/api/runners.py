@@ -112,7 +112,7 @@ async def claim_task(request: Request, current: CurrentRunner, body: ClaimBody) 
     held = await _claim_or_wait(request, relay, query, body.wait)
     if held is not None and held.task.agent != AgentName.SHELL and body.ask_hash is not None:
         await request.app.state.mcp.load_for_agent()
-    return respond(ClaimResponse(assignment=assignment(held) if held else None))
+    return respond(ClaimResponse(assignment=assignment(held, current.runner) if held else None))
 
 
 async def _claim_or_wait(
@@ -144,7 +144,7 @@ async def _claim_or_wait(
 @router.get("/attempts", response_model=AttemptsResponse)
 async def list_attempts(request: Request, current: CurrentRunner) -> Response:
     held = await claims.read_claimed_tasks(relay_of(request).database, current)
-    return respond(AttemptsResponse(assignments=[assignment(one) for one in held]))
+    return respond(AttemptsResponse(assignments=[assignment(one, current.runner) for one in held]))
 
 
 @router.post("/attempts/{attempt_id}/renew", response_model=Control)

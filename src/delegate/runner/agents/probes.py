@@ -6,11 +6,14 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypedDict
+
+import anyio
 
 from delegate.errors import excerpt
 from delegate.runner.agents.acp import Acp
@@ -48,6 +51,14 @@ class Probe:
     fix: str | None = None
 
 
+class AgentEntry(TypedDict):
+    """An agent in the relay's list of runners, as JSON."""
+
+    name: str
+    version: str | None
+    isLoggedIn: bool | None
+
+
 class ProbeFailed(Exception):
     """The program exists, but does not work; str is the sentence for the user."""
 
@@ -60,6 +71,24 @@ async def probe(agent: Agent, environ: Mapping[str, str]) -> Probe:
         return await _probe_program(agent, agent.program(environ) or "", environ)
     except ProbeFailed as problem:
         return Probe(problem=str(problem), fix=FIXES.get(agent.name))
+
+
+async def list_agents(known: Iterable[Agent], environ: Mapping[str, str]) -> list[AgentEntry]:
+    """Probe the installed agents, all at once."""
+    installed = [agent for agent in known if agent.is_available(environ)]
+    found: dict[str, Probe] = {}
+
+    async def examine(agent: Agent) -> None:
+        found[agent.name] = await probe(agent, environ)
+
+    async with anyio.create_task_group() as group:
+        for agent in installed:
+            group.start_soon(examine, agent)
+    return [
+        AgentEntry(name=agent.name, version=found[agent.name].version, isLoggedIn=found[agent.name].is_logged_in)
+        for agent in installed
+        if agent.program(environ) is None or found[agent.name].version is not None  # the shell has no program
+    ]
 
 
 async def _probe_program(agent: Agent, program: str, environ: Mapping[str, str]) -> Probe:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import anyio
 
 from delegate.config.paths import Home
-from delegate.errors import Refused, SequenceGap, StaleFence
+from delegate.errors import Refused, RunnerRevoked, SequenceGap, StaleFence
 from delegate.failpoints import failpoint
 from delegate.model import EventKind, Outcome, Privacy
 from delegate.runner.agents.ask_tool import FILE
@@ -42,7 +42,7 @@ async def hold(
     time. In the second case the spool stays, with the saved outcome in it, for the next start.
     """
     held = HeldAttempt(runner_context, assignment, ask_token)
-    is_lost = False
+    is_lost, revocation = False, None
     try:
         async with anyio.create_task_group() as group:
             held.start_background_tasks(group)
@@ -51,8 +51,13 @@ async def hold(
     except* StaleFence:
         is_lost = True
         log.warning("attempt was taken over by another runner", extra=held.log_fields)
+    except* RunnerRevoked as revoked:
+        revocation = revoked.exceptions[0]
+        log.error("runner revoked: the agent was stopped, its work is kept", extra=held.log_fields)  # noqa: TRY400
     finally:
         held.record.close()
+    if revocation is not None:
+        raise revocation
     if held.reported is not None or is_lost:
         runner_context.slot.remove_spool(assignment.attempt_id)
 

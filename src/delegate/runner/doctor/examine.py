@@ -25,6 +25,7 @@ from delegate.runner.doctor.git_program import examine_git, find_git
 from delegate.runner.doctor.home import examine_disk, examine_home, examine_size
 from delegate.runner.doctor.leftovers import examine_kept, examine_orphans, examine_workspaces
 from delegate.runner.doctor.memory_limit import examine_memory_limit
+from delegate.runner.doctor.pairing import ask_paired_relay
 from delegate.runner.doctor.relay import RelayFindings, ask_relay, report_missing_agent
 from delegate.runner.doctor.remote import examine_login, examine_remote
 from delegate.runner.git.program import Git
@@ -74,7 +75,8 @@ async def _gather_facts(context: DoctorContext) -> GatheredFacts:
             facts.checkout = await find_checkout(context, facts.git)
 
     async def look_at_relay() -> None:
-        facts.relay = await run_in_daemon_thread(partial(ask_relay, context))
+        ask = ask_paired_relay if context.home.is_profile() else ask_relay
+        facts.relay = await run_in_daemon_thread(partial(ask, context))
 
     async def learn_secrets() -> None:
         facts.redact = (await run_in_daemon_thread(partial(Secrets, context.settings, context.environ))).text

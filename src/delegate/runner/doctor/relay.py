@@ -63,7 +63,7 @@ def ask_relay(context: DoctorContext) -> RelayFindings:
         return RelayFindings(findings=_report_not_running(context))
     target, path, token = where
     try:
-        response = _request_status(target, path, token)
+        response = request(target, f"{path}/api/relay", token)
     except (OSError, NotHttp) as error:
         found = unreachable(context.settings, "", error)
         why = "timed out" if isinstance(error, TimeoutError) else quote_line(found.data["why"])
@@ -81,12 +81,10 @@ def _target(context: DoctorContext) -> tuple[Target, str, str] | None:
     return None if address is None else (Target(host="127.0.0.1", port=address.port), "", token)
 
 
-def _request_status(target: Target, path: str, token: str) -> RelayResponse:
+def request(target: Target, path: str, token: str) -> RelayResponse:
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     sent_at = datetime.now(UTC)
-    with HttpExchange(
-        target, request_bytes(target, "GET", f"{path}/api/relay", headers, b""), RESPONSE_TIMEOUT
-    ) as response:
+    with HttpExchange(target, request_bytes(target, "GET", path, headers, b""), RESPONSE_TIMEOUT) as response:
         received_at = datetime.now(UTC)
         body = response.read_all(RESPONSE_MAX)
         date = response.headers.get("date", "")
@@ -119,7 +117,7 @@ def _interpret_response(context: DoctorContext, target: Target, response: RelayR
             return RelayFindings(findings=[_explain_refusal(context, address, json.loads(response.body))])
         data: RelayData = json.loads(response.body)
         findings = [_version(context, address, data), *_check_certificate(context, response)]
-        findings += [*_check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
+        findings += [*check_clock(response), DoctorSection.RELAY.ok("token", "accepted")]
         findings += [DoctorSection.RELAY.ok("database", quote_line(data["database"])), *_check_runners(context, data)]
     except (ValueError, KeyError, TypeError):
         message = f"the server at {address} is not a Delegate relay"
@@ -151,7 +149,7 @@ def _version(context: DoctorContext, address: str, data: RelayData) -> Finding:
     return DoctorSection.RELAY.warning("relay", message, _restart(context, "upgrade the older one"))
 
 
-def _check_clock(response: RelayResponse) -> list[Finding]:
+def check_clock(response: RelayResponse) -> list[Finding]:
     try:
         relay_time = parsedate_to_datetime(response.date).astimezone(UTC)
     except ValueError:

@@ -139,7 +139,7 @@ def looks_secret(value: bytes) -> bool:
 def login_files(settings: Settings, environ: Mapping[str, str]) -> dict[str, Path]:
     """Files that may hold this user's logins, by a readable name; most do not exist."""
     own = Home(settings.home)
-    files = {"DELEGATE_TOKEN": own.token, "DELEGATE_SECRET_KEY": own.root / "secret.key"}
+    files = {"DELEGATE_TOKEN": own.token, "DELEGATE_SECRET_KEY": own.root / "secret.key", "pairing": own.pairing}
     if not environ.get("HOME"):
         return files
     home = Path(environ["HOME"])

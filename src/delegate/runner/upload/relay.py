@@ -28,10 +28,13 @@ from delegate.errors import (
     NotAllowed,
     Refused,
     RelayUnreachable,
+    RunnerInUse,
+    RunnerRevoked,
     SequenceGap,
     StaleFence,
     Unauthenticated,
     Unavailable,
+    VersionMismatch,
 )
 from delegate.model import Privacy
 from delegate.runner.agents.ask_tool import AskEndpoint, ask_token
@@ -39,6 +42,7 @@ from delegate.runner.assignment import Assignment, assignment_of
 from delegate.runner.upload import privacy
 from delegate.runner.upload.spool import Batch
 from delegate.wire.basics import Problem, Wire
+from delegate.wire.fleet import HeartbeatRequest, HeartbeatResponse
 from delegate.wire.runners import (
     AttemptsResponse,
     ClaimRequest,
@@ -67,6 +71,10 @@ JITTER = 1.25
 # Error codes for an unknown runner, and for an attempt that this runner does not hold (any more).
 UNKNOWN_RUNNER_CODES = frozenset({Unauthenticated.code, NoSuchRunner.code})
 LEASE_LOST_CODES = frozenset({StaleFence.code, NoSuchAttempt.code, Forbidden.code})
+# After these no process of this machine's runner can work until a person does something.
+FINAL_ERRORS: dict[str, type[DelegateError]] = {
+    kind.code: kind for kind in (RunnerRevoked, RunnerInUse, VersionMismatch)
+}
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
 RETRYABLE_CODES = frozenset({InsideAttempt.code})  # the relay could not tell who called
 
@@ -102,7 +110,9 @@ class RelayLink:
         trust: RelayTrust | None = None,
         *,
         level: Privacy = Privacy.FULL,
+        on_away: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_away = on_away  # called with why the relay does not answer, and with "" when it does again
         self._url = url.rstrip("/")
         self.level = level
         self._build_registration = build_registration
@@ -127,6 +137,11 @@ class RelayLink:
         self._token, self.slot_id, self.timings = response.token, response.slot_id, response.timings
         log.info("runner registered", extra={"runner_id": response.slot_id, "url": self._url})
         return response
+
+    async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Report on the whole runner, with its own token. Not retried: the next one follows soon."""
+        call = RelayCall(method="POST", path="/api/runners/heartbeat", body=_json(request))
+        return _parse(HeartbeatResponse, await self._exchange(call, self._admin_token()), self._url)
 
     async def leave(self) -> None:
         """Tell the relay, without retry, that this runner leaves; otherwise the relay notices its silence."""
@@ -227,11 +242,17 @@ class RelayLink:
     def _note_away(self, why: str) -> None:
         if not self._is_away:
             log.warning("relay is unreachable", extra={"runner_id": self.slot_id, "url": self._url, "why": why})
+            self._tell_away(why)
         self._is_away = True
+
+    def _tell_away(self, why: str) -> None:
+        if self._on_away is not None:
+            self._on_away(why)
 
     def _note_back(self) -> None:
         if self._is_away:
             log.info("relay is reachable again", extra={"runner_id": self.slot_id, "url": self._url})
+            self._tell_away("")
         self._is_away = False
 
 
@@ -283,11 +304,13 @@ def _parse(kind: type[ResponseModel], body: bytes, url: str) -> ResponseModel:
         raise RelayUnreachable(url=url, why="the response is not from a Delegate relay", advice="retrying") from error
 
 
-def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateError:
+def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateError:  # noqa: PLR0911  a table
     problem = _problem(response)
     code = "" if problem is None else problem.type
     if code in UNKNOWN_RUNNER_CODES:
         return Unauthenticated()
+    if problem is not None and code in FINAL_ERRORS:
+        return FINAL_ERRORS[code].received(problem.detail, problem.hint or "")
     if call.attempt is not None and code in LEASE_LOST_CODES:
         return StaleFence(attempt_id=call.attempt.attempt_id, fence=call.attempt.fence)
     if call.attempt is not None and code == SequenceGap.code:
@@ -325,7 +348,7 @@ def retry_backoff(pause_max: float) -> Callable[[Exception], bool | float]:
 
     def seconds(error: Exception) -> bool | float:
         nonlocal pause
-        if not isinstance(error, Unavailable | NotAllowed):
+        if not isinstance(error, Unavailable | NotAllowed) or isinstance(error, RunnerRevoked):
             return False
         wanted = pause if error.retry_after is None else min(error.retry_after, RETRY_AFTER_MAX)
         pause = min(2 * pause, pause_max)
