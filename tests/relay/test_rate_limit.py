@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 from pathlib import Path
 
 import httpx2
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.relay.peers import TOKEN, problem_of, relay_in_process
 
-from delegate.errors import StoreBusy
+from delegate.errors import RateLimited, StoreBusy
 from delegate.relay.app import make_app
-from delegate.relay.http.exposure import Exposure
+from delegate.relay.http.exposure import CallerAddress, Exposure
 from delegate.relay.http.rate_limit import (
     ADDRESSES_MAX,
     PAIRING_FAILURES,
@@ -24,6 +24,8 @@ from delegate.relay.http.rate_limit import (
     WINDOW,
     FailureCounter,
     RateLimits,
+    check_limit,
+    record_failure,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
@@ -177,6 +179,19 @@ async def test_an_ipv6_address_counts_with_its_network(app: FastAPI) -> None:
         assert await statuses(first, 3) == [401] * 3
         assert await statuses(same, 1) == [429]
         assert await statuses(other, 1) == [401]
+
+
+def test_ten_thousand_addresses_of_one_network_count_as_one() -> None:
+    counter = FailureCounter(TOKEN_FAILURES)
+    network = int(IPv6Address("2001:db8:0:1::"))
+    callers = [CallerAddress(address=IPv6Address(network + number)) for number in range(10_000)]
+
+    for one in callers:
+        record_failure(counter, one, 0)
+
+    assert len(counter) == 1
+    with pytest.raises(RateLimited):
+        check_limit(counter, callers[-1], 0)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])

@@ -161,6 +161,17 @@ async def test_a_token_that_is_not_exactly_given_is_refused(relay: RelayProcess,
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "unauthenticated"
 
 
+@pytest.mark.parametrize("name", ["token", "access_token", "authorization"])
+async def test_a_token_in_the_query_authenticates_nobody_and_is_not_logged(relay: RelayProcess, name: str) -> None:
+    path = f"/api/relay?{name}={TOKEN}"
+
+    answer = raw_exchange(relay, request_bytes(relay, "GET", path).replace(auth() + b"\r\n", b""))
+
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert TOKEN.encode() not in answer
+    assert TOKEN not in relay.log
+
+
 NO_HTTP = {
     "a token with a newline": b"GET /api/relay HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer x\ny\r\n\r\n",
     "a token with NUL": b"GET /api/relay HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer x\x00y\r\n\r\n",

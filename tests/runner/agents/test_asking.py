@@ -48,6 +48,24 @@ def test_the_token_is_another_for_each_claim_and_does_not_show_the_runners_own()
     assert hash_token(TOKEN) == hashlib.sha256(TOKEN.encode()).hexdigest()
 
 
+@pytest.mark.parametrize("agent", [Claude(command="claude", is_root=False), Codex(command="codex")])
+def test_an_agent_reaches_a_relay_elsewhere_with_its_private_authority(
+    turn: NewTurn, tmp_path: Path, agent: Claude | Codex
+) -> None:
+    here = turn()
+    assert here.ask_endpoint is not None
+    asking = replace(here.ask_endpoint, url="https://relay.example/team/mcp", ca_file=tmp_path / "ca.pem")
+    environ = {"PATH": "/bin", "NODE_EXTRA_CA_CERTS": "/own.pem"}
+
+    made = agent.invocation(replace(here, ask_endpoint=asking), environ)
+    local = agent.invocation(here, environ)
+
+    assert made.env["DELEGATE_RELAY_URL"] == "https://relay.example/team"
+    assert made.env["DELEGATE_CA_FILE"] == made.env["CODEX_CA_CERTIFICATE"] == str(tmp_path / "ca.pem")
+    assert made.env["NODE_EXTRA_CA_CERTS"] == "/own.pem"  # what the user has set stays
+    assert "DELEGATE_RELAY_URL" not in local.env
+
+
 def test_claude_reads_the_server_from_a_file_and_its_arguments_hold_no_secret(turn: NewTurn, tmp_path: Path) -> None:
     made = Claude(command="claude", is_root=False).invocation(turn(), {"PATH": "/bin"})
 

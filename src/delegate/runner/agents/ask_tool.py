@@ -15,6 +15,8 @@ SERVER = "delegate_ask"
 TOOL = "ask_user"
 TOOL_NAMES = frozenset({f"mcp__{SERVER}__{TOOL}", f"{SERVER}_{TOOL}"})  # as agents name the tool
 FILE = "mcp.json"
+# Of Delegate, of agents that run on Node or Bun, such as Claude Code, and of Codex. The last two add to the system's.
+CA_VARIABLES = ("DELEGATE_CA_FILE", "NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE")
 ASK_INSTRUCTIONS = f"""
 You can ask the person who runs you with the tool `{TOOL}` of the MCP server `{SERVER}`. Use it only for a decision that
 is theirs to make and that you need before you can continue; find out or decide everything else yourself. Ask all your
@@ -27,6 +29,16 @@ class AskEndpoint:
     url: str  # of the relay's MCP server
     token: str
     file: Path  # in a directory of the attempt that only the runner's user can read
+    ca_file: Path | None = None  # of a private authority that signed the relay's certificate
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the agent, and `delegate` inside it, need to reach a relay elsewhere. The local one is found by the
+        home."""
+        if not self.url.startswith("https:"):
+            return {}
+        trusted = {} if self.ca_file is None else dict.fromkeys(CA_VARIABLES, str(self.ca_file))
+        return {"DELEGATE_RELAY_URL": self.url.removesuffix("/mcp"), **trusted}
 
 
 def ask_token(runner_token: str, claim_id: str, machine: str) -> str:

@@ -235,10 +235,12 @@ def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def agent_environment(
     environ: Mapping[str, str], assignment: Assignment, ask_endpoint: AskEndpoint | None = None
 ) -> dict[str, str]:
-    """The user's environment, and the attempt's: its ids and, for an agent, its token."""
-    token = {} if ask_endpoint is None else {TOKEN_VARIABLE: ask_endpoint.token}
+    """The user's environment, and the attempt's: its ids and, for an agent, its token and how it reaches the relay."""
     ids = {"DELEGATE_TASK_ID": assignment.task_id, ATTEMPT_VARIABLE: assignment.attempt_id}
-    return {**users_environment(environ), **ids, **token}
+    own = {**users_environment(environ), **ids}
+    if ask_endpoint is None:
+        return own
+    return {**ask_endpoint.variables, **own, TOKEN_VARIABLE: ask_endpoint.token}
 
 
 def find_program(command: str, environ: Mapping[str, str]) -> str | None:

@@ -117,6 +117,7 @@ class RelayLink:
         self.level = level
         self._build_registration = build_registration
         self._admin_token = admin_token
+        self._ca_file = None if trust is None else trust.ca_file
         self._client = _client(self._url, trust)
         self._renewal_client = _client(self._url, trust)  # renewals do not share connections with calls that may block
         self._registering = anyio.Lock()
@@ -162,7 +163,7 @@ class RelayLink:
         return ask_token(self._token, claim_id, self._build_registration().machine)
 
     def asking(self, token: str, file: Path) -> AskEndpoint:
-        return AskEndpoint(url=f"{self._url}/mcp", token=token, file=file)
+        return AskEndpoint(url=f"{self._url}/mcp", token=token, file=file, ca_file=self._ca_file)
 
     async def attempts(self) -> list[Assignment]:
         response = await self._call_with_retry(RelayCall(method="GET", path="/api/runners/attempts"), AttemptsResponse)
