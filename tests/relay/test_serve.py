@@ -123,6 +123,26 @@ def test_it_stops_at_once_whatever_its_idle_clients_do(place: Path, authority: A
     assert "timeout graceful shutdown exceeded" not in served.log
 
 
+def test_no_command_starts_another_relay_while_it_restarts(place: Path, authority: Authority) -> None:
+    world = World(place / "restarted")
+    with serving(world, authority):
+        pass
+    waiting = world.popen("status")
+    log = world.home / "logs" / "keeper.log"
+
+    with serving(world, authority):
+        _, said = waiting.communicate(timeout=60)
+    down = world.run("info")
+    world.ok("up", "--runners", "0")
+    world.ok("down")
+
+    assert waiting.returncode == 0, said
+    assert log.read_text().count("child started child=relay") == 1  # that of `up`
+    assert down.returncode == 6
+    assert "start `delegate serve` again" in down.stderr
+    assert not (world.home / "served").exists()
+
+
 PROXY = {"host": "relay.example", "x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
 
 

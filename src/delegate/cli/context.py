@@ -67,6 +67,8 @@ class CommandContext:
         return Client(self.settings, notice=self.say_once)
 
     def _start_relay(self, settings: Settings) -> None:
+        if self.home.served.exists():  # a team's relay that restarts must find its home free
+            raise ConnectionRefusedError("`delegate serve` is not running")
         from delegate.keeper.start import start  # noqa: PLC0415  needed only when no relay runs, and slow to load
 
         start(settings, runners=None, environ=self.environ, notice=self.say_once)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from delegate.keeper.start import start
 from delegate.mcp_bridge.endpoint import local_endpoint
 
 CONNECT_TIMEOUT = 15.0  # seconds
+RESTART_TIMEOUT = 15.0  # seconds for `delegate serve` to be started again
 
 
 def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -26,11 +28,23 @@ def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
     machine = home_files.machine_id(Home(settings.home))
     if not settings.is_local:
         return {**_remote(settings), "local": False, "machine": machine}
-    start(settings, runners=None, environ=environ)
-    address = home_files.live_address(Home(settings.home))
+    if Home(settings.home).served.exists():
+        address = _wait_for_restart(settings)
+    else:
+        start(settings, runners=None, environ=environ)
+        address = home_files.live_address(Home(settings.home))
     if address is None:
         raise RelayUnreachable(url=settings.home, why="it ended right after it started", advice="try again")
     return local_endpoint(address.port, home_files.token_for(settings, host=None), machine)
+
+
+def _wait_for_restart(settings: Settings) -> home_files.Address:
+    deadline = time.monotonic() + RESTART_TIMEOUT
+    while (address := home_files.live_address(Home(settings.home))) is None:
+        if time.monotonic() > deadline:
+            raise unreachable(settings, str(settings.home), ConnectionRefusedError("`delegate serve` is not running"))
+        time.sleep(home_files.LOCK_POLL)
+    return address
 
 
 def _remote(settings: Settings) -> dict[str, Any]:

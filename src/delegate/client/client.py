@@ -69,6 +69,7 @@ RESPONSE_MAX = 256 * 1024 * 1024  # a response is read into memory; raw output i
 STREAM_IDLE_TIMEOUT = 60.0  # seconds; a stream sends a keep-alive every 15 seconds
 HEALTH_MAX = 64 * 1024  # another server may answer with a page
 BACKOFF_MIN, BACKOFF_MAX = 0.05, 1.0
+SERVE_AGAIN = "start `delegate serve` again, or `delegate up` for a relay of this machine only"
 ReturnValue = TypeVar("ReturnValue")
 
 
@@ -113,9 +114,8 @@ def require_running_relay(settings: Settings) -> None:
     """Raise RelayUnreachable unless a relay is running; for a client that must not start one."""
     if home_files.wait_for_address(Home(settings.home), home_files.ADDRESS_REPAIR_TIMEOUT) is not None:
         return
-    raise RelayUnreachable(
-        url=settings.home, why="none is running for this DELEGATE_HOME", advice="`delegate up` starts it"
-    )
+    advice = SERVE_AGAIN if Home(settings.home).served.exists() else "`delegate up` starts it"
+    raise RelayUnreachable(url=settings.home, why="none is running for this DELEGATE_HOME", advice=advice)
 
 
 def ignore_notice(_: str) -> None:
@@ -450,6 +450,8 @@ def unreachable(settings: Settings, url: str, error: Exception) -> RelayUnreacha
     advice = "check DELEGATE_RELAY_URL"
     if isinstance(error, ProxyRefused | Untrusted):
         why, _, advice = why.partition("; ")
+    elif settings.is_local and Home(settings.home).served.exists():
+        advice = SERVE_AGAIN
     elif settings.is_local:
         advice = f"see {Home(settings.home).logs / 'relay.log'}"
     return RelayUnreachable(url=url, why=why, advice=advice)

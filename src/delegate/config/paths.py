@@ -69,6 +69,11 @@ class Home:
         return self.root / "relay.json"
 
     @property
+    def served(self) -> Path:
+        """Exists when the relay of this home is for a team: `delegate serve` runs it, and no command starts it."""
+        return self.root / "served"
+
+    @property
     def keeper_lock(self) -> Path:
         """Held by the keeper and, through it, by the relay: one keeper per home."""
         return self.root / "keeper.lock"

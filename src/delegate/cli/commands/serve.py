@@ -61,6 +61,8 @@ def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     """Start the local relay and its runners."""
     context.require_local("delegate up", "`delegate runner pair` runs its tasks on this machine")
     parse_runner_count(runners, context.settings)
+    if home_files.live_address(context.home) is None:
+        context.home.served.unlink(missing_ok=True)
     if foreground:
         return _run_in_foreground(context, runners)
     started = start(context.settings, runners=runners, environ=context.environ, notice=context.say_once)
@@ -256,6 +258,10 @@ def serve(context: CommandContext, /, **given: str | tuple[str, ...] | None) -> 
             context.home.address, home_files.new_address(local.getsockname()[1], os.getpid()).as_json()
         )
         opened.callback(context.home.address.unlink, missing_ok=True)
+        if local is not main or settings.public_url:
+            home_files.write_private(context.home.served, "")  # no command starts another relay in its place
+        if local is not main and not settings.public_url:
+            context.say("without --public-url, the commands for new runners have the address at which you ask for them")
         context.say(f"relay at {settings.public_url or _url_of(main, certificate)}; Ctrl-C stops it")
         return _serve(settings, [(main, certificate), *([] if local is main else [(local, None)])])
 
