@@ -462,7 +462,7 @@ def test_a_relay_can_be_named_by_its_address(world: World) -> None:
     assert (refused.returncode, refused.stderr) == (
         4,
         "delegate: the relay does not accept this token\n"
-        "hint: set DELEGATE_TOKEN, or `token` in config.toml; or use the DELEGATE_HOME of the relay\n",
+        "hint: `delegate login URL` stores another one; or set DELEGATE_TOKEN, or use the DELEGATE_HOME of the relay\n",
     )
 
 
