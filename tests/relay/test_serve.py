@@ -242,3 +242,16 @@ def test_doctor_examines_a_relay_elsewhere(secure: Served) -> None:
     assert "is not trusted" in untrusted["relay"]["message"]
     assert untrusted["relay"]["fix"] == "set DELEGATE_CA_FILE to that of its authority"
     assert wrong["token"]["level"] == "problem"
+
+
+def test_login_stores_the_private_authority_too(secure: Served, tmp_path: Path) -> None:
+    person = World(tmp_path / "home")
+
+    refused = person.run("login", secure.url, stdin=secure.token)
+    done = person.run("login", secure.url, "--ca-file", str(secure.authority.file), stdin=secure.token)
+
+    assert (refused.returncode, refused.stdout) == (6, "")
+    assert "set DELEGATE_CA_FILE" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert person.ok("whoami").startswith("owner (admin) at https://")
+    assert person.run("up").stderr.rstrip().endswith("`delegate runner pair` runs its tasks on this machine")

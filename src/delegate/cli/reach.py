@@ -28,11 +28,10 @@ def reach(settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
     machine = home_files.machine_id(Home(settings.home))
     if not settings.is_local:
         return {**_remote(settings), "local": False, "machine": machine}
-    if Home(settings.home).served.exists():
-        address = _wait_for_restart(settings)
-    else:
+    home = Home(settings.home)
+    if not home.served.exists():
         start(settings, runners=None, environ=environ)
-        address = home_files.live_address(Home(settings.home))
+    address = _wait_for_restart(settings) if home.served.exists() else home_files.live_address(home)
     if address is None:
         raise RelayUnreachable(url=settings.home, why="it ended right after it started", advice="try again")
     return local_endpoint(address.port, home_files.token_for(settings, host=None), machine)

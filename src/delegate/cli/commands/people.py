@@ -197,9 +197,10 @@ def _day(moment: str | None) -> str:
     epilog=examples("delegate login https://relay.example.com", "delegate login https://relay.example.com < token.txt")
 )
 @click.argument("url")
+@click.option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the relay's, in PEM format.")
 @shared_options
 @click.pass_obj
-def login(context: CommandContext, url: str) -> None:
+def login(context: CommandContext, url: str, ca_file: str | None) -> None:
     """Use the relay at URL from this machine, with your token.
 
     The token is read from the terminal without showing it, or from standard input. Address and token are stored in the
@@ -210,8 +211,11 @@ def login(context: CommandContext, url: str) -> None:
     except ValueError as error:
         raise InvalidField(field="URL", why=str(error)) from None
     secret = _read_token()
-    me = Client(replace(context.settings, relay_url=address, token=secret), notice=context.say_once).me()
-    change_settings(context, {"relay_url": address, "token": secret})
+    trusted = context.settings.ca_file if ca_file is None else setting_spec("ca_file").parse(ca_file)
+    used = replace(context.settings, relay_url=address, token=secret, ca_file=trusted)
+    me = Client(used, notice=context.say_once).me()
+    stored = {} if ca_file is None else {"ca_file": str(trusted)}
+    change_settings(context, {"relay_url": address, "token": secret, **stored})
     if context.as_json:
         context.print_json(me)
     else:
