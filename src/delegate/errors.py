@@ -76,6 +76,7 @@ DelegateError
     ├── NotPaired
     ├── BadPairing          a profile's pairing.json or machine file
     ├── BadPolicy           a profile's policy.toml
+    ├── EmptyToken
     └── LoosePermissions
 
 The first line of a class docstring is the message template, the second the hint; data are attributes.
@@ -658,6 +659,13 @@ class BadPolicy(BadData):
     until this is fixed, the runner accepts no task; docs/team.md lists every key"""
 
     code = "bad_policy"
+
+
+class EmptyToken(BadData):
+    """{path} is missing or empty, so the relay of this home lets nobody in
+    `delegate down`, then `delegate up`, writes a new token"""
+
+    code = "empty_token"
 
 
 class LoosePermissions(BadData):

@@ -21,6 +21,7 @@ from delegate.config.settings import Settings, load
 from delegate.errors import (
     BadSetting,
     DelegateError,
+    EmptyToken,
     LoosePermissions,
     NoSuchTask,
     RelayUnreachable,
@@ -261,7 +262,7 @@ def test_a_drain_names_a_task_once_even_when_its_time_is_over(
     monkeypatch.setattr(serve, "REPORT_INTERVAL", 0.0)
     began = "2026-01-01T00:00:00+00:00"
     task = {"taskId": "task-1", "agent": "shell", "timeout": 1000, "startedAt": began, "createdAt": began}
-    busy, detail = answer({"runners": [{"taskId": "task-1"}]}), answer({"task": task})
+    busy, detail = answer({"processes": [{"taskId": "task-1"}]}), answer({"task": task})
     place = Home(tmp_path)
     with ScriptedRelay([busy, detail, busy, detail]) as relay, kept(place):
         leave_address(place, relay)
@@ -281,6 +282,22 @@ def test_a_relay_of_another_version_is_pointed_out(tmp_path: Path) -> None:
         Client(Settings(home=tmp_path), notice=notices.append).relay()
 
     assert notices == [f"the relay runs version 0.0.9, this is {__version__}; restart the relay when idle"]
+
+
+def test_an_empty_token_is_named_and_the_next_start_writes_a_new_one(tmp_path: Path) -> None:
+    place = Home(tmp_path)
+    with ScriptedRelay([answer(RELAY)]) as relay, kept(place):
+        leave_address(place, relay)
+        place.token.write_text("\n")
+
+        with pytest.raises(EmptyToken) as caught:
+            Client(Settings(home=tmp_path)).relay()
+        home_files.make_token(place)
+
+        assert Client(Settings(home=tmp_path)).relay() == RELAY
+
+    assert str(place.token) in caught.value.message
+    assert len(home_files.read_token(place)) == 64
 
 
 def test_a_token_that_others_can_read_is_not_used(tmp_path: Path) -> None:

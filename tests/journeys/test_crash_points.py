@@ -20,9 +20,9 @@ from delegate.config.settings import load
 
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src" / "delegate"
-# What a short journey with commands does not reach; their transactions have tests of their own.
+# What a short journey with commands on a local relay does not reach; their transactions have tests of their own.
 NOT_REACHED = {"retain.size", "message", "resume", "ask", "answer", "settle"}
-OF_A_TEAM = ("user.", "token.", "pair", "runner.", "audit.")  # what a relay of one person never writes, by prefix
+OF_A_TEAM = ("user.", "token.", "pair", "runner.", "audit.", "heartbeat", "purge", "prefer", "linear.")  # by prefix
 ENDS = ["completed", "completed", "completed", "cancelled", "completed", "completed"]
 AT_ONCE = 5  # failpoints armed in one journey; each kills its process once, and the keeper waits longer each time
 

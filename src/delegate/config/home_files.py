@@ -20,7 +20,7 @@ from delegate import __version__
 from delegate.config import values
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.errors import AlreadyRunning, DelegateError, DiskFull, HomeNotWritable, LoosePermissions
+from delegate.errors import AlreadyRunning, DelegateError, DiskFull, EmptyToken, HomeNotWritable, LoosePermissions
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 LOCK_POLL = 0.02  # seconds between two tries for a lock that is held briefly
@@ -132,9 +132,16 @@ def host_name() -> str:
 
 
 def make_token(home: Home) -> str:
-    """Return the admin token of the local relay; create it on the first start."""
-    read_or_create(home.token, lambda: os.urandom(TOKEN_BYTES).hex())
-    return read_token(home)
+    """Return the admin token of the local relay; create it on the first start, or when a crash left an empty file. The
+    caller holds the home's lock."""
+    read_or_create(home.token, _new_token)
+    if not (token := read_token(home)):
+        write_private(home.token, f"{_new_token()}\n")
+    return token or read_token(home)
+
+
+def _new_token() -> str:
+    return os.urandom(TOKEN_BYTES).hex()
 
 
 def read_token(home: Home) -> str:
@@ -160,6 +167,8 @@ def token_for(settings: Settings, host: str | None) -> str:
     if host is None and _is_of_attempt(settings.token, Home(settings.home)):
         return settings.token
     home_token = read_token(Home(settings.home)) if host is None or host in LOOPBACK else ""
+    if host is None and not home_token:
+        raise EmptyToken(path=Home(settings.home).token)
     if host is None:
         return home_token
     is_named = host not in LOOPBACK or host == urlsplit(settings.relay_url).hostname
