@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.databases import Place, Postgres, empty
-from tests.fakes.world import World, living
+from tests.fakes.world import REMOTE_RELAY, World, living
 
 from delegate.config.paths import Home
 from delegate.store.database import Database, open_database
@@ -24,7 +24,18 @@ NOWHERE = Home(Path("/nonexistent"))
 WATCH = Path(__file__).parent / "fakes" / "postgres_watch.py"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--relay",
+        choices=["local", "remote"],
+        default="local",
+        help="where the journeys have their relay: remote is a network namespace, behind TLS, with a paired runner",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--relay") == "remote":
+        os.environ[REMOTE_RELAY] = "1"
     os.umask(0o022)  # with 002, other users could write to the homes that tests make
     # Git must not find what another program left above the directories of the tests.
     os.environ["GIT_CEILING_DIRECTORIES"] = os.path.realpath(tempfile.gettempdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ QUICK = {
     "DELEGATE_AGENT_MEMORY": "1048576",
     "DELEGATE_MAX_RUNNERS": "2",
 }
+REMOTE_RELAY = "DELEGATE_TEST_REMOTE"  # set by `pytest --relay=remote`
 PATIENCE = 120.0
 
 
@@ -110,10 +112,14 @@ class World:
 
     def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         address = json.loads((self.home / "relay.json").read_text())["url"]
-        token = (self.home / "token").read_text().strip()
+        return self._send(method, address + path, (self.home / "token").read_text().strip(), body)
+
+    def _send(
+        self, method: str, url: str, token: str, body: bytes | None, tls: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(address + path, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        request = urllib.request.Request(url, body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE, context=tls) as answer:
             return dict(json.load(answer))
 
     def wait_for(self, task_id: str, *states: str, patience: float = PATIENCE) -> dict[str, Any]:
@@ -155,6 +161,12 @@ def wait_until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
 
 @contextmanager
 def living(home: Path, **environment: str) -> Iterator[World]:
+    if os.environ.get(REMOTE_RELAY):
+        from tests.fakes.remote import remote_world  # noqa: PLC0415  # it is built on this module
+
+        with remote_world(home, **environment) as remote:
+            yield remote
+        return
     world = World(home, **environment)
     try:
         yield world

@@ -61,7 +61,8 @@ class Home:
 
     @property
     def machine(self) -> Path:
-        return self.root / "machine"
+        """The id of the machine; its paired runners have the same, because they see the same directories."""
+        return (self.root.parents[1] if self.root.parent.name == PROFILES else self.root) / "machine"
 
     @property
     def address(self) -> Path:
