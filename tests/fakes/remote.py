@@ -54,7 +54,7 @@ class RemoteWorld(World):
         made = json.loads(self.at_relay("user", "add", "marek", "--role", "admin", "--json"))
         own = {name: value for name, value in self.environment.items() if name not in RELAY_ONLY}
         address = {"DELEGATE_RELAY_URL": self.url, "DELEGATE_CA_FILE": str(self.authority.file)}
-        self.environment = {**own, **address, "DELEGATE_TOKEN": made["token"]}
+        self.environment = {**own, **address, "DELEGATE_TOKEN": made["token"]["token"]}
 
     def start_relay(self) -> None:
         with (self.relay_home.parent / "serve.log").open("a") as log:

@@ -55,14 +55,18 @@ def test_an_agent_reaches_a_relay_elsewhere_with_its_private_authority(
     here = turn()
     assert here.ask_endpoint is not None
     asking = replace(here.ask_endpoint, url="https://relay.example/team/mcp", ca_file=tmp_path / "ca.pem")
-    environ = {"PATH": "/bin", "NODE_EXTRA_CA_CERTS": "/own.pem"}
+    (tmp_path / "ca.pem").write_text("the relay's\n")
+    (tmp_path / "own.pem").write_text("the user's\n")
+    environ = {"PATH": "/bin", "NODE_EXTRA_CA_CERTS": str(tmp_path / "own.pem")}
 
     made = agent.invocation(replace(here, ask_endpoint=asking), environ)
     local = agent.invocation(here, environ)
 
     assert made.env["DELEGATE_RELAY_URL"] == "https://relay.example/team"
     assert made.env["DELEGATE_CA_FILE"] == made.env["CODEX_CA_CERTIFICATE"] == str(tmp_path / "ca.pem")
-    assert made.env["NODE_EXTRA_CA_CERTS"] == "/own.pem"  # what the user has set stays
+    both = Path(made.env["NODE_EXTRA_CA_CERTS"]).read_text()  # what the user trusts already stays
+    assert both.split("\n") == ["the user's", "", "the relay's", ""]
+    assert local.env["NODE_EXTRA_CA_CERTS"] == str(tmp_path / "own.pem")
     assert "DELEGATE_RELAY_URL" not in local.env
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from delegate.config.home_files import write_private
 from delegate.config.values import agent_token_prefix
+
+log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "DELEGATE_TOKEN"  # noqa: S105
 # Not `delegate`: a user's agents may use that name for Delegate's other tools.
@@ -31,14 +36,26 @@ class AskEndpoint:
     file: Path  # in a directory of the attempt that only the runner's user can read
     ca_file: Path | None = None  # of a private authority that signed the relay's certificate
 
-    @property
-    def variables(self) -> dict[str, str]:
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """What the agent, and `delegate` inside it, need to reach a relay elsewhere. The local one is found by the
         home."""
         if not self.url.startswith("https:"):
             return {}
-        trusted = {} if self.ca_file is None else dict.fromkeys(CA_VARIABLES, str(self.ca_file))
+        trusted = {} if self.ca_file is None else {name: self._trust(name, environ) for name in CA_VARIABLES}
         return {"DELEGATE_RELAY_URL": self.url.removesuffix("/mcp"), **trusted}
+
+    def _trust(self, variable: str, environ: Mapping[str, str]) -> str:
+        """Return the file of the relay's authority; if the user's variable names other authorities, one with both."""
+        users = environ.get(variable)
+        if not users or users == str(self.ca_file) or self.ca_file is None:
+            return str(self.ca_file)
+        both = self.file.with_name(f"{variable}.pem")
+        try:
+            write_private(both, f"{Path(users).read_text()}\n{self.ca_file.read_text()}")
+        except (OSError, ValueError) as error:
+            log.warning("certificates not combined", extra={"path": users, "why": str(error)})
+            return str(self.ca_file)
+        return str(both)
 
 
 def ask_token(runner_token: str, claim_id: str, machine: str) -> str:

@@ -240,7 +240,7 @@ def agent_environment(
     own = {**users_environment(environ), **ids}
     if ask_endpoint is None:
         return own
-    return {**ask_endpoint.variables, **own, TOKEN_VARIABLE: ask_endpoint.token}
+    return {**own, **ask_endpoint.variables(own), TOKEN_VARIABLE: ask_endpoint.token}
 
 
 def find_program(command: str, environ: Mapping[str, str]) -> str | None:
