@@ -10,6 +10,8 @@ stamp := .venv/.installed
 pytest := $(python) -m pytest
 # Most tests wait for other processes: three workers keep two cores busy. The tests of one file share fixtures.
 parallel := -n 3 --dist loadfile
+# These run a second time with the relay in another network namespace, behind TLS, and a paired runner.
+remote_journeys := $(patsubst %,tests/journeys/test_%.py,agents_to_pull_requests checkpoints mcp_clients questions seed_examples)
 
 # Tests prefer the programs that `make tools` installs to those of the machine.
 test check soak coverage test-%: export PATH := $(CURDIR)/.tools/bin:$(PATH)
@@ -46,6 +48,7 @@ tools: environment ## install the programs that the tests run, such as claude an
 .PHONY: test
 test: environment tools ## run all tests, including those that need the real agent programs or PostgreSQL
 	@PYTHONPATH=scripts $(pytest) -p no_silent_skips $(parallel) -m "not soak"
+	@PYTHONPATH=scripts $(pytest) -p no_silent_skips $(parallel) -m "not soak" --relay=remote $(remote_journeys)
 
 .PHONY: check
 check: static ## run before every commit: formatting, lint, types, imports and quick tests

@@ -18,6 +18,9 @@ from tests.fakes.certificates import Authority
 from tests.fakes.namespaces import Namespace, network_namespace
 from tests.fakes.world import PATIENCE, World, wait_until
 
+from delegate.config.home_files import lock_holder
+from delegate.config.paths import Home
+
 PORT = 8443
 RELAY_ONLY = ("DELEGATE_DATABASE_URL", "DELEGATE_DAILY_BUDGET_USD")
 # What a journey hands in may run in place, as a command, with any agent, and is read back whole.
@@ -124,6 +127,11 @@ class RemoteWorld(World):
 
     def relay_pid(self) -> int:
         return int(json.loads((self.relay_home / "relay.json").read_text())["pid"])
+
+    def keeper_pid(self) -> int:
+        holder = lock_holder(Home(self.home).keeper_lock)
+        assert holder is not None
+        return holder.pid
 
     def down(self) -> None:
         if self._is_paired:
