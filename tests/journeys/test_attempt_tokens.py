@@ -87,6 +87,21 @@ def test_the_owners_token_is_refused_to_every_process_of_a_task(world: World, th
     assert not (world.work / "stolen").exists()
 
 
+@pytest.mark.promise("P18")
+@pytest.mark.parametrize("how", ["plain", "hidden"])
+def test_a_persons_token_is_refused_to_every_process_of_a_task(world: World, thief: Path, how: str) -> None:
+    name = f"marek-{how}"
+    token = world.ok("user", "add", name, "--role", "admin").strip()
+    before = ids(world)
+
+    task = run_inside(world, f"STOLEN={token} {sys.executable} {thief} {how}")
+
+    assert task["status"] == "completed"
+    assert b"inside_attempt" in (world.work / f"said.{how}").read_bytes()
+    assert ids(world) - before == {task["taskId"]}
+    assert token not in task["output"]
+
+
 @pytest.mark.parametrize("how", ["plain", "hidden"])
 def test_the_token_of_another_task_is_refused(world: World, thief: Path, how: str) -> None:
     other = world.submit("printf %s $DELEGATE_TOKEN > other.txt; until [ -e go ]; do sleep 0.1; done")

@@ -133,6 +133,7 @@ async def test_a_route_opens_to_exactly_the_holders_of_the_table(
     refused = {name: answer for name, answer in answers.items() if answer.status_code == 401}
     assert set(refused) == {*INVALID, *ENDED}
     assert len({shape(answer) for answer in refused.values()}) == 1
+    assert {answer.headers["www-authenticate"] for answer in refused.values()} == {"Bearer"}
     forbidden = {name for name, answer in answers.items() if answer.status_code == 403}
     assert set(tokens) - {*INVALID, *ENDED} == set(HOLDERS)
     # What an agent may do with its own tasks, it may not with others.

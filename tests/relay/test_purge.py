@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 import pytest
-from tests.relay.peers import RelayProcess, chunk, client, fact, problem_of, runner_of
+from tests.relay.peers import RelayProcess, chunk, client, fact, problem_of, runner_of, task
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_a_purged_task_has_left_no_text_in_the_files_of_the_relay(own_rela
 
 
 async def test_only_an_ended_task_is_purged(owner: httpx2.AsyncClient) -> None:
-    submitted = await owner.post("/api/tasks", json={"prompt": "x", "agent": "claude", "repository": "acme/shop"})
+    submitted = await owner.post("/api/tasks", json=task())
 
     refused = await owner.post(f"/api/tasks/{submitted.json()['taskId']}/purge", json={})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import socket
 import sqlite3
@@ -38,7 +37,6 @@ from tests.relay.peers import (
     task,
 )
 
-from delegate.relay.access import ROUTES, Holder
 from delegate.relay.api import tasks
 from delegate.relay.app import make_app
 from delegate.relay.auth import mark_known, require_access
@@ -47,61 +45,6 @@ from delegate.relay.http.protocol import HEAD_MAX, HttpProtocol
 from delegate.relay.requests import check_query
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P20")]
-
-UNAUTHENTICATED = {"authorization": ""}
-PARAMETERS = {"task_id": "task-1", "attempt_id": "att-1", "schedule_id": "schedule-1", "runner_id": "runner-1"}
-
-
-def filled(route: str) -> tuple[str, str]:
-    """Its method, and its path with something for each parameter."""
-    method, _, path = route.partition(" ")
-    return method, re.sub(r"\{(\w+)\}", lambda found: PARAMETERS.get(found[1], "some-1"), path)
-
-
-API = [route for route in ROUTES if " /api/" in route]
-OWNER_ROUTES = [filled(route) for route in API if Holder.OWNER in ROUTES[route] and Holder.SLOT not in ROUTES[route]]
-RUNNER_ROUTES = [filled(route) for route in API if Holder.SLOT in ROUTES[route] and Holder.OWNER not in ROUTES[route]]
-OTHER_ROUTES = [filled(route) for route in API if not {Holder.OWNER, Holder.SLOT} & ROUTES[route]]
-
-
-def as_header(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
-
-
-async def answer_to(http: httpx2.AsyncClient, route: tuple[str, str], headers: dict[str, str]) -> httpx2.Response:
-    method, path = route
-    body: dict[str, Any] = {"json": {"nobody": "takes this"}} if method == "POST" else {}
-    return await http.request(method, path, headers=headers, **body)
-
-
-async def test_every_route_of_the_api_is_in_the_table_of_who_may_use_it(owner: httpx2.AsyncClient) -> None:
-    document = (await owner.get("/api/openapi.json")).json()
-
-    routes = {f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations}
-    assert routes == set(API)
-
-
-@pytest.mark.parametrize("route", [filled(route) for route in API], ids=" ".join)
-async def test_without_a_good_token_every_route_gives_the_same_refusal(runner: Runner, route: tuple[str, str]) -> None:
-    tokens = [UNAUTHENTICATED, as_header("wrong"), as_header("drs_" + "x" * 43), as_header(TOKEN[:-1])]
-
-    refusals = [await answer_to(runner.owner, route, headers) for headers in tokens]
-
-    problems = [problem_of(refusal, 401, "unauthenticated") | {"request_id": ""} for refusal in refusals]
-    assert all(problem == problems[0] for problem in problems)
-    assert refusals[0].headers["www-authenticate"] == "Bearer"
-
-
-@pytest.mark.parametrize("route", OWNER_ROUTES + OTHER_ROUTES, ids=" ".join)
-async def test_a_runners_token_does_not_open_what_is_the_owners(runner: Runner, route: tuple[str, str]) -> None:
-    problem_of(await answer_to(runner.http, route, {}), 403, "forbidden")
-
-
-@pytest.mark.parametrize("route", RUNNER_ROUTES, ids=" ".join)
-async def test_the_owners_token_does_not_open_what_is_the_runners(runner: Runner, route: tuple[str, str]) -> None:
-    problem = problem_of(await answer_to(runner.owner, route, {}), 403, "forbidden")
-
-    assert problem["detail"].endswith("it is for runner slots")
 
 
 async def test_the_token_of_a_deleted_runner_opens_nothing_at_once(relay: RelayProcess, runner: Runner) -> None:
