@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.certificates import Authority
 from tests.fakes.serving import Served, free_port, serving
+from tests.fakes.team import Machine
 from tests.fakes.world import World, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P8")]
@@ -98,6 +101,31 @@ def test_restarting_the_relay_under_load_costs_nothing(tmp_path: Path, database:
     assert "graceful shutdown exceeded" not in log  # nobody was cut off: waiting calls were answered
     assert "Traceback" not in log
     relay.audit(audited)
+
+
+def test_a_machine_paired_with_a_private_authority_is_online_again_after_a_restart(tmp_path: Path) -> None:
+    authority, port = Authority(tmp_path), free_port()
+    relay, machine = World(tmp_path / "relay"), Machine(tmp_path / "machine")
+    (machine.work / "ca.pem").write_bytes(authority.file.read_bytes())
+    with ExitStack() as stack:
+        stack.enter_context(restarting(relay, authority, port))
+        stack.callback(machine.down)
+        command = str(relay.post("/api/pairing-tokens", {"name": "studio"})["command"]).split()
+        unknown = machine.run(*command[1:])
+        machine.pair(command, "--ca-file", "ca.pem", "--runners", "1", "--all-repositories")
+        wait_until(lambda: machine.runner()["state"] == "online")
+
+        stack.enter_context(restarting(relay, authority, port))
+        restarted = datetime.now(UTC)
+        seen = wait_until(lambda: [one for one in relay.get("/api/runners")["runners"] if is_after(one, restarted)])
+
+    assert unknown.returncode == 6
+    assert "the certificate of localhost is not trusted" in unknown.stderr
+    assert [one["name"] for one in seen] == ["studio"]
+
+
+def is_after(runner: dict[str, Any], moment: datetime) -> bool:
+    return datetime.fromisoformat(runner["seenAt"]) > moment
 
 
 @contextmanager

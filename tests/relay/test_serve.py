@@ -85,6 +85,21 @@ def test_it_is_reached_by_ipv6_and_names_its_public_url(secure: Served) -> None:
     assert document["servers"] == [{"url": PUBLIC}]
 
 
+def test_the_command_for_a_new_runner_has_its_public_url(secure: Served) -> None:
+    """Whoever asks for it, also on the relay's own machine."""
+    made = secure.world.post("/api/pairing-tokens", {"name": "marek-mbp"})
+
+    assert made["command"].startswith(f"delegate runner pair --relay-url {PUBLIC} --pairing-token drs_pair_")
+    assert f"uvx --from '{PUBLIC}/dist/delegate-" in made["installCommand"]
+
+
+def test_without_a_public_url_the_certificate_names_the_relay(place: Path, authority: Authority) -> None:
+    with serving(World(place / "named"), authority) as served:
+        made = served.world.post("/api/pairing-tokens", {"name": "marek-mbp"})
+
+    assert f"--relay-url https://localhost:{served.url.rpartition(':')[2]} " in made["command"]
+
+
 def test_commands_on_its_machine_reach_it_without_its_certificate(secure: Served) -> None:
     info = secure.world.info()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from delegate import __version__
 from delegate.config.home_files import host_name, machine_id, token_for
 from delegate.config.observed_time import ObservedClock
-from delegate.config.pairing import instance_id, read_pairing
+from delegate.config.pairing import Pairing, instance_id, read_pairing
 from delegate.config.paths import Home
 from delegate.config.settings import SECRET_VARIABLES, Settings
 from delegate.model import Privacy
@@ -110,7 +111,7 @@ def build_context(
         url,
         build_registration,
         (lambda: token_for(settings, urlsplit(url).hostname or "")) if pairing is None else (lambda: pairing.token),
-        RelayTrust(ca_file=settings.ca_file, environ=environ),
+        RelayTrust(ca_file=_ca_file(settings, pairing), environ=environ),
         level=privacy_level(settings, url),
         on_away=None if keeper_link is None or pairing is None else keeper_link.report_away,
     )
@@ -134,3 +135,8 @@ def build_context(
         task_log=TaskLog(home.logs / f"tasks-{name}.jsonl"),
         policy=None if pairing is None else PolicyGuard(home.policy),
     )
+
+
+def _ca_file(settings: Settings, pairing: Pairing | None) -> Path | None:
+    """The certificates that were named when the machine was paired, else those of the settings."""
+    return settings.ca_file if pairing is None or pairing.ca_file is None else Path(pairing.ca_file)

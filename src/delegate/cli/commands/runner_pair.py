@@ -98,7 +98,7 @@ def pair(context: CommandContext, /, profile: str, **given: Any) -> int:  # Any:
         token=answer["token"],
         paired_by=answer.get("pairedBy") or "",
         paired_at=datetime.now(UTC).isoformat(),
-        ca_file=given["ca_file"],
+        ca_file=str(Path(given["ca_file"]).absolute()) if given["ca_file"] else None,
     )
     home.runner_state.unlink(missing_ok=True)
     is_in_keyring = write_pairing(home, pairing, uses_keyring=not given["install_service"])

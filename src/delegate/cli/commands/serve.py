@@ -260,9 +260,8 @@ def serve(context: CommandContext, /, **given: str | tuple[str, ...] | None) -> 
         opened.callback(context.home.address.unlink, missing_ok=True)
         if local is not main or settings.public_url:
             home_files.write_private(context.home.served, "")  # no command starts another relay in its place
-        if local is not main and not settings.public_url:
-            context.say("without --public-url, the commands for new runners have the address at which you ask for them")
-        context.say(f"relay at {settings.public_url or _url_of(main, certificate)}; Ctrl-C stops it")
+        settings = replace(settings, public_url=settings.public_url or _public_url(main, certificate))
+        context.say(f"relay at {settings.public_url or _url_of(main)}; Ctrl-C stops it")
         return _serve(settings, [(main, certificate), *([] if local is main else [(local, None)])])
 
 
@@ -328,9 +327,16 @@ def _serve(settings: Settings, sockets: Sequence[tuple[socket.socket, ServerCert
     )
 
 
-def _url_of(listener: socket.socket, certificate: ServerCertificate | None) -> str:
+def _url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"{'http' if certificate is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _public_url(listener: socket.socket, certificate: ServerCertificate | None) -> str:
+    """The URL of a relay with a certificate, unless it is configured: by the first name for which it is."""
+    name = next((name for name in certificate.names if "*" not in name), "") if certificate is not None else ""
+    host, port = f"[{name}]" if ":" in name else name, listener.getsockname()[1]
+    return f"https://{host}" + ("" if port == 443 else f":{port}") if name else ""
 
 
 def _open_listener(host: str, port: int) -> socket.socket:

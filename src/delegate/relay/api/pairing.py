@@ -34,7 +34,7 @@ async def make_pairing_token(request: Request, body: PairingTokenBody) -> Respon
     created = await create_pairing_token(
         relay.database, body.name, hash_token(token), by=caller_of(request).actor, now=relay.now()
     )
-    url = str(request.base_url).rstrip("/")
+    url = relay.exposure.public_url or str(request.base_url).rstrip("/")
     wheel = await to_thread.run_sync(served_wheel)
     rest = f"delegate runner pair --relay-url {url} --pairing-token {token}"
     return respond(
