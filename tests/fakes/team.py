@@ -22,6 +22,12 @@ class Machine(World):
         assert command[:3] == ["delegate", "runner", "pair"]
         return self.ok(*command[1:], *options)
 
+    def accept_commands(self, profile: str = "default") -> None:
+        """Widen the policy, as its owner would with an editor."""
+        policy = self.profile_home(profile) / "policy.toml"
+        text = policy.read_text().replace("shell = false", "shell = true")
+        policy.write_text(text.replace("in_place = false", "in_place = true"))
+
     def runner(self, profile: str = "default") -> dict[str, Any]:
         return dict(json.loads(self.ok("runner", "status", "--profile", profile, "--json")))
 
@@ -53,8 +59,16 @@ class TeamRelay(World):
 
     def pairing_command(self, name: str) -> list[str]:
         """The words that `delegate runner token` prints for another machine."""
-        answer = self.post("/api/pairing-tokens", {"name": name})
-        return str(answer["command"]).split()
+        return self.ok("runner", "token", "--name", name).split()
+
+    def shell_task(self, machine: Machine, prompt: str, profile: str = "default") -> str:
+        """A command in place on that machine, which its policy must accept; returns the task's id."""
+        known = (machine.profile_home(profile) / "machine").read_text().strip()
+        body = {"prompt": prompt, "agent": "shell", "machine": known, "workingDirectory": str(machine.work)}
+        return str(self.post("/api/tasks", body)["taskId"])
+
+    def runners(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in map(json.loads, self.ok("runner", "list", "--json").splitlines())}
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -71,6 +85,7 @@ class Team:
     """One relay, and any number of machines; each has a home of its own."""
 
     def __init__(self, root: Path, **environment: str) -> None:
+        root.mkdir(exist_ok=True)
         self.root = root
         self.environment = environment
         self.relay = TeamRelay(root / "relay", **environment)
@@ -82,9 +97,11 @@ class Team:
         return made
 
     def paired_machine(self, name: str, *options: str, **environment: str) -> Machine:
-        """A machine whose runner polls."""
+        """A machine whose runner polls, for tasks of any kind."""
         made = self.machine(name, **environment)
-        made.pair(self.relay.pairing_command(name), *options)
+        made.pair(self.relay.pairing_command(name), "--all-repositories", "--runners", "1", *options)
+        made.accept_commands()
+        wait_until(lambda: (self.relay.runners()[name]["policy"] or {}).get("shell"))
         return made
 
     def down(self) -> None:

@@ -43,6 +43,8 @@ def lean_path() -> str:
 
 
 class World:
+    prefix: tuple[str, ...] = ()  # before every command: a program that starts it in other surroundings
+
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
         self.work = home.parent / f"{home.name}-work"
@@ -54,11 +56,11 @@ class World:
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("stdin", subprocess.DEVNULL)
-        command = [sys.executable, "-m", "delegate", *words]
+        command = [*self.prefix, sys.executable, "-m", "delegate", *words]
         return subprocess.Popen(command, env=self.environment, cwd=self.work, text=True, **options)
 
     def run(self, *words: str, stdin: str | None = None, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "delegate", *words]
+        command = [*self.prefix, sys.executable, "-m", "delegate", *words]
         given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         return subprocess.run(
             command, env=self.environment, cwd=self.work, text=True, capture_output=True, timeout=timeout, **given
@@ -72,7 +74,7 @@ class World:
     def on_a_terminal(self, *words: str) -> str:
         """What a person sees on the screen."""
         ours, theirs = os.openpty()
-        command = [sys.executable, "-m", "delegate", *words]
+        command = [*self.prefix, sys.executable, "-m", "delegate", *words]
         running = subprocess.Popen(
             command, env=self.environment, cwd=self.work, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
         )

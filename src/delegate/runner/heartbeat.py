@@ -45,7 +45,7 @@ async def send_heartbeats(runner_context: RunnerContext, policy: PolicyGuard) ->
             raise
         except DelegateError as problem:
             log.warning("heartbeat not sent", extra={"why": problem.message})
-        with anyio.move_on_after(INTERVAL):
+        with anyio.move_on_after(min(INTERVAL, runner_context.link.timings.heartbeat)):
             await runner_context.policy_refused.wait()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from dataclasses import replace
+from pathlib import Path
 
 from delegate.config.paths import Home
 from delegate.errors import PreferenceConflict
@@ -18,7 +20,7 @@ from delegate.runner.upload.record import Record
 from delegate.runner.workspaces.mirrors import Mirror, base_of, fetch_mirror
 from delegate.runner.workspaces.prepare import prepare
 from delegate.runner.workspaces.remote_changes import refuse_changed_remote
-from delegate.runner.workspaces.repositories import Base, Repository, SetupProblem, locate
+from delegate.runner.workspaces.repositories import Base, Repository, SetupProblem, has_repository, locate
 from delegate.runner.workspaces.worktrees import PreparedWorkspace
 
 
@@ -39,6 +41,7 @@ async def prepare_workspace(
     repository = await locate(git, assignment.repository, assignment.working_directory)
     if assignment.repository is None and repository.source is not None:
         refuse_changed_remote(home, repository.source)
+    repository = _add_checkout(runner_context, repository, record)
     mirror = await fetch_mirror(git, home, repository)
     base, repofile = await _resolve_base(runner_context, git, mirror, assignment.base)
     base = await _base_of_continued_task(git, assignment, mirror, base, record)
@@ -58,6 +61,21 @@ async def prepare_workspace(
         },
     )
     return PreparedWorkspace(assignment=decided, repofile=repofile, agent=agent, workspace=workspace)
+
+
+def _add_checkout(runner_context: RunnerContext, repository: Repository, record: Record) -> Repository:
+    """Add where the policy of this machine says that a repository named by its URL is: files to carry are there."""
+    policy = runner_context.policy
+    place = None if policy is None or repository.source is not None else policy.checkout_of(repository.url)
+    if place is None:
+        return repository
+    if not has_repository(place):
+        text = (
+            f"policy.toml names {place} for {repository.name}, which is not a checkout: no files are copied from there"
+        )
+        record.fact(EventKind.WARNING, {"text": text})
+        return repository
+    return replace(repository, source=Path(os.path.realpath(place)))
 
 
 async def _resolve_base(
