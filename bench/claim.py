@@ -17,7 +17,8 @@ from bench.measure import Row, median_ms, progress, spread_ms
 from bench.product import workplace
 from delegate.config.paths import Home
 from delegate.config.settings import Settings
-from delegate.model import AgentName, Priority, Runner, RunnerId, RunnerSlot, lane, new_task_id, slot_id
+from delegate.model import AgentName, Priority, Runner, RunnerId, RunnerSlot, new_task_id, slot_id
+from delegate.placement import Placement, lane_of
 from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.limits import rules_of
 from delegate.states import TaskState
@@ -102,7 +103,7 @@ def task_row(number: int, now: datetime) -> dict[str, object]:
     return {
         "id": new_task_id(),
         "state": TaskState.QUEUED,
-        "lane": lane(MACHINE, AgentName.SHELL),
+        "lane": lane_of(Placement(agent=AgentName.SHELL, machine=MACHINE)),
         "priority": list(Priority)[number % len(Priority)],
         "agent": AgentName.SHELL,
         "prompt": "true",

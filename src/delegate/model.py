@@ -11,7 +11,7 @@ from typing import NewType
 
 from delegate.config.values import AGENT_COMMAND
 from delegate.placement import ANY_MACHINE as ANY_MACHINE
-from delegate.placement import Policy
+from delegate.placement import Origin, Placement, Policy, lane_of, repository_key
 from delegate.states import AttemptState, Reason, TaskState
 
 TaskId = NewType("TaskId", str)
@@ -412,17 +412,29 @@ class Task:
     root_id: TaskId | None = None  # the task at the top of those; None: it is one
     generation: int = 0  # the number of tasks above it
     created_by: PersonId | None = None  # the person it works for; None: the relay's owner
+    runner: str | None = None  # the name of the only runner that may claim it
+    tags: tuple[str, ...] = ()  # that its runner must have, sorted
+    prefers: RunnerId | None = None  # the runner with its session: for a while, only that one may claim it
     purged_at: datetime | None = None  # when its texts were removed
     usage: Usage = field(default_factory=Usage)
 
     @property
+    def placement(self) -> Placement:
+        return Placement(
+            agent=self.agent,
+            machine=self.machine,
+            in_place=self.mode is Mode.IN_PLACE,
+            repository=None if self.repository is None else repository_key(self.repository),
+            person=self.created_by,
+            origin=Origin.PERSON if self.schedule_id is None else Origin.SCHEDULE,
+            runner=self.runner,
+            tags=self.tags,
+        )
+
+    @property
     def lane(self) -> str:
-        return lane(self.machine, self.agent)
-
-
-def lane(machine: str, agent: str) -> str:
-    """Name the part of the queue for one machine and agent; a claim reads the head of each lane it may serve."""
-    return f"{machine}/{agent}"
+        """The part of the queue whose tasks the same runners may take; a claim reads the head of each it may serve."""
+        return lane_of(self.placement, place=self.prefers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ import anyio
 from sqlalchemy import insert
 
 from delegate.config.settings import Settings
-from delegate.model import ANY_MACHINE, Runner, RunnerId, RunnerSlot, lane, new_task_id, slot_id
+from delegate.model import ANY_MACHINE, Runner, RunnerId, RunnerSlot, new_task_id, slot_id
+from delegate.placement import Placement, lane_of
 from delegate.queue.claim import ClaimQuery, claim
 from delegate.queue.limits import QueueRules, rules_of
 from delegate.states import TaskState
@@ -29,7 +30,7 @@ def queue_up(connection: Connection, count: int) -> list[str]:
     now = datetime.now(UTC)
     common = {
         "state": TaskState.QUEUED,
-        "lane": lane(ANY_MACHINE, "shell"),
+        "lane": lane_of(Placement(agent="shell")),
         "agent": "shell",
         "prompt": "true",
         "machine": ANY_MACHINE,

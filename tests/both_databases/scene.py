@@ -41,7 +41,7 @@ from delegate.report.follow import read_full_task
 from delegate.report.record import AttemptSignals, ReportItem, record, renew
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.database import Connection, Database
-from delegate.store.runners import get_runner, insert_runner, put_slot
+from delegate.store.runners import get_runner, insert_runner, put_slot, set_orders
 from delegate.store.tasks import page_of_tasks
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -73,6 +73,7 @@ def runner(name: str = "anna", machine: str = "desk", agents: Sequence[str] = ("
 def put_process(connection: Connection, new: RunnerSlot) -> None:
     if get_runner(connection, new.runner.id) is None:
         insert_runner(connection, new.runner, token_hash=None)
+        set_orders(connection, new.runner)
     put_slot(connection, new, token_hash=secrets.token_hex(8))
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio import to_thread
 from sqlalchemy import text, update
-from tests.both_databases.scene import RECLAIM_AFTER, Scene
+from tests.both_databases.scene import RECLAIM_AFTER, Scene, runner
 from tests.both_databases.test_plans import overheard
 from tests.databases import empty
 
@@ -25,6 +25,7 @@ from delegate.model import EventKind, OnDependencyFailure, Task
 from delegate.queue import cascade, questions, rescue
 from delegate.queue.cascade import settle_blocked
 from delegate.queue.finish import cancel
+from delegate.queue.placement import scope_of
 from delegate.relay.housekeeping import run_housekeeping
 from delegate.relay.requests import Relay
 from delegate.states import Reason, TaskState
@@ -138,7 +139,7 @@ async def test_the_relay_looks_for_those_that_were_missed(scene: Scene, tmp_path
     await scene.database.write("miss", lambda connection: connection.execute(ended))
     relay = Relay(settings=Settings(home=tmp_path), database=scene.database, token_hash="", started_at=scene.now)
 
-    with anyio.fail_after(5), relay.hub.add_waiter([waiting.lane]) as waiter:
+    with anyio.fail_after(5), relay.hub.add_waiter(scope_of(runner().runner, ["shell"])) as waiter:
         async with anyio.create_task_group() as group:
             group.start_soon(run_housekeeping, relay)
             await waiter.woken.wait()

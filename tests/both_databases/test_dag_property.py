@@ -209,7 +209,7 @@ class Story:
 
     def all_are_known(self) -> None:
         """No move has made a task that it did not tell of; this looks at the tasks of all stories."""
-        mine = select(task.c.id).where(task.c.lane == f"{self.runner.runner.machine}/shell")
+        mine = select(task.c.id).where(task.c.machine == self.runner.runner.machine)
         found = self.portal.call(self.scene.database.read, lambda connection: set(connection.execute(mine).scalars()))
         assert found == set(self.model.nodes)
 

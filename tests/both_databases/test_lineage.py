@@ -179,7 +179,7 @@ async def test_a_resume_continues_from_any_end_with_more_context(scene: Scene, o
     resumed = await scene.task(await scene.resume(ended, "use the other table"))
 
     assert (resumed.lineage, resumed.session_id, resumed.context) == (ended.id, "s-1", "use the other table")
-    assert (resumed.machine, resumed.lane) == ("attic", "attic/claude")
+    assert (resumed.machine, resumed.prefers) == (ANY_MACHINE, "runner-attic")
     assert (resumed.retry_of, resumed.prompt, resumed.state) == (ended.id, ended.prompt, TaskState.QUEUED)
     assert await scene.claim(runner("eve", machine="desk")) is None
     again = await scene.claim(runner(machine="attic"))
@@ -350,7 +350,12 @@ async def test_a_task_that_another_agent_should_have_changes_its_lane(scene: Sce
 
     released = await scene.release(held, outcome)
 
-    assert (released.agent, released.lane, released.attempts, released.session_id) == ("codex", "desk/codex", 0, None)
+    assert (released.agent, released.lane, released.attempts, released.session_id) == (
+        "codex",
+        'desk\tcodex\t{"d":false}',
+        0,
+        None,
+    )
     assert await scene.task(held) == replace(released, started_at=NOON)
     assert released.choices[0] == Choice(field=Field.AGENT, value="codex", source=Source.REPOSITORY_FILE)
     assert await scene.claim(runner(agents=["claude"])) is None

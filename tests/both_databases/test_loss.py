@@ -245,9 +245,9 @@ async def test_looking_for_what_silent_runners_hold_locks_nothing(scene: Scene) 
     """PostgreSQL refuses locks in a transaction that only reads."""
     await scene.take(agent="claude")
     await scene.pass_time(RECLAIM_AFTER)
-    lanes = ClaimQuery(claim_id="c", slot=EVE, agents=EVE.agents, parked={}).lanes
+    scope = ClaimQuery(claim_id="c", slot=EVE, agents=EVE.agents, parked={}).scope
 
-    assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, lanes, scene.now))
+    assert await only_reading(scene.database).read(lambda c: has_expired(c, scene.rules, scope, scene.now))
 
 
 @pytest.mark.promise("P5")

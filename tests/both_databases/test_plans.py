@@ -17,9 +17,12 @@ from tests.both_databases.scene import DONE, Scene, fact, runner
 from delegate.config.settings import Settings
 from delegate.intake.submit import Request, submit
 from delegate.model import EffectState, Mode
+from delegate.placement import Placement, lane_of
+from delegate.queue.placement import scope_of
 from delegate.report.graph import graph_of
 from delegate.states import AttemptState, TaskState
 from delegate.store.database import Connection, Database
+from delegate.store.tasks import queued_lanes
 
 pytestmark = pytest.mark.anyio
 QUEUED = 10_000
@@ -32,7 +35,7 @@ def overheard(*verbs: str) -> Iterator[list[Statement]]:
     statements: list[Statement] = []
 
     def listen(_connection: Any, _cursor: Any, sql: str, parameters: Any, _context: Any, many: bool) -> None:
-        if sql.startswith(verbs or ("SELECT", "UPDATE")):
+        if sql.startswith(verbs or ("SELECT", "UPDATE", "WITH")):
             statements.append((sql, parameters[0] if many else parameters))
 
     event.listen(Engine, "before_cursor_execute", listen)
@@ -72,13 +75,36 @@ async def test_a_claim_reads_the_head_of_the_queue_from_its_index(scene: Scene) 
         assert await scene.claim() is not None
 
     plans = [(sql, await plan_of(scene.database, (sql, parameters))) for sql, parameters in statements]
+    lanes = [plan for sql, plan in plans if sql.startswith("WITH RECURSIVE")]
     heads = [plan for sql, plan in plans if "task.priority" in sql]
+    assert lanes
     assert heads
-    for plan in heads:
+    for plan in (*lanes, *heads):
         assert any("ix_task_queued" in step for step in plan), plan
         assert not any("Sort" in step or "TEMP B-TREE" in step for step in plan), plan
     for sql, plan in plans:
         assert not any("SCAN task" in step or "Seq Scan task" in step for step in plan), (sql, plan)
+
+
+async def test_a_claim_asks_no_more_of_a_long_queue_than_of_a_short_one(scene: Scene) -> None:
+    await scene.submit(machine="*", working_directory="/")
+    with overheard() as few:
+        await scene.claim()
+    await scene.database.write("fill", fill)
+    with overheard() as many:
+        await scene.claim()
+
+    assert len(many) == len(few)
+
+
+async def test_the_lanes_of_other_machines_cost_a_claim_nothing(scene: Scene) -> None:
+    for number in range(40):
+        await scene.submit(machine=f"other-{number}", agent="claude")
+    await scene.submit()
+
+    found = await scene.database.read(lambda c: queued_lanes(c, scope_of(runner().runner, runner().agents).prefixes))
+
+    assert found == [lane_of(Placement(agent="shell", machine="desk"))]
 
 
 async def test_a_claim_that_continues_a_chain_finds_the_others_by_an_index(scene: Scene) -> None:

@@ -29,7 +29,7 @@ def test_the_settings_decide_what_the_request_leaves_out() -> None:
     assert (task.state, task.agent, task.priority) == (TaskState.QUEUED, AgentName.SHELL, Priority.P2)
     assert (task.limits.timeout, task.limits.max_output) == (timedelta(seconds=90), 4096)
     assert (task.limits.max_budget_usd, task.limits.max_turns) == (None, None)
-    assert (task.created_at, task.lane, task.fence, task.attempts) == (NOW, "desk/shell", 0, 0)
+    assert (task.created_at, task.lane, task.fence, task.attempts) == (NOW, "desk\tshell\t", 0, 0)
 
 
 def test_every_task_gets_an_id_of_its_own() -> None:

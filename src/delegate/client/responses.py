@@ -407,6 +407,8 @@ class TaskData(TypedDict):
     attempt: int
     sessionId: str | None
     submittedBy: str | None
+    runner: str | None
+    tags: list[str]
     usage: UsageData
 
 

@@ -191,6 +191,12 @@ class Settings:
         parse=parse_seconds,
         help="silence after which another runner may take the task",
     )
+    session_wait: timedelta = setting(
+        timedelta(minutes=10),
+        "DELEGATE_SESSION_WAIT",
+        parse=parse_seconds,
+        help="how long a task that continues a session waits for the runner that has it",
+    )
     grace: timedelta = setting(
         timedelta(seconds=10),
         "DELEGATE_GRACE",

@@ -57,6 +57,8 @@ def request_of(body: SubmitRequest, by: Actor = OWNER) -> Request:
         depends_on=tuple(TaskId(task_id) for task_id in body.depends_on),
         continue_from=None if body.continue_from is None else TaskId(body.continue_from),
         on_dependency_failure=body.on_dependency_failure,
+        runner=body.runner,
+        tags=tuple(body.tags),
         request_key=body.request_key,
         by=by,
     )

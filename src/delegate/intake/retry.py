@@ -10,13 +10,11 @@ from delegate.errors import DependencyFailed, IllegalMove, KeyUsed, NoSuchTask
 from delegate.intake.dependencies import resolve_dependencies
 from delegate.intake.submit import SubmittedTask, insert_new_task, log_submitted
 from delegate.model import OWNER, Actor, EventKind, Mode, Task, TaskId, Usage, new_task_id
-from delegate.queue.sessions import without_shared_session
+from delegate.queue.sessions import last_attempt, preferred_runner, without_shared_session
 from delegate.states import FINAL_TASK_STATES, TaskState
-from delegate.store.attempts import attempts_of_task
 from delegate.store.database import Connection, Database
 from delegate.store.events import last_event_of_kind
 from delegate.store.graph import have_session
-from delegate.store.runners import get_runner
 from delegate.store.tasks import chain_of, get_task, lock_task, task_of_trigger
 
 TaskMaker = Callable[[Connection], Task]
@@ -35,7 +33,7 @@ async def retry(
             old = _without_session_in_use(connection, old)
         else:
             _check_no_open_retry(connection, old, verb="retried")
-        return _resolve_retry_dependencies(connection, copy_as_continuation(old, now), old)
+        return _resolve_retry_dependencies(connection, _continue_where_it_ran(connection, old, now), old)
 
     return await _write_once(database, "retry", task_id, request_key, make, by)
 
@@ -49,13 +47,12 @@ async def resume(
     now: datetime,
     by: Actor = OWNER,
 ) -> SubmittedTask:
-    """Create a task that continues an ended one, on the machine that has its session and its files."""
+    """Create a task that continues an ended one, if possible on the runner that has its session and its files."""
 
     def make(connection: Connection) -> Task:
         old = _get_ended_task(connection, task_id, verb="resumed")
         _check_no_open_retry(connection, old, verb="resumed")
-        machine = _machine_of(connection, old)
-        task = replace(copy_as_continuation(old, now), context=context, machine=machine)
+        task = replace(_continue_where_it_ran(connection, old, now), context=context)
         return _resolve_retry_dependencies(connection, task, old)
 
     return await _write_once(database, "resume", task_id, request_key, make, by)
@@ -139,10 +136,8 @@ def _latest_retry(connection: Connection, task_id: TaskId) -> TaskId:
     return chain_of(connection, task.lineage)[-1][0]
 
 
-def _machine_of(connection: Connection, old: Task) -> str:
-    attempts = attempts_of_task(connection, old.id)
-    runner = get_runner(connection, attempts[-1].runner_id) if attempts else None
-    return old.machine if runner is None else runner.machine
+def _continue_where_it_ran(connection: Connection, old: Task, now: datetime) -> Task:
+    return replace(copy_as_continuation(old, now), prefers=preferred_runner(old, last_attempt(connection, old)))
 
 
 def copy_as_continuation(old: Task, now: datetime) -> Task:

@@ -78,6 +78,8 @@ class Request:
     continue_from: TaskId | None = None
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     request_key: str | None = None
+    runner: str | None = None
+    tags: tuple[str, ...] = ()
     submitted_by: TaskId | None = None  # the task whose agent submits it
     by: Actor = OWNER
 
@@ -276,6 +278,8 @@ def build_task(request: Request, preferences: Preferences, settings: Settings, n
         continue_from=request.continue_from,
         on_dependency_failure=request.on_dependency_failure,
         created_by=request.by.person_id,
+        runner=request.runner,
+        tags=tuple(sorted(set(request.tags))),
     )
 
 

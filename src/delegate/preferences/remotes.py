@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 REMOTE_URL = re.compile(r"remote\.(.+)\.(url|pushurl)", re.DOTALL)
+HTTP_LOGIN = re.compile(r"^(https?://)[^/]*@", re.IGNORECASE)
 URL_LIKE = re.compile(r".*[:/]", re.DOTALL)  # git takes what is not the name of a remote for a URL or a path
 
 
@@ -28,6 +29,16 @@ class RemoteUnclear(Exception):
     def __init__(self, why: str, candidates: Mapping[str, str]) -> None:
         self.candidates = candidates  # the URL that each remote fetches from
         super().__init__(why)
+
+
+def without_login(url: str) -> str:
+    """Return the URL without a user name and password for HTTP, which are nobody else's business."""
+    return HTTP_LOGIN.sub(r"\1", url)
+
+
+def is_path(url: str) -> bool:
+    """Whether only this machine can fetch from it."""
+    return url.startswith(("/", ".", "~", "file:")) or ":" not in url
 
 
 def choose_remotes(

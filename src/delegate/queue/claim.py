@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from delegate.model import (
-    ANY_MACHINE,
     PAID_AGENTS,
     Attempt,
     EventKind,
     Priority,
     Privacy,
+    Runner,
     RunnerSlot,
     Task,
-    lane,
     new_attempt_id,
 )
 from delegate.queue.checkpoints import NO_CONTINUATION, Continuation, read_continuation
 from delegate.queue.limits import QueueRules, own_budget_left, start_of_day
+from delegate.queue.placement import LaneScope, scope_of
 from delegate.queue.questions import drop_unanswered
 from delegate.queue.rescue import HEARTBEATS_PER_LEASE, RescuedTask, has_expired, log_rescued, rescue_expired
-from delegate.queue.sessions import with_session
+from delegate.queue.sessions import last_attempt, session_elsewhere, with_session
 from delegate.states import AttemptState
 from delegate.store.attempts import (
     attempt_of_claim,
@@ -37,8 +37,8 @@ from delegate.store.attempts import (
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.questions import keep_ask_hash
-from delegate.store.runners import slot_seen_at, touch_slot
-from delegate.store.tasks import get_task, queued_heads, take_queued
+from delegate.store.runners import get_runner, slot_seen_at, touch_slot
+from delegate.store.tasks import Head, get_task, keep_session, queued_heads, queued_lanes, take_queued
 
 log = logging.getLogger(__name__)
 AGEING = timedelta(
@@ -59,18 +59,16 @@ class ClaimQuery:
     privacy: Privacy = Privacy.FULL  # what the runner will report about the task
 
     @property
-    def lanes(self) -> list[str]:
-        return self._lanes_of(agent for agent in self.agents if agent not in self.parked)
+    def scope(self) -> LaneScope:
+        return self._scope_of(agent for agent in self.agents if agent not in self.parked)
 
     @property
-    def free_lanes(self) -> list[str]:
+    def free_scope(self) -> LaneScope:
         """The lanes of agents that the daily budget does not limit."""
-        return self._lanes_of(agent for agent in self.agents if agent not in {*self.parked, *PAID_AGENTS})
+        return self._scope_of(agent for agent in self.agents if agent not in {*self.parked, *PAID_AGENTS})
 
-    def _lanes_of(self, agents: Iterable[str]) -> list[str]:
-        if self.problem is not None:
-            return []
-        return [lane(machine, agent) for agent in agents for machine in (self.slot.runner.machine, ANY_MACHINE)]
+    def _scope_of(self, agents: Iterable[str]) -> LaneScope:
+        return scope_of(self.slot.runner, agents if self.problem is None else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +115,11 @@ def _may_have_work(connection: Connection, query: ClaimQuery, rules: QueueRules,
     seen_at = slot_seen_at(connection, query.slot.id)
     if seen_at is None or now - seen_at >= rules.lease / HEARTBEATS_PER_LEASE:
         return True
-    return bool(queued_heads(connection, query.lanes, now)) or has_expired(connection, rules, query.lanes, now)
+    return bool(_heads(connection, query.scope, now)) or has_expired(connection, rules, query.scope, now)
+
+
+def _heads(connection: Connection, scope: LaneScope, now: datetime) -> list[Head]:
+    return queued_heads(connection, scope.choose(queued_lanes(connection, scope.prefixes)), now)
 
 
 async def read_claimed_tasks(database: Database, slot: RunnerSlot) -> list[ClaimedTask]:
@@ -132,11 +134,11 @@ def _read_claimed_tasks(connection: Connection, slot: RunnerSlot) -> list[Claime
 
 def _read_claimed_task(connection: Connection, attempt: Attempt) -> ClaimedTask | None:
     task = get_task(connection, attempt.task_id)
-    return (
-        None
-        if task is None
-        else ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))
-    )
+    runner = None if task is None else get_runner(connection, attempt.runner_id)
+    if task is None:
+        return None
+    found = read_continuation(connection, task) if runner is None else _continuation(connection, task, runner)
+    return ClaimedTask(task=task, attempt=attempt, continuation=found)
 
 
 def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: datetime) -> ClaimResult:
@@ -147,7 +149,7 @@ def _claim(connection: Connection, query: ClaimQuery, rules: QueueRules, now: da
         return ClaimResult(held=_repeat_claim(connection, query, earlier))
     if not is_wanted:
         return ClaimResult()
-    rescued = rescue_expired(connection, rules, query.lanes, now)
+    rescued = rescue_expired(connection, rules, query.scope, now)
     return ClaimResult(held=_claim_next(connection, query, rules, now), rescued=tuple(rescued))
 
 
@@ -155,14 +157,12 @@ def _claim_next(connection: Connection, query: ClaimQuery, rules: QueueRules, no
     if rules.daily_budget_usd is not None:
         lock_budget(connection)
     left = budget_left(connection, rules, now)
-    lanes = query.lanes if left is None or left > 0 else query.free_lanes
-    heads = queued_heads(connection, lanes, now)
+    heads = _heads(connection, query.scope if left is None or left > 0 else query.free_scope, now)
     for head in sorted(heads, key=lambda head: (*rank(head.priority, head.claimable_at), head.seq)):
         task = take_queued(connection, head, now)
         if task is not None:
-            return _begin_attempt(
-                connection, query, with_session(connection, task), _budget(connection, task, left), now
-            )
+            task = with_session(connection, task)
+            return _begin_attempt(connection, query, task, _budget(connection, task, left), now)
     return None
 
 
@@ -195,14 +195,45 @@ def _begin_attempt(
         budget_usd=budget,
         messages_seen=last_message_seen(connection, task.id) if task.session_id else 0,
     )
+    by = query.slot.runner
+    task, notes = _leave_session(connection, task, attempt, by)
     insert_attempt(connection, attempt, ask_hash=query.ask_hash)
-    task, by = drop_unanswered(connection, task), query.slot.runner
+    task = drop_unanswered(connection, task)
     data: dict[str, object] = {"runnerId": by.id, "runner": by.name, "attempt": task.attempts}
     if query.privacy is not Privacy.FULL:
         data["privacy"] = query.privacy
     claimed = NewEvent(task_id=task.id, attempt_id=attempt.id, kind=EventKind.CLAIMED, at=now, data=data)
-    append_events(connection, [claimed])
-    return ClaimedTask(task=task, attempt=attempt, continuation=read_continuation(connection, task))
+    append_events(connection, [claimed, *notes])
+    return ClaimedTask(task=task, attempt=attempt, continuation=_continuation(connection, task, by))
+
+
+def _leave_session(connection: Connection, task: Task, attempt: Attempt, by: Runner) -> tuple[Task, list[NewEvent]]:
+    """Drop the agent's session if another runner has it, and say so."""
+    other = _session_elsewhere(connection, task, by)
+    if other is None:
+        return task, []
+    task = replace(task, session_id=None)
+    keep_session(connection, task)
+    text = f"continues on {by.name} in a new session, from the last pushed commit: {other.name} has its session"
+    note = NewEvent(
+        task_id=task.id, attempt_id=attempt.id, kind=EventKind.WARNING, at=attempt.started_at, data={"text": text}
+    )
+    return task, [note]
+
+
+def _session_elsewhere(connection: Connection, task: Task, by: Runner) -> Runner | None:
+    """No query for the first attempt of a new lineage, the usual claim."""
+    if task.fence <= 1 and task.retry_of is None:
+        return None
+    return session_elsewhere(connection, task, by, last_attempt(connection, task, before=task.fence))
+
+
+def _continuation(connection: Connection, task: Task, by: Runner) -> Continuation:
+    found = read_continuation(connection, task)
+    if found.checkpoint is None or _session_elsewhere(connection, task, by) is None:
+        return found
+    # What the other runner has and did not push is not here: the agent does that part again.
+    return replace(found, checkpoint=replace(found.checkpoint, session_id=None, is_work_done=False))
 
 
 def budget_left(connection: Connection, rules: QueueRules, now: datetime) -> float | None:

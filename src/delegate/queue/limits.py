@@ -19,6 +19,7 @@ class QueueRules:
     reclaim_after: timedelta
     daily_budget_usd: float | None = None
     max_runners: int | None = None
+    session_wait: timedelta = timedelta(minutes=10)  # for the runner that has the session of a task
 
     def silent_since(self, now: datetime) -> datetime:
         """Another runner may take leases that were last renewed at or before this time."""
@@ -31,6 +32,7 @@ def rules_of(settings: Settings) -> QueueRules:
         reclaim_after=settings.reclaim_after,
         daily_budget_usd=settings.daily_budget_usd,
         max_runners=settings.max_runners,
+        session_wait=settings.session_wait,
     )
 
 

@@ -25,13 +25,13 @@ from delegate.model import (
     TaskId,
 )
 from delegate.queue.lease_guard import lock_task_of_attempt, require_written
+from delegate.queue.sessions import preferred_runner
 from delegate.states import AttemptState, Reason, TaskState, waits_for_answer
 from delegate.store.attempts import lock_attempt
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.people import record_audit
 from delegate.store.questions import answers_of_task, keep_questions, queue_answered, release_asking_task
-from delegate.store.runners import get_runner
 from delegate.store.tasks import lock_task
 
 log = logging.getLogger(__name__)
@@ -145,10 +145,9 @@ def release_if_asked(outcome: Outcome, attempt: Attempt, task: Task | None) -> O
 
 
 def park_for_answer(connection: Connection, task: Task, attempt: Attempt, now: datetime) -> Task:
-    """Park the task until it is answered, bound to the machine that has its session and its files."""
+    """Park the task until it is answered; the runner that has its session and its files is preferred then."""
     state = TaskState.WAITING if open_questions(task) else TaskState.QUEUED
-    runner = get_runner(connection, attempt.runner_id)
-    asked = replace(task, state=state, machine=task.machine if runner is None else runner.machine, not_before=None)
+    asked = replace(task, state=state, prefers=preferred_runner(task, attempt), not_before=None)
     require_written(release_asking_task(connection, asked), attempt)
     data: dict[str, object] = {
         "reason": Reason.QUESTION,

@@ -22,6 +22,7 @@ from delegate.queue.cascade import CASCADE_MAX, Transition, end, log_dependents
 from delegate.queue.checkpoints import build_relay_checkpoint
 from delegate.queue.lease_guard import lock_task_of_attempt, require_written
 from delegate.queue.limits import QueueRules
+from delegate.queue.placement import LaneScope
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.attempts import (
     abandoned_attempts,
@@ -35,7 +36,7 @@ from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.results import insert_checkpoint
 from delegate.store.runners import mark_relay_seen, relay_seen_at
-from delegate.store.tasks import requeue_task
+from delegate.store.tasks import free_preferring_tasks, has_preferring_task, requeue_task
 
 log = logging.getLogger(__name__)
 # A laptop may sleep overnight and continue in the morning; after a day its task goes to another runner.
@@ -76,6 +77,18 @@ def log_lost(transition: Transition, attempt_id: AttemptId, slot_id: SlotId) -> 
     log_dependents(transition)
 
 
+async def end_preferences(database: Database, rules: QueueRules, now: datetime) -> list[Transition]:
+    """Let other runners take tasks that have waited long enough for the runner that has their session."""
+
+    def write(connection: Connection) -> list[Transition]:
+        return [
+            Transition(task=task) for task in free_preferring_tasks(connection, queued_before=now - rules.session_wait)
+        ]
+
+    has_any = await database.read(lambda connection: has_preferring_task(connection, now - rules.session_wait))
+    return await database.write("prefer", write) if has_any else []
+
+
 async def renew_leases_after_restart(database: Database, rules: QueueRules, now: datetime) -> int:
     """Renew the leases that were valid when the relay stopped, so that a restart costs no runner its lease."""
     return await database.write("welcome_back", lambda connection: _renew_leases(connection, rules, now))
@@ -95,15 +108,15 @@ def _renew_leases(connection: Connection, rules: QueueRules, now: datetime) -> i
     return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
 
 
-def rescue_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> list[RescuedTask]:
-    """Take back what silent runners hold in these lanes; part of every claim."""
+def rescue_expired(connection: Connection, rules: QueueRules, scope: LaneScope, now: datetime) -> list[RescuedTask]:
+    """Take back what silent runners hold and this one may take; part of every claim."""
     _extend_leases_after_pause(connection, rules, now)
-    expired = expired_attempts(connection, rules.silent_since(now), lanes)
+    expired = expired_attempts(connection, rules.silent_since(now), scope.covers)
     return lose_attempts(connection, expired, now)
 
 
-def has_expired(connection: Connection, rules: QueueRules, lanes: Sequence[str], now: datetime) -> bool:
-    return has_expired_attempt(connection, rules.silent_since(now), lanes)
+def has_expired(connection: Connection, rules: QueueRules, scope: LaneScope, now: datetime) -> bool:
+    return has_expired_attempt(connection, rules.silent_since(now), scope.covers)
 
 
 def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: datetime) -> None:

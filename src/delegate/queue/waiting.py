@@ -10,13 +10,14 @@ from delegate.model import ANY_MACHINE, IS_WAITING, PAID_AGENTS, EffectKind, Eve
 from delegate.queue.claim import budget_left
 from delegate.queue.finish import open_effects
 from delegate.queue.limits import QueueRules
+from delegate.queue.placement import refusal
 from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.attempts import running_attempts
 from delegate.store.database import Connection
 from delegate.store.effects import effects_of
 from delegate.store.events import last_events_of_task
 from delegate.store.graph import Dependency, dependencies_of
-from delegate.store.runners import all_slots
+from delegate.store.runners import all_slots, runner_names
 
 PUBLISHING = {
     EffectKind.PUSH: "its branch is being pushed",
@@ -35,6 +36,8 @@ class QueueSnapshot:
     silent_after: timedelta
     budget_left: float | None
     max_runners: int | None = None  # the limit of the pool on the relay's machine
+    session_wait: timedelta = timedelta()  # for the runner that has the session of a task
+    runner_names: frozenset[str] = frozenset()  # of all that are not revoked, if a task names one
     now: datetime
     dependencies: Mapping[TaskId, Sequence[Dependency]] = field(default_factory=dict)  # by blocked task
     last_events: Mapping[TaskId, Event] = field(default_factory=dict)  # by running task
@@ -86,6 +89,9 @@ def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
 
 def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:
     alive = [slot for slot in snapshot.slots if snapshot.is_alive(slot)]
+    if task.runner is not None and task.runner not in {slot.runner.name for slot in alive}:
+        is_known = task.runner in snapshot.runner_names
+        return f"its runner {task.runner} is not connected" if is_known else f"no runner is named {task.runner}"
     if not alive and snapshot.max_runners == 0:
         return "no runner is connected, and none is started here because DELEGATE_MAX_RUNNERS is 0"
     if not alive:
@@ -93,12 +99,39 @@ def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:
     here = [slot for slot in alive if task.machine in (ANY_MACHINE, slot.runner.machine)]
     if not here:
         return "no runner is connected on the machine that has its directory"
-    able = [slot for slot in here if task.agent in slot.agents]
-    if not able and any(snapshot.now - slot.registered_at < AGENT_PROBE_TIME for slot in here):
+    return _why_refused(task, here) or _why_not_able(task, snapshot, here)
+
+
+def _why_refused(task: Task, here: Sequence[RunnerSlot]) -> str | None:
+    """Return why no runner may take the task, whatever it has installed and however busy it is."""
+    runners = {slot.runner.id: slot.runner for slot in here}.values()
+    for tag in task.tags:
+        if not any(tag in runner.tags for runner in runners):
+            return f"no online runner has the tag {tag}"
+    willing = [runner for runner in runners if refusal(runner, task.placement) is None]
+    if willing:
+        is_over = all(runner.draining_at is not None for runner in willing)
+        return f"{willing[0].name} is draining and takes no new tasks" if is_over else None
+    named = [runner for runner in runners if task.runner in (None, runner.name)]
+    more = len(named) - 1
+    rest = f", and {more} more refuse it" if more else ""
+    return f"{named[0].name} {refusal(named[0], task.placement)}{rest}"
+
+
+def _why_not_able(task: Task, snapshot: QueueSnapshot, here: Sequence[RunnerSlot]) -> str | None:
+    willing = [
+        slot for slot in here if slot.runner.draining_at is None and refusal(slot.runner, task.placement) is None
+    ]
+    able = [slot for slot in willing if task.agent in slot.agents]
+    if not able and any(snapshot.now - slot.registered_at < AGENT_PROBE_TIME for slot in willing):
         return f"the runners have just started and are still looking for {task.agent}"
     if not able:
         return f"no connected runner has {task.agent}; install it on a runner's machine"
-    return _why_none_free(task, snapshot, able)
+    preferred = [slot for slot in able if task.prefers in (None, slot.runner.id)]
+    if not preferred:
+        minutes = snapshot.session_wait // timedelta(minutes=1)
+        return f"waits up to {minutes} minutes for the runner that has its session; then another one may take it"
+    return _why_none_free(task, snapshot, preferred)
 
 
 def _why_none_free(task: Task, snapshot: QueueSnapshot, able: Sequence[RunnerSlot]) -> str | None:
@@ -141,6 +174,8 @@ def read_snapshot(connection: Connection, tasks: Sequence[Task], rules: QueueRul
         silent_after=rules.lease,
         budget_left=budget_left(connection, rules, now),
         max_runners=rules.max_runners,
+        session_wait=rules.session_wait,
+        runner_names=runner_names(connection) if any(task.runner for task in tasks) else frozenset(),
         now=now,
         dependencies=dependencies_of(connection, blocked) if blocked else {},
         last_events={task_id: event for task_id in running for event in last_events_of_task(connection, task_id, 1)},

@@ -14,7 +14,7 @@ from delegate.config.observed_time import ObservedClock
 from delegate.config.paths import Home
 from delegate.errors import DelegateError
 from delegate.queue.cascade import Transition, settle_blocked
-from delegate.queue.rescue import rescue
+from delegate.queue.rescue import end_preferences, rescue
 from delegate.relay.disk import disk_of
 from delegate.relay.notify import notify
 from delegate.relay.requests import Relay
@@ -53,6 +53,8 @@ async def _tick(relay: Relay) -> None:
     await relay.clock.sync(relay.database)
     for transition in await rescue(relay.database, relay.rules, relay.now()):
         notify(relay.hub, transition)
+    for freed in await end_preferences(relay.database, relay.rules, relay.now()):
+        notify(relay.hub, freed)
 
 
 async def _settle(relay: Relay) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
+from delegate.placement import prefix_of
 from delegate.queue.cascade import Transition
+from delegate.queue.placement import LaneScope
 from delegate.states import FINAL_TASK_STATES, TaskState
 
 FEED_TURNS = 2  # feeds that read and encode at once; more would take the threads and the time of other requests
@@ -21,7 +23,7 @@ CLOCK_KEY = "clock"  # the relay's clock subscribes to it
 class Waiter:
     """A waiting claim. An unused wake-up passes to the next waiter of the lane."""
 
-    lanes: tuple[str, ...]
+    scope: LaneScope
     woken: anyio.Event = field(default_factory=anyio.Event)
     lane: str | None = None  # the lane it was woken for
 
@@ -35,7 +37,7 @@ class Waiter:
 
 class Hub:
     def __init__(self) -> None:
-        self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)
+        self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)  # by the beginning of their lanes
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self.closing = anyio.Event()
         self.open_feeds = 0
@@ -43,24 +45,25 @@ class Hub:
         self.is_keeper_gone = False  # then runners hand back their tasks, and no new work is accepted
 
     @contextmanager
-    def add_waiter(self, lanes: Iterable[str]) -> Iterator[Waiter]:
-        waiter = Waiter(tuple(dict.fromkeys(lanes)))
-        for lane in waiter.lanes:
-            self._waiters[lane].append(waiter)
+    def add_waiter(self, scope: LaneScope) -> Iterator[Waiter]:
+        waiter = Waiter(scope)
+        prefixes = tuple(dict.fromkeys(scope.prefixes))
+        for prefix in prefixes:
+            self._waiters[prefix].append(waiter)
         try:
             yield waiter
         finally:
-            for lane in waiter.lanes:
-                self._waiters[lane].remove(waiter)
-                if not self._waiters[lane]:
-                    del self._waiters[lane]
+            for prefix in prefixes:
+                self._waiters[prefix].remove(waiter)
+                if not self._waiters[prefix]:
+                    del self._waiters[prefix]
             if waiter.lane is not None:
                 self.wake(waiter.lane)
 
     def wake(self, lane: str) -> None:
         """Wake one runner, never all: one task became claimable."""
-        for waiter in self._waiters.get(lane, ()):
-            if not waiter.woken.is_set():
+        for waiter in self._waiters.get(prefix_of(lane), ()):
+            if not waiter.woken.is_set() and waiter.scope.covers(lane):
                 waiter.lane = lane
                 waiter.woken.set()
                 return

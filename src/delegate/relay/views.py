@@ -123,6 +123,8 @@ def task_view(task: Task, snapshot: QueueSnapshot | None = None) -> TaskView:
         attempt=task.attempts,
         session_id=task.session_id,
         submitted_by=task.submitted_by,
+        runner=task.runner,
+        tags=list(task.tags),
         usage=usage_view(task.usage),
     )
 

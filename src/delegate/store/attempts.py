@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -24,18 +24,17 @@ HELD = update(attempt).where(
 )
 OF_CLAIM = select(attempt).where(attempt.c.claim_id == bindparam("claim"))
 RUNNING = select(attempt).where(has_state(attempt, AttemptState.RUNNING)).order_by(attempt.c.started_at)
-IS_EXPIRED = (
-    has_state(attempt, AttemptState.RUNNING),
-    attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
-    # Not a join: with old statistics, a planner would start from all tasks at every claim.
-    select(task.c.id)
-    .where(task.c.id == attempt.c.task_id, task.c.lane.in_(bindparam("lanes", expanding=True)))
-    .exists(),
-)
-ANY_EXPIRED = select(attempt.c.id).where(*IS_EXPIRED).limit(1)
+# Not a join: with old statistics, a planner would start from all tasks at every claim.
+LANE = select(task.c.lane).where(task.c.id == attempt.c.task_id).scalar_subquery()
 EXPIRED = (
-    select(attempt).where(*IS_EXPIRED).order_by(attempt.c.renewed_at).with_for_update(skip_locked=True, of=attempt)
+    select(attempt, LANE.label("lane"))
+    .where(
+        has_state(attempt, AttemptState.RUNNING),
+        attempt.c.renewed_at <= bindparam("silent_since", type_=attempt.c.renewed_at.type),
+    )
+    .order_by(attempt.c.renewed_at)
 )
+EXPIRED_LOCKED = EXPIRED.with_for_update(skip_locked=True, of=attempt)
 HELD_WORK = select(
     attempt.c.runner_id,
     attempt.c.slot_id,
@@ -138,15 +137,16 @@ def running_attempts(connection: Connection, slot_id: SlotId | None = None) -> l
     return [to_attempt(row) for row in connection.execute(query)]
 
 
-def expired_attempts(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> list[Attempt]:
-    """Lock and return attempts in these lanes not renewed since then; skips rows that another relay has locked."""
-    rows = connection.execute(EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)})
-    return [to_attempt(row) for row in rows]
+def expired_attempts(connection: Connection, silent_since: datetime, covers: Callable[[str], bool]) -> list[Attempt]:
+    """Lock and return attempts not renewed since then, of tasks in lanes that `covers` accepts; skips rows that another
+    relay has locked. They are few: one per process that went silent within a day."""
+    rows = connection.execute(EXPIRED_LOCKED, {"silent_since": silent_since})
+    return [to_attempt(row) for row in rows if covers(row.lane)]
 
 
-def has_expired_attempt(connection: Connection, silent_since: datetime, lanes: Sequence[str]) -> bool:
-    """Whether there are expired attempts; locks nothing."""
-    return connection.execute(ANY_EXPIRED, {"silent_since": silent_since, "lanes": list(lanes)}).first() is not None
+def has_expired_attempt(connection: Connection, silent_since: datetime, covers: Callable[[str], bool]) -> bool:
+    """Whether there are such attempts; locks nothing."""
+    return any(covers(row.lane) for row in connection.execute(EXPIRED, {"silent_since": silent_since}))
 
 
 def abandoned_attempts(connection: Connection, *, silent_since: datetime, given_up_since: datetime) -> list[Attempt]:

@@ -49,7 +49,7 @@ def release_asking_task(connection: Connection, asked: Task) -> bool:
             not_before=None,
             session_id=asked.session_id,
             usage=asdict(asked.usage),
-            machine=asked.machine,
+            prefers=asked.prefers,
             lane=asked.lane,
         )
     )

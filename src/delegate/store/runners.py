@@ -136,6 +136,10 @@ def seen_runners(connection: Connection) -> list[SeenRunner]:
     ]
 
 
+def runner_names(connection: Connection) -> frozenset[str]:
+    return frozenset(connection.execute(select(runner.c.name).where(runner.c.revoked_at.is_(None))).scalars())
+
+
 def is_name_used(connection: Connection, name: str) -> bool:
     used = select(runner.c.id).where(runner.c.name == name, runner.c.revoked_at.is_(None))
     return connection.execute(used).first() is not None

@@ -25,6 +25,7 @@ from sqlalchemy import (
     false,
     literal_column,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
@@ -51,6 +52,8 @@ class Instant(TypeDecorator[datetime]):
 
 # A missing value is SQL NULL, not JSON null.
 MaybeJson = JSON(none_as_null=True)
+# Compared byte by byte, so that all lanes with one beginning are next to each other.
+Lane = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 # SQLite makes rowids only for INTEGER, PostgreSQL needs the eight bytes.
 Serial = BigInteger().with_variant(Integer, "sqlite")
 
@@ -92,7 +95,7 @@ task = Table(
     Column("id", Text, nullable=False, unique=True),
     Column("trigger_key", Text, unique=True),
     Column("state", Text, nullable=False),
-    Column("lane", Text, nullable=False),
+    Column("lane", Lane, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("agent", Text, nullable=False),
     Column("model", Text),
@@ -141,6 +144,9 @@ task = Table(
     Column("root_id", Text),
     Column("generation", Integer, nullable=False, server_default="0"),
     Column("created_by", Text),  # a person; NULL for the relay's owner
+    Column("runner", Text),
+    Column("tags", JSON, nullable=False, server_default="[]"),
+    Column("prefers", Text),
     Column("purged_at", Instant),
     Column("usage", JSON, nullable=False, server_default="{}"),
     one_of("state", TaskState),
@@ -155,6 +161,8 @@ Index(
     sqlite_where=has_state(task, TaskState.QUEUED),
     postgresql_where=has_state(task, TaskState.QUEUED),
 )
+WAITS_FOR_RUNNER = has_state(task, TaskState.QUEUED) & task.c.prefers.isnot(None)
+Index("ix_task_prefers", task.c.seq, sqlite_where=WAITS_FOR_RUNNER, postgresql_where=WAITS_FOR_RUNNER)
 Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
 CONTINUES = task.c.lineage.isnot(None)

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Update, bindparam, func, insert, or_, select, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Row,
+    ScalarSelect,
+    Select,
+    Text,
+    Update,
+    bindparam,
+    cast,
+    func,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from delegate.model import (
     AttemptId,
@@ -86,6 +103,9 @@ OPTIONAL_DEFAULTS: dict[str, object] = {
     "root_id": None,
     "generation": 0,
     "created_by": None,
+    "runner": None,
+    "tags": [],
+    "prefers": None,
 }
 
 
@@ -111,6 +131,9 @@ def _optional_columns(new: Task) -> dict[str, object]:
         "root_id": new.root_id,
         "generation": new.generation,
         "created_by": new.created_by,
+        "runner": new.runner,
+        "tags": list(new.tags),
+        "prefers": new.prefers,
     }
 
 
@@ -139,6 +162,8 @@ def chain_of(connection: Connection, lineage: TaskId) -> list[tuple[TaskId, Task
 
 
 # Exactly the order of the index: otherwise a planner might scan all tasks by sequence number.
+FREED_MAX = 100  # tasks in one transaction; the next round frees more
+HEADS_MAX = 64  # lanes in one query; SQLite joins up to 500 queries
 _ORDER = (task.c.priority, task.c.seq)
 
 
@@ -167,6 +192,7 @@ def _claim_statement() -> Update:
             attempts=task.c.attempts + 1,
             started_at=func.coalesce(task.c.started_at, bindparam("now", type_=task.c.started_at.type)),
             not_before=None,
+            prefers=None,
         )
         .returning(task)
     )
@@ -203,20 +229,81 @@ class Head:
 
 def queued_heads(connection: Connection, lanes: Sequence[str], now: datetime) -> list[Head]:
     """Return the oldest task of every lane and priority that could run now."""
-    if not lanes:
-        return []
-    names = {f"lane{number}": lane for number, lane in enumerate(lanes)}
-    rows = connection.execute(_heads(len(lanes)), {**names, "now": now})
-    heads = {
-        Head(lane=row.lane, priority=Priority(row.priority), claimable_at=row.claimable_at, seq=row.seq) for row in rows
-    }
+    heads: set[Head] = set()
+    for start in range(0, len(lanes), HEADS_MAX):
+        some = lanes[start : start + HEADS_MAX]
+        size = 1 << (len(some) - 1).bit_length()  # few sizes, so that statements are built and planned once
+        names = {f"lane{number}": some[min(number, len(some) - 1)] for number in range(size)}
+        rows = connection.execute(_heads(size), {**names, "now": now})
+        heads |= {
+            Head(lane=row.lane, priority=Priority(row.priority), claimable_at=row.claimable_at, seq=row.seq)
+            for row in rows
+        }
     return list(heads)
+
+
+def _lane_range(number: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return task.c.lane >= bindparam(f"from{number}"), task.c.lane < bindparam(f"to{number}")
+
+
+def _first_lane(*conditions: ColumnElement[bool]) -> ScalarSelect[str]:
+    query = select(task.c.lane).where(has_state(task, TaskState.QUEUED), *conditions)
+    return query.order_by(task.c.lane).limit(1).scalar_subquery()
+
+
+@cache
+def _queued_lanes(prefixes: int) -> Select[Any]:
+    """Build a query for this number of prefixes: one index seek per prefix and per lane, however long the queue is."""
+    seeds = [
+        select(_first_lane(*_lane_range(number)).label("lane"), cast(bindparam(f"to{number}"), Text).label("upper_end"))
+        for number in range(prefixes)
+    ]
+    start = union_all(*seeds).subquery()
+    found = select(start.c.lane, start.c.upper_end).cte("found", recursive=True)
+    following = _first_lane(task.c.lane > found.c.lane, task.c.lane < found.c.upper_end)
+    found = found.union_all(select(following, found.c.upper_end).where(found.c.lane.is_not(None)))
+    return select(found.c.lane).where(found.c.lane.is_not(None))
+
+
+def queued_lanes(connection: Connection, prefixes: Sequence[str]) -> list[str]:
+    """Return the lanes with one of these beginnings that have queued tasks."""
+    if not prefixes:
+        return []
+    rows = connection.execute(_queued_lanes(len(prefixes)), prefix_ends(prefixes))
+    return [row.lane for row in rows]
+
+
+def prefix_ends(prefixes: Sequence[str]) -> dict[str, str]:
+    """Return the parameters of a query on lanes: where each beginning starts, and the first text after its lanes."""
+    starts = {f"from{number}": prefix for number, prefix in enumerate(prefixes)}
+    ends = {f"to{number}": prefix[:-1] + chr(ord(prefix[-1]) + 1) for number, prefix in enumerate(prefixes)}
+    return starts | ends
 
 
 def take_queued(connection: Connection, head: Head, now: datetime) -> Task | None:
     """Move the head, or the next task after it, to running under a new fence; skips rows locked by another relay."""
     row = connection.execute(CLAIM_NEXT, {"in_lane": head.lane, "least": head.priority, "now": now}).one_or_none()
     return None if row is None else to_task(row)
+
+
+def _preferring(queued_before: datetime) -> Select[Any]:
+    since = func.coalesce(task.c.claimable_at, task.c.created_at)
+    limit = bindparam("queued_before", queued_before, type_=task.c.created_at.type)
+    return select(task).where(has_state(task, TaskState.QUEUED), task.c.prefers.is_not(None), since <= limit)
+
+
+def has_preferring_task(connection: Connection, queued_before: datetime) -> bool:
+    return connection.execute(_preferring(queued_before).limit(1)).first() is not None
+
+
+def free_preferring_tasks(connection: Connection, *, queued_before: datetime) -> list[Task]:
+    """Let all runners take the tasks that became claimable before then and prefer one runner."""
+    rows = connection.execute(_preferring(queued_before).limit(FREED_MAX).with_for_update(skip_locked=True)).all()
+    freed = [replace(to_task(row), prefers=None) for row in rows]
+    for one in freed:
+        mine = (task.c.id == one.id, has_state(task, TaskState.QUEUED))
+        connection.execute(update(task).where(*mine).values(prefers=None, lane=one.lane))
+    return freed
 
 
 def requeue_task(connection: Connection, held: Task, *, counted: bool, not_before: datetime | None = None) -> bool:
@@ -355,6 +442,9 @@ def to_task(row: Row[Any]) -> Task:
         root_id=row.root_id,
         generation=row.generation,
         created_by=row.created_by,
+        runner=row.runner,
+        tags=tuple(row.tags),
+        prefers=row.prefers,
         purged_at=row.purged_at,
         usage=Usage(**row.usage),
     )

@@ -35,6 +35,8 @@ from delegate.wire.basics import (
     PriorityName,
     ProcessState,
     RepositoryName,
+    RunnerName,
+    Tag,
     TaskStatus,
     Text,
     Title,
@@ -77,6 +79,8 @@ class SubmitRequest(Wire):
     depends_on: Dependencies = []
     continue_from: IdText | None = None  # one more dependency, whose result is given to this task's agent
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
+    runner: RunnerName | None = None  # the only runner that may take it
+    tags: Annotated[list[Tag], Field(max_length=20)] = []  # that its runner must have
     request_key: Name | None = None  # the same key twice is the same task
 
 
@@ -201,6 +205,8 @@ class TaskView(Wire):
     attempt: int
     session_id: str | None = None
     submitted_by: str | None = None  # the task whose agent submitted it
+    runner: str | None = None  # the only runner that may take it
+    tags: list[str]  # that its runner must have
     usage: UsageView
 
 

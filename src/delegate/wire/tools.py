@@ -21,7 +21,9 @@ from delegate.wire.basics import (
     Money,
     PriorityName,
     RepositoryName,
+    RunnerName,
     ScheduleCursor,
+    Tag,
     TaskCursor,
     Text,
     Timestamp,
@@ -100,6 +102,8 @@ class TaskParameters(Wire):
         Field(description="Instead of workingDirectory: owner/name, or a URL that git can fetch from."),
     ] = None
     max_budget_usd: Annotated[Money | None, Field(description="What the task may cost, in US dollars.")] = None
+    runner: Annotated[RunnerName | None, Field(description="The name of the only runner that may take it.")] = None
+    tags: Annotated[list[Tag], Field(max_length=20, description="Tags that its runner must have.")] = []
 
 
 class DelegateTask(TaskParameters):

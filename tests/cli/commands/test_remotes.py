@@ -41,12 +41,43 @@ def test_a_task_in_place_needs_no_remote(run: Run, checkout: Path) -> None:
     assert (code, body_of(asked)["workingDirectory"]) == (0, str(checkout))
 
 
-def test_the_remote_of_the_branch_is_not_asked_for(run: Run, checkout: Path) -> None:
+@pytest.mark.parametrize("how", ["--pr", "--worktree"])
+def test_a_relay_elsewhere_gets_the_remote_of_the_branch(run: Run, checkout: Path, how: str) -> None:
     run_git("config", "branch.main.remote", "theirs", cwd=checkout)
 
-    code, asked = run(TASK, "run", "--pr", "-w", str(checkout), "fix it")
+    code, asked = run(TASK, "run", how, "-w", str(checkout), "fix it")
 
-    assert (code, body_of(asked)["workingDirectory"]) == (0, str(checkout))
+    sent = body_of(asked)
+    assert (code, sent["repository"]) == (0, REMOTES["theirs"])
+    assert not {"workingDirectory", "machine"} & set(sent)
+
+
+def test_a_password_in_the_remote_stays_on_the_machine(run: Run, checkout: Path) -> None:
+    run_git("config", "branch.main.remote", "ours", cwd=checkout)
+    run_git("remote", "set-url", "ours", "https://me:secret@github.com/acme/shop.git", cwd=checkout)
+
+    _, asked = run(TASK, "run", "--pr", "-w", str(checkout), "fix it")
+
+    assert body_of(asked)["repository"] == REMOTES["ours"]
+    assert b"secret" not in asked[0].body
+
+
+def test_a_remote_that_is_a_path_is_of_this_machine(run: Run, checkout: Path) -> None:
+    run_git("config", "branch.main.remote", "ours", cwd=checkout)
+    run_git("remote", "set-url", "ours", "/srv/git/shop.git", cwd=checkout)
+
+    _, asked = run(TASK, "run", "--pr", "-w", str(checkout), "fix it")
+
+    sent = body_of(asked)
+    assert sent["workingDirectory"] == str(checkout)
+    assert sent["machine"]
+
+
+def test_a_task_is_pinned_to_a_runner_and_tags(run: Run) -> None:
+    _, asked = run(TASK, "run", "--repository", "acme/shop", "--runner", "studio", "--tag", "gpu", "--tag", "mac", "x")
+
+    sent = body_of(asked)
+    assert (sent["runner"], sent["tags"]) == ("studio", ["gpu", "mac"])
 
 
 @pytest.mark.promise("P21")

@@ -198,6 +198,30 @@ async def test_what_is_not_a_relay_is_asked_again(standin: Standin, link: RelayL
     assert control.next_seq == 1
 
 
+async def test_what_a_newer_relay_adds_to_its_responses_is_ignored(standin: Standin, link: RelayLink) -> None:
+    assignment = {
+        "attemptId": "att-1",
+        "taskId": "task-1",
+        "fence": 1,
+        "number": 1,
+        "agent": "shell",
+        "prompt": "true",
+        "timeoutMs": 1000,
+        "maxOutput": 1024,
+        "lineage": "task-1",
+        "usageBefore": {"turns": 2, "addedLater": 1},
+        "addedLater": {"anything": True},
+    }
+    standin.answers = [(200, {"assignment": assignment, "addedLater": 1}), (200, {**CONTROL, "addedLater": []})]
+
+    claimed = await link.claim(ClaimRequest(claim_id="claim-12345", agents=["shell"], wait=0))
+    control = await link.renew(ASSIGNMENT, RENEW)
+
+    assert claimed is not None
+    assert (claimed.task_id, claimed.usage_before.turns) == ("task-1", 2)
+    assert control.next_seq == CONTROL["nextSeq"]
+
+
 @pytest.mark.promise("P8")
 async def test_a_relay_that_is_away_is_waited_for() -> None:
     standin = Standin(port=0, answers=[(200, CONTROL)])

@@ -27,7 +27,7 @@ from delegate.cli.text_input import read_prompt
 from delegate.config import home_files, values
 from delegate.errors import DelegateError, InvalidField, Refused, Reported
 from delegate.preferences.names import repository_url
-from delegate.preferences.remotes import RemoteUnclear, choose_remotes
+from delegate.preferences.remotes import RemoteUnclear, choose_remotes, is_path, without_login
 
 if TYPE_CHECKING:
     from delegate.client.client import Client
@@ -190,6 +190,14 @@ work_options = combine_options(
             type=click.Choice(["bypassPermissions", "acceptEdits", "default", "dontAsk", "plan"]),
             help="What the agent may do without asking. [default: everything; codex only in its sandbox]",
         ),
+        click.option("--runner", metavar="NAME", help="Let only this runner take the task."),
+        click.option(
+            "--tag",
+            "tags",
+            multiple=True,
+            metavar="TAG",
+            help="Let only runners with this tag take it. May be repeated.",
+        ),
         click.option("--rerun", is_flag=True, help="Let a shell task run again when its runner is lost."),
     ]
 )
@@ -316,13 +324,16 @@ def location_fields(context: CommandContext, directory: str | None, repository: 
 
 
 def choose_remote(context: CommandContext, location: dict[str, str]) -> dict[str, str]:
-    """Ask for the remote if git's settings choose none; without a terminal, refuse with the candidates."""
+    """Ask for the remote if git's settings choose none; without a terminal, refuse with the candidates.
+
+    A relay elsewhere gets the remote itself, so that any runner that accepts the repository can take the task.
+    """
     directory = location["workingDirectory"]
     listed = _read_git(context, directory, "config", "--list", "-z")
     branch = _read_git(context, directory, "symbolic-ref", "-q", "--short", "HEAD").strip()
     pairs = (entry.partition("\n") for entry in listed.split("\0"))
     try:
-        choose_remotes([(name, value) for name, _, value in pairs], branch)
+        chosen = choose_remotes([(name, value) for name, _, value in pairs], branch)
     except RemoteUnclear as unclear:
         choice = f"choose one with `git config branch.{branch}.remote NAME`, or " if branch else ""
         if not terminal.is_terminal(sys.stdin):
@@ -332,7 +343,9 @@ def choose_remote(context: CommandContext, location: dict[str, str]) -> dict[str
         name = click.prompt("Remote for this task", type=click.Choice(sorted(unclear.candidates)), err=True)
         url = unclear.candidates[name]
         return location_fields(context, None, repository_url(url) if ":" in url else str(Path(directory, url)))
-    return location
+    if context.settings.is_local or chosen is None or is_path(chosen.fetch):
+        return location
+    return {"repository": without_login(chosen.fetch)}
 
 
 def _read_git(context: CommandContext, directory: str, *arguments: str) -> str:

@@ -120,7 +120,7 @@ async def _claim_or_wait(
 ) -> claims.ClaimedTask | None:
     deadline = anyio.current_time() + wait
     is_first = True
-    with relay.hub.add_waiter(query.lanes) as waiter:
+    with relay.hub.add_waiter(query.scope) as waiter:
         while not await request.is_disconnected():
             woken_for = waiter.consume_wakeup()
             has_reason, is_first = is_first or woken_for is not None, False

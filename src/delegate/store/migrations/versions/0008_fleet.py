@@ -5,6 +5,8 @@ import re
 import sqlalchemy as sa
 from alembic import op
 
+from delegate.placement import Origin, Placement, lane_of, repository_key
+
 revision = "0008"
 down_revision = "0007"
 
@@ -116,6 +118,45 @@ def move_processes() -> None:
         )
 
 
+def extend_task() -> None:
+    op.add_column("task", sa.Column("runner", sa.Text(), nullable=True))
+    op.add_column("task", sa.Column("tags", sa.JSON(), server_default="[]", nullable=False))
+    op.add_column("task", sa.Column("prefers", sa.Text(), nullable=True))
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute('ALTER TABLE task ALTER COLUMN lane TYPE text COLLATE "C"')
+    waits = sa.text("state = 'queued' AND prefers IS NOT NULL")
+    op.create_index("ix_task_prefers", "task", ["seq"], sqlite_where=waits, postgresql_where=waits)
+
+
+def rename_lanes() -> None:
+    """Put the tasks that have not ended into lanes of the new form."""
+    connection = op.get_bind()
+    rows = connection.execute(
+        sa.text(
+            "SELECT seq, agent, machine, mode, repository, created_by, schedule_id FROM task"
+            " WHERE state IN ('blocked', 'queued', 'running', 'waiting')"
+        )
+    )
+    lanes = [
+        {
+            "seq": row.seq,
+            "lane": lane_of(
+                Placement(
+                    agent=row.agent,
+                    machine=row.machine,
+                    in_place=row.mode == "in_place",
+                    repository=row.repository and repository_key(row.repository),
+                    person=row.created_by,
+                    origin=Origin.SCHEDULE if row.schedule_id else Origin.PERSON,
+                )
+            ),
+        }
+        for row in rows
+    ]
+    if lanes:
+        connection.execute(sa.text("UPDATE task SET lane = :lane WHERE seq = :seq"), lanes)
+
+
 def upgrade() -> None:
     op.execute("ALTER TABLE runner RENAME TO old_runner")
     if op.get_bind().dialect.name == "postgresql":
@@ -126,4 +167,6 @@ def upgrade() -> None:
     create_pairing_token()
     extend_attempt()
     move_processes()
+    extend_task()
+    rename_lanes()
     op.drop_table("old_runner")
