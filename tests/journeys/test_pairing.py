@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -22,6 +23,8 @@ from tests.fakes.team import Machine, Team, team_in
 from tests.fakes.world import is_alive, lean_path, wait_until
 from tests.git import run_git
 from tests.journeys.shop import needed
+
+from delegate.cli.service import read_environment
 
 pytestmark = pytest.mark.slow
 HOLD = "echo $$ > {0}.pid; while [ ! -e {0} ]; do sleep 0.05; done"
@@ -317,3 +320,60 @@ def test_a_keeper_that_is_killed_leaves_nothing_behind_and_starts_again(team: Te
     machine.ok("runner", "start")
     task = team.relay.wait_for(team.relay.shell_task(machine, "echo again"))
     assert task["status"] == "completed"
+
+
+def managed(team: Team) -> Path:
+    """Programs that stand for a service manager: they only say yes."""
+    programs = team.root / "manager"
+    programs.mkdir()
+    for name in ("systemctl", "loginctl"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def test_the_service_runs_as_its_unit_says_and_finds_the_agents_of_the_shell(team: Team) -> None:
+    home, programs = team.root / "user", team.root / "bin"
+    home.mkdir()
+    install(programs)
+    path = os.pathsep.join([str(programs), str(managed(team)), lean_path()])
+    machine = team.machine("studio", PATH=path, HOME=str(home), ANTHROPIC_API_KEY="never-in-a-unit")
+    machine.environment.pop("XDG_CONFIG_HOME", None)
+    said = machine.pair(team.relay.pairing_command("studio"), "--all-repositories", "--install-service")
+    unit = home / ".config" / "systemd" / "user" / "delegate-runner-default.service"
+    text = unit.read_text()
+    (command,) = [line.removeprefix("ExecStart=") for line in text.splitlines() if line.startswith("ExecStart=")]
+    environment = read_environment(machine.environment, "default")
+
+    assert f"installed {unit}" in said
+    assert "never-in-a-unit" not in text
+    assert environment is not None
+    service = subprocess.Popen(
+        shlex.split(command), env={"HOME": str(home), **environment}, cwd=home, stderr=subprocess.DEVNULL
+    )
+    try:
+        listed = wait_until(lambda: (one := team.relay.runners()["studio"])["state"] == "online" and one)
+        assert "claude" in {agent["name"] for agent in listed["agents"]}
+        checked = machine.run("doctor", "--profile", "default", "--json")
+        found = {line["subject"]: line for line in map(json.loads, checked.stdout.splitlines())}
+        assert "environment of the service" in checked.stderr
+        assert found["claude"]["level"] == "problem"  # it has a key in the shell, and none in the service
+        assert (found["pairing"]["level"], found["policy"]["level"], found["relay"]["level"]) == ("ok", "ok", "ok")
+    finally:
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(60) == 0
+    assert machine.runner()["state"] == "stopped"
+    assert machine.ok("runner", "unpair") == "unpaired\n"
+    assert not unit.exists()
+
+
+def test_the_token_of_the_machine_is_not_in_what_it_reports(team: Team) -> None:
+    machine = team.paired_machine("studio", "--privacy", "full")
+    token = json.loads((machine.profile_home() / "pairing.json").read_text())["token"]
+
+    task = team.relay.wait_for(team.relay.shell_task(machine, f"cat {machine.profile_home()}/pairing.json; echo told"))
+
+    output = team.relay.ok("logs", task["taskId"])
+    assert "told" in output
+    assert token not in output
+    assert "info task received" in machine.ok("runner", "logs", "--profile", "default")

@@ -30,6 +30,10 @@ def profile_option(function: Function) -> Function:
     return option(function)
 
 
+def local_profile_option(function: Function) -> Function:
+    return click.option("--profile", metavar="NAME", help="Of this paired runner instead of the local pool.")(function)
+
+
 def profile_context(context: CommandContext, profile: str) -> CommandContext:
     """The same command in the home of a profile, whose relay and token come from its pairing."""
     home = profile_home(context.home, profile)

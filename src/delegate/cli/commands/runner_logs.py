@@ -16,9 +16,10 @@ import click
 
 from delegate import __version__
 from delegate.cli.context import CommandContext, WholeNumber, examples, shared_options
+from delegate.cli.profiles import local_profile_option
 from delegate.cli.render.log_lines import head_line, log_line
 from delegate.config.home_files import host_name
-from delegate.config.paths import Home
+from delegate.config.pairing import profile_home, read_pairing
 
 PATTERN = "tasks-*.jsonl"
 POLL = 0.3  # seconds between two looks at the files
@@ -31,15 +32,18 @@ LINES_MAX = 10_000
 @click.option("-f", "--follow", is_flag=True, help="Show further lines until Ctrl-C.")
 @click.option("--tail", type=WholeNumber(1, LINES_MAX), default=100, metavar="N", help="Begin with the last N lines.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How lines are printed.")
+@local_profile_option
 @shared_options
 @click.pass_obj
-def logs(context: CommandContext, follow: bool, tail: int, log_format: str) -> None:
+def logs(context: CommandContext, follow: bool, tail: int, log_format: str, profile: str | None) -> None:
     """Show what the runners of this machine do: the tasks they claim, and each step to the result."""
-    files = LogFiles(Home(context.settings.home).logs)
+    home = context.home if profile is None else profile_home(context.home, profile)
+    name = host_name() if profile is None else read_pairing(home).name
+    files = LogFiles(home.logs)
     is_json = context.as_json or log_format == "json"
     style = context.style()
     if not is_json:
-        context.print([head_line(host_name(), __version__, files.answered_at(), datetime.now(UTC))])
+        context.print([head_line(name, __version__, files.answered_at(), datetime.now(UTC))])
     entries = files.read_new()[-tail:]
     while True:
         for entry in entries:

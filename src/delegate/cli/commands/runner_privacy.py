@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.profiles import local_profile_option
 from delegate.cli.render.terminal import one_line, rows_in_columns
 from delegate.cli.render.timeline import format_clock
-from delegate.config.paths import Home
+from delegate.config.pairing import profile_home
 from delegate.errors import Refused
 from delegate.model import EventKind, Privacy
 from delegate.runner.attempt.outcomes import STORED_OUTCOME, end_request
@@ -35,14 +36,16 @@ ALWAYS_SENT = {"fence", "next_seq", "output_incomplete", "messages_seen"}  # of 
 @click.option(
     "--show", type=click.Choice(LEVELS), help="Show everything that leaves the machine at this level, as JSON."
 )
+@local_profile_option
 @shared_options
 @click.pass_obj
-def privacy(context: CommandContext, task_id: str | None, show: str | None) -> None:
+def privacy(context: CommandContext, task_id: str | None, show: str | None, profile: str | None) -> None:
     """Show what leaves this machine at each privacy level: of any task, or of one that ran here."""
     if task_id is None:
         _print_levels(context)
         return
-    files = records_of_task(Home(context.settings.home).records, task_id)
+    home = context.home if profile is None else profile_home(context.home, profile)
+    files = records_of_task(home.records, task_id)
     if not files:
         why = (
             f"no attempt of {one_line(task_id)} is recorded on this machine; records are kept for 14 days where it ran"
