@@ -206,5 +206,7 @@ class Reference:
 
     def forgive(self, seen: datetime) -> None:
         for one in self.running():
-            if one.renewed >= seen - self.rules.lease and not one.is_extended:
+            if one.is_extended:
+                one.renewed += max(self.now - seen - self.rules.lease, timedelta())
+            elif one.renewed >= seen - self.rules.lease:
                 one.renewed, one.is_extended = self.now, True

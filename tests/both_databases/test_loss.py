@@ -291,6 +291,19 @@ async def test_a_relay_that_keeps_restarting_extends_a_silent_runners_lease_only
 
 
 @pytest.mark.promise("P8")
+async def test_a_relay_that_dies_again_before_runners_can_renew_costs_no_lease(scene: Scene) -> None:
+    """On a busy machine a relay may be killed once more right after its start."""
+    held = await scene.take(agent="claude")
+    for _ in range(RECLAIM_AFTER // LEASE - 1):
+        scene.now += RECLAIM_AFTER * 2
+        await renew_leases_after_restart(scene.database, scene.rules, scene.now)
+        assert await scene.claim(EVE) is None
+
+    await scene.renew(held)
+    assert (await scene.finish(held)).state is TaskState.COMPLETED
+
+
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("verb", ["renew", "record"])
 async def test_a_runner_that_renews_between_restarts_keeps_its_lease(scene: Scene, verb: str) -> None:
     held = await scene.take(agent="claude")

@@ -105,7 +105,7 @@ def _rescue_abandoned(connection: Connection, rules: QueueRules, now: datetime) 
 def _renew_leases(connection: Connection, rules: QueueRules, now: datetime) -> int:
     seen = relay_seen_at(connection)
     mark_relay_seen(connection, now)
-    return 0 if seen is None else renew_all(connection, good_at=seen - rules.lease, now=now)
+    return 0 if seen is None else _renew_after_silence_of_relay(connection, rules, seen, now)
 
 
 def rescue_expired(connection: Connection, rules: QueueRules, scope: LaneScope, now: datetime) -> list[RescuedTask]:
@@ -125,9 +125,14 @@ def _extend_leases_after_pause(connection: Connection, rules: QueueRules, now: d
     if seen is not None and now < seen:
         pull_back_leases(connection, now)  # the clock was set back; a lease must not last longer for it
     if seen is not None and now - seen > rules.lease:
-        renew_all(connection, good_at=seen - rules.lease, now=now)
+        _renew_after_silence_of_relay(connection, rules, seen, now)
     if seen is None or not timedelta() <= now - seen < rules.lease / HEARTBEATS_PER_LEASE:
         mark_relay_seen(connection, now)
+
+
+def _renew_after_silence_of_relay(connection: Connection, rules: QueueRules, seen: datetime, now: datetime) -> int:
+    """A runner that has had no time to renew since the last such pause loses at most a lease by each further one."""
+    return renew_all(connection, good_at=seen - rules.lease, now=now, excused=now - seen - rules.lease)
 
 
 def lose_attempts(connection: Connection, attempts: Sequence[Attempt], now: datetime) -> list[RescuedTask]:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, false, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    type_coerce,
+    update,
+)
 
 from delegate.model import AgentName, Attempt, AttemptId, Outcome, RunnerId, RunnerSlot, SlotId, TaskId, Usage
 from delegate.states import AttemptState, Reason
-from delegate.store.tables import attempt, has_state, runner, runner_slot, task
+from delegate.store.tables import MICROSECOND, attempt, has_state, runner, runner_slot, task
 
 # Used by every claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(attempt)
@@ -175,13 +189,16 @@ def renew_attempt(connection: Connection, held: Attempt, *, messages_seen: int, 
     return _update_held(connection, held, renewed_at=now, is_extended=False, messages_seen=seen)
 
 
-def renew_all(connection: Connection, *, good_at: datetime, now: datetime) -> int:
-    """Renew every lease that its runner last renewed at or after `good_at`: at most once until the runner renews it."""
-    good = (attempt.c.renewed_at >= good_at, attempt.c.is_extended.is_(false()))
-    result = connection.execute(
-        update(attempt).where(has_state(attempt, AttemptState.RUNNING), *good).values(renewed_at=now, is_extended=True)
-    )
-    return result.rowcount
+def renew_all(connection: Connection, *, good_at: datetime, now: datetime, excused: timedelta) -> int:
+    """Renew every lease that its runner last renewed at or after `good_at`: at most once until the runner renews it.
+    Later, only the `excused` time does not count."""
+    is_running = has_state(attempt, AttemptState.RUNNING)
+    good = (is_running, attempt.c.renewed_at >= good_at, attempt.c.is_extended.is_(false()))
+    if excused > timedelta():
+        later = type_coerce(attempt.c.renewed_at, BigInteger) + excused // MICROSECOND
+        again = (is_running, attempt.c.is_extended.is_(true()))
+        connection.execute(update(attempt).where(*again).values(renewed_at=later))
+    return connection.execute(update(attempt).where(*good).values(renewed_at=now, is_extended=True)).rowcount
 
 
 def pull_back_leases(connection: Connection, now: datetime) -> None:
