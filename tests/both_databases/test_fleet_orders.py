@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from tests.both_databases.test_pairing import FACTS, MAREK, paired, register
 
 from delegate.errors import Forbidden, NoSuchRunner, Refused, RunnerNameUsed, RunnerRevoked, StaleFence
 from delegate.model import OWNER, Actor, EventKind, PersonId, RunnerSlot
+from delegate.placement import AcceptFrom, Policy
 from delegate.queue import fleet_orders
 from delegate.queue.fleet_orders import RunnerPage, read_runners
 from delegate.queue.runner_states import RunnerCondition, RunnerCounts
@@ -18,11 +20,12 @@ from delegate.states import TaskState
 from delegate.store.people import page_of_audit
 
 pytestmark = pytest.mark.anyio
+OPEN = replace(FACTS, policy=Policy(repositories=None, accept_from=(AcceptFrom.MEMBERS,), in_place=True, shell=True))
 EVE = Actor(name="eve", person_id=PersonId("user-2"))
 
 
 async def working(scene: Scene) -> RunnerSlot:
-    await paired(scene)
+    await paired(scene, facts=OPEN)
     return await register(scene)
 
 

@@ -94,7 +94,7 @@ async def test_a_claim_asks_no_more_of_a_long_queue_than_of_a_short_one(scene: S
     with overheard() as many:
         await scene.claim()
 
-    assert len(many) == len(few)
+    assert 0 < len(many) <= len(few)
 
 
 async def test_the_lanes_of_other_machines_cost_a_claim_nothing(scene: Scene) -> None:

@@ -63,8 +63,10 @@ class TeamRelay(World):
 
     def shell_task(self, machine: Machine, prompt: str, profile: str = "default") -> str:
         """A command in place on that machine, which its policy must accept; returns the task's id."""
-        known = (machine.profile_home(profile) / "machine").read_text().strip()
-        body = {"prompt": prompt, "agent": "shell", "machine": known, "workingDirectory": str(machine.work)}
+        known = (machine.home / "machine").read_text().strip()
+        name = json.loads((machine.profile_home(profile) / "pairing.json").read_text())["name"]
+        where = {"machine": known, "workingDirectory": str(machine.work), "runner": name}
+        body = {"prompt": prompt, "agent": "shell", **where}
         return str(self.post("/api/tasks", body)["taskId"])
 
     def runners(self) -> dict[str, dict[str, Any]]:

@@ -186,7 +186,7 @@ def test_a_copied_home_is_refused_while_the_original_works(team: Team) -> None:
     task = team.relay.wait_for(team.relay.shell_task(machine, "echo still here"))
     assert task["status"] == "completed"
     copy.pair(team.relay.pairing_command("second"))
-    assert (copy.profile_home() / "machine").read_text() != (machine.profile_home() / "machine").read_text()
+    assert (copy.home / "machine").read_text() != (machine.home / "machine").read_text()
 
 
 def test_a_version_that_is_too_far_apart_says_what_to_upgrade(team: Team) -> None:
@@ -217,7 +217,7 @@ def damage(path: Path, text: str | None) -> None:
     ],
 )
 def test_a_damaged_profile_is_told_in_one_line(machine: Machine, name: str, text: str | None, line: str) -> None:
-    path = machine.profile_home() / name
+    path = (machine.home if name == "machine" else machine.profile_home()) / name
     before = path.read_text()
     damage(path, text)
 

@@ -63,7 +63,7 @@ def test_repositories_are_one_name_in_every_form(tmp_path: Path) -> None:
         ('runners = "many"', "runners must be auto or a number from 0 to 256"),
         ("repository = []", "unknown key repository"),
         ("checkouts = 1", "checkouts must be a table of paths"),
-        ('tags = ["a b"]', "tags must be names of letters"),
+        ('tags = ["a b"]', "tags must be made of letters"),
         ("shell = ", "not valid TOML"),
     ],
 )

@@ -36,7 +36,7 @@ def asked(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         ("delegate --json status --js", ["--json"]),
         ("delegate completion ", list(SHELLS)),
         ("delegate nonsense --x", [""]),
-        ("delegate help lo", ["logs"]),
+        ("delegate help lo", ["login", "logout", "logs"]),
         ("delegate help schedule pa", ["pause"]),
         ("delegate help logs ", [""]),
         ("delegate config show cpu", ["cpu_threshold"]),
