@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from delegate.wire import fleet, people, runners, schedules, shared_models, tasks
+from delegate.wire import fleet, linear, people, runners, schedules, shared_models, tasks
 from delegate.wire.basics import Wire
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "delegate" / "client" / "responses.py"
@@ -34,6 +34,8 @@ RESPONSES: list[type[Wire]] = [
     schedules.PipelineView,
     schedules.ScheduleDetail,
     schedules.SchedulePage,
+    linear.LinearLabelsView,
+    linear.LinearView,
 ]
 NOT_SENT_BY_OLDER_RELAYS = {("RelayView", "settings")}
 HEADER = '''# Generated from wire/ by `make client-types`. Do not edit.

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 
 from delegate.config.paths import Home
+from delegate.store.linear import tables as linear_tables
 from delegate.store.tables import metadata
 
 
@@ -48,6 +49,9 @@ class Place:
         for suffix in ("-wal", "-shm"):
             self.home.database.with_name(self.home.database.name + suffix).unlink(missing_ok=True)
         shutil.copyfile(sample, self.home.database)
+
+
+assert linear_tables.inbox.name in metadata.tables  # all tables are defined once both modules are imported
 
 
 def empty(url: str) -> None:

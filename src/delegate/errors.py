@@ -19,6 +19,8 @@ DelegateError
 │   ├── ChildrenOverBudget
 │   ├── TooManyChildren
 │   ├── NoRunnerLeft        a waiting parent would hold the last runner
+│   ├── BadPayload          a webhook that is not one of Linear's
+│   ├── LinearRefused       Linear does not accept what Delegate sent; a repeat would not help
 │   ├── PayloadTooLarge
 │   └── UnsupportedMedia
 ├── NotAllowed
@@ -26,6 +28,7 @@ DelegateError
 │   ├── PairingTokenUsed
 │   ├── PairingTokenExpired
 │   ├── RunnerRevoked
+│   ├── BadSignature        a webhook that Linear did not sign
 │   ├── Forbidden
 │   ├── InsideAttempt       the owner's token, in a process of a task
 │   ├── HostRefused
@@ -39,6 +42,7 @@ DelegateError
 │   ├── NoSuchAccessToken
 │   ├── NoSuchAttempt
 │   ├── NoSuchRunner
+│   ├── NoSuchPlace         a team or project of Linear
 │   └── NoSuchRoute
 ├── Conflict
 │   ├── StaleFence          the runner does not hold the attempt's lease
@@ -56,12 +60,16 @@ DelegateError
 │   ├── NoChange            the task has no diff, or not yet
 │   ├── ChangeKept          the runner's privacy level keeps the diff on its machine
 │   ├── AlreadyPaired
+│   ├── LinearNotConnected
+│   ├── LinearDenied        Linear does not accept the credential
 │   └── AlreadyRunning
 ├── Unavailable             a retry may succeed
 │   ├── RelayUnreachable
 │   ├── StoreBusy
 │   ├── RateLimited         too many failed authentications
 │   ├── Stopping            the relay is shutting down
+│   ├── LinearUnreachable
+│   ├── LinearRateLimited
 │   ├── DiskFull
 │   └── MemoryFull
 └── BadData                 configuration or data on disk
@@ -71,6 +79,7 @@ DelegateError
     ├── BadRepoFile         a repository's .delegate.toml
     ├── DamagedDatabase
     ├── NewerDatabase
+    ├── WrongSecretKey      a secret of the database was encrypted with another key
     ├── HomeNotWritable
     ├── UnsafeHome          other users could have written to it
     ├── NotPaired
@@ -274,6 +283,18 @@ class InvalidSchedule(Refused):
     code = "invalid_schedule"
 
 
+class BadPayload(Refused):
+    """the webhook cannot be read: {why}"""
+
+    code, status = "bad_payload", 400
+
+
+class LinearRefused(Refused):
+    """Linear refused the request: {why}"""
+
+    code = "linear_refused"
+
+
 class PayloadTooLarge(Refused):
     """the body is larger than {limit} bytes"""
 
@@ -318,6 +339,12 @@ class RunnerRevoked(NotAllowed):
     pair this machine again with a new token: `delegate runner token --name {name}`"""
 
     code, status = "runner_revoked", 401
+
+
+class BadSignature(NotAllowed):
+    """the webhook has no valid signature of Linear"""
+
+    code, status = "bad_signature", 401
 
 
 class Forbidden(NotAllowed):
@@ -405,6 +432,13 @@ class NoSuchRunner(NotFound):
     `delegate runner list` lists all runners"""
 
     code = "no_such_runner"
+
+
+class NoSuchPlace(NotFound):
+    """Linear has no {kind} {name}
+    use the name or the key that Linear shows"""
+
+    code = "no_such_place"
 
 
 class NoSuchRoute(NotFound):
@@ -525,6 +559,20 @@ class AlreadyPaired(Conflict):
     code = "already_paired"
 
 
+class LinearNotConnected(Conflict):
+    """Linear is not connected
+    connect it with `delegate linear connect`"""
+
+    code = "linear_not_connected"
+
+
+class LinearDenied(Conflict):
+    """Linear does not accept the credential: {why}
+    connect again with `delegate linear connect`"""
+
+    code = "linear_denied"
+
+
 class AlreadyRunning(Conflict):
     """Delegate is already running for {home} (process {pid})
     `delegate info` shows it, `delegate down` stops it"""
@@ -564,6 +612,20 @@ class Stopping(Unavailable):
     try again in a moment; if it does not come back, run `delegate up`"""
 
     code = "stopping"
+
+
+class LinearUnreachable(Unavailable):
+    """cannot reach Linear: {why}
+    try again in a moment"""
+
+    code = "linear_unreachable"
+
+
+class LinearRateLimited(Unavailable):
+    """Linear's rate limit is reached
+    try again later"""
+
+    code = "linear_rate_limited"
 
 
 class MemoryFull(Unavailable):
@@ -624,6 +686,13 @@ class NewerDatabase(BadData):
     update Delegate, or use `delegate restore` with a backup made by this version"""
 
     code = "newer_database"
+
+
+class WrongSecretKey(BadData):
+    """a secret in the database cannot be decrypted with this key
+    set DELEGATE_SECRET_KEY, or the file secret-key in the home, to the key that encrypted it"""
+
+    code = "wrong_secret_key"
 
 
 class HomeNotWritable(BadData):

@@ -82,6 +82,7 @@ IS_WAITING = "isWaiting"  # in the data of a warning: its text says why the task
 
 class EventKind(StrEnum):
     SUBMITTED = "submitted"
+    TRIGGERED = "triggered"  # what outside of Delegate asked for the task
     READY = "ready"  # all dependencies have ended
     CLAIMED = "claimed"
     STARTED = "started"
@@ -283,6 +284,7 @@ class Issue:
     key: str
     title: str
     url: str | None = None
+    review_state: str | None = None  # to which the tracker moves it when the pull request is open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from delegate.tokens import hash_token
 TOKEN = "owner-token-of-the-tests"
 ADDRESS = "127.0.0.1"
 TIMINGS = {"DELEGATE_HEARTBEAT": "0.5", "DELEGATE_LEASE": "2", "DELEGATE_RECLAIM_AFTER": "5"}
+NO_LINEAR = {"DELEGATE_LINEAR_API_URL": "http://127.0.0.1:9/graphql"}  # a test must not reach the real one
 WAIT = 5.0  # seconds after which a test gives up; nothing here should take one
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC).isoformat()
 numbers = itertools.count(1)
@@ -71,7 +72,7 @@ def start_relay(
             stdout=subprocess.PIPE,
             stderr=log,
             pass_fds=[listening.fileno()],
-            env={**os.environ, **TIMINGS, "DELEGATE_HOME": str(home), "DELEGATE_TOKEN": TOKEN, **environ},
+            env={**os.environ, **NO_LINEAR, **TIMINGS, "DELEGATE_HOME": str(home), "DELEGATE_TOKEN": TOKEN, **environ},
         )
         relay = RelayProcess(process=process, port=listening.getsockname()[1], home=home)
     assert process.stdout is not None

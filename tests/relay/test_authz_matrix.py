@@ -128,7 +128,8 @@ async def test_a_route_opens_to_exactly_the_holders_of_the_table(
         answers = {name: await status_of(http, route, token) for name, token in tokens.items()}
 
     if route in PUBLIC_ROUTES:
-        assert {answer.status_code for answer in answers.values()} in ({200}, {404})
+        # Whatever the token: a webhook without a body is refused before its signature is checked.
+        assert {answer.status_code for answer in answers.values()} in ({200}, {404}, {415})
         return
     refused = {name: answer for name, answer in answers.items() if answer.status_code == 401}
     assert set(refused) == {*INVALID, *ENDED}

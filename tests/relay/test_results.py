@@ -47,7 +47,7 @@ CHECKPOINT = {
     "isWorkDone": True,
     "usage": USAGE,
 }
-ISSUE = {"key": "PER-44", "title": "rate limit", "url": "https://linear.example/PER-44"}
+ISSUE = {"key": "PER-44", "title": "rate limit", "url": "https://linear.example/PER-44", "reviewState": None}
 FAILED: dict[str, Any] = {"outcome": "failed", "reason": "checks_failed", "sessionId": "s-1", "checkpoint": CHECKPOINT}
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "diff": "commands.results",
     "prompt": "commands.results",
     "mcp": "commands.mcp",
+    "linear": "commands.linear",
     "workspaces": "commands.workspaces",
     "runner": "commands.runners",
     "up": "commands.serve",

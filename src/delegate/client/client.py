@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         CancelledSchedule,
         ChangeData,
         GraphData,
+        LinearData,
+        LinearLabelsData,
         MeData,
         NewAccessTokenData,
         NewPersonData,
@@ -203,6 +205,19 @@ class Client:
                     yield piece
             except (OSError, NotHttp) as error:
                 raise self._unreachable(error) from error
+
+    def linear_status(self) -> LinearData:
+        response: LinearData = self._call("GET", "/api/linear")
+        return response
+
+    def linear(self, verb: str, body: Mapping[str, object]) -> LinearData:
+        """Connect, disconnect, test or map."""
+        response: LinearData = self._call("POST", f"/api/linear/{verb}", body)
+        return response
+
+    def linear_labels(self, *, create: bool) -> LinearLabelsData:
+        response: LinearLabelsData = self._call("POST", "/api/linear/labels", {"create": create})
+        return response
 
     def schedule(self, request: Mapping[str, object]) -> ScheduleDetail:
         body = {**request, "requestKey": new_request_key()}

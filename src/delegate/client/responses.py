@@ -109,6 +109,7 @@ class IssueData(TypedDict):
     key: str
     title: str
     url: str | None
+    reviewState: str | None
 
 
 class LastResultData(TypedDict):
@@ -116,6 +117,44 @@ class LastResultData(TypedDict):
     state: str
     reason: str | None
     finishedAt: str
+
+
+class LinearLabelData(TypedDict):
+    group: str
+    name: str
+    exists: bool
+
+
+class LinearLabelsData(TypedDict):
+    labels: list[LinearLabelData]
+    created: int
+
+
+class LinearMapData(TypedDict):
+    kind: str
+    name: str
+    repository: str
+    agent: str | None
+
+
+class LinearData(TypedDict):
+    state: str
+    reason: str | None
+    kind: str | None
+    workspace: str | None
+    user: str | None
+    scopes: list[str]
+    members: list[str]
+    webhooks: str | None
+    connectedAt: str | None
+    deliveredAt: str | None
+    polledAt: str | None
+    inboxWaiting: int
+    outboxWaiting: int
+    outboxDead: int
+    lastError: str | None
+    authorizeUrl: str
+    maps: list[LinearMapData]
 
 
 class MeData(TypedDict):

@@ -60,6 +60,11 @@ class Home:
         return self.root / "token"
 
     @property
+    def secret_key(self) -> Path:
+        """Encrypts the secrets in the database, unless DELEGATE_SECRET_KEY is set."""
+        return self.root / "secret-key"
+
+    @property
     def machine(self) -> Path:
         """The id of the machine; its paired runners have the same, because they see the same directories."""
         return (self.root.parents[1] if self.root.parent.name == PROFILES else self.root) / "machine"

@@ -236,6 +236,12 @@ class Settings:
     gh_command: str = setting(
         "gh", "DELEGATE_GH_COMMAND", parse=str, help="the GitHub program: a name on PATH, or a path"
     )
+    linear_api_url: str = setting(
+        "https://api.linear.app/graphql",
+        "DELEGATE_LINEAR_API_URL",
+        parse=parse_relay_url,
+        help="the address of Linear's API",
+    )
     save_every: timedelta = setting(
         timedelta(minutes=5),
         "DELEGATE_SAVE_EVERY",

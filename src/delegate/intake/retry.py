@@ -50,12 +50,17 @@ async def resume(
     """Create a task that continues an ended one, if possible on the runner that has its session and its files."""
 
     def make(connection: Connection) -> Task:
-        old = _get_ended_task(connection, task_id, verb="resumed")
-        _check_no_open_retry(connection, old, verb="resumed")
-        task = replace(_continue_where_it_ran(connection, old, now), context=context)
-        return _resolve_retry_dependencies(connection, task, old)
+        return make_resumed(connection, task_id, context, now)
 
     return await _write_once(database, "resume", task_id, request_key, make, by)
+
+
+def make_resumed(connection: Connection, task_id: TaskId, context: str | None, now: datetime) -> Task:
+    """Return the task that continues an ended one; the caller inserts it."""
+    old = _get_ended_task(connection, task_id, verb="resumed")
+    _check_no_open_retry(connection, old, verb="resumed")
+    task = replace(_continue_where_it_ran(connection, old, now), context=context)
+    return _resolve_retry_dependencies(connection, task, old)
 
 
 async def _write_once(

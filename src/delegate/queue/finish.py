@@ -70,7 +70,7 @@ async def release(database: Database, lease: LeaseRef, outcome: Outcome, now: da
 
 async def cancel(database: Database, task_id: TaskId, reason: str, now: datetime, by: Actor = OWNER) -> Transition:
     """End a waiting task, or request the end of a running one. Cancelling a cancelled task changes nothing."""
-    transition = await database.write("cancel", lambda connection: _cancel(connection, task_id, reason, now, by))
+    transition = await database.write("cancel", lambda connection: cancel_in(connection, task_id, reason, now, by))
     log.info("cancel requested", extra={"task_id": task_id, "state": transition.task.state})
     log_dependents(transition)
     return transition
@@ -233,7 +233,8 @@ def assign_agent(task: Task, agent: str | None) -> Task:
     return replace(task, agent=agent, session_id=None, choices=(choice, *others))
 
 
-def _cancel(connection: Connection, task_id: TaskId, reason: str, now: datetime, by: Actor) -> Transition:
+def cancel_in(connection: Connection, task_id: TaskId, reason: str, now: datetime, by: Actor = OWNER) -> Transition:
+    """Cancel in the caller's transaction."""
     task = lock_task(connection, task_id)
     if task is None:
         raise NoSuchTask(task_id=task_id)

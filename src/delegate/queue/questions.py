@@ -55,7 +55,7 @@ async def answer(
     given: dict[str, object] = {"text": text, "requestKey": request_key, **by.event_data}
 
     def write(connection: Connection) -> tuple[Task, bool]:
-        answered, is_new = _answer(connection, task_id, given, now)
+        answered, is_new = answer_in(connection, task_id, given, now)
         if is_new:
             record_audit(connection, by, "answer", task_id, now=now)
         return answered, is_new
@@ -101,8 +101,8 @@ def _ask(connection: Connection, question: Question, now: datetime) -> Task:
     return asked
 
 
-def _answer(connection: Connection, task_id: TaskId, given: dict[str, object], now: datetime) -> tuple[Task, bool]:
-    """Return the task, and whether the answer is new; a repeated request changes nothing."""
+def answer_in(connection: Connection, task_id: TaskId, given: dict[str, object], now: datetime) -> tuple[Task, bool]:
+    """Answer in the caller's transaction. Return the task, and whether the answer is new; a repeat changes nothing."""
     text, request_key = str(given["text"]), given["requestKey"]
     task = lock_task(connection, task_id)
     if task is None:

@@ -28,6 +28,7 @@ import uvicorn
 
 from delegate import log as logs
 from delegate.config import home_files
+from delegate.config.encryption import KEY_VARIABLE
 from delegate.config.paths import Home
 from delegate.config.settings import Settings, load, receive_secrets
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
@@ -143,6 +144,7 @@ async def _serve(
             machine=home_files.machine_id(Home(settings.home)) if keeper else None,
             keeper_pid=None if keeper is None else keeper.pid,
             max_runners=settings.max_runners if keeper is None else keeper.max_runners,
+            secret_key=os.environ.get(KEY_VARIABLE, ""),
         )
         try:
             await relay.clock.sync(database)

@@ -37,7 +37,10 @@ AUDIENCES = {
     frozenset({Holder.OWNER}): "the relay's owner",
 }
 
-PUBLIC_ROUTES = frozenset({"GET /api/openapi.json", "GET /dist/{name}", "GET /healthz", "GET /readyz"})
+# The webhook is authenticated by its signature.
+PUBLIC_ROUTES = frozenset(
+    {"GET /api/openapi.json", "GET /dist/{name}", "GET /healthz", "GET /readyz", "POST /webhooks/linear"}
+)
 ROUTES: Mapping[str, Access] = {
     "POST /api/tasks": MEMBERS | WITH_AGENTS,
     "POST /api/tasks/batch": MEMBERS,
@@ -64,6 +67,12 @@ ROUTES: Mapping[str, Access] = {
     "POST /api/schedules/{schedule_id}/pause": MEMBERS,
     "POST /api/schedules/{schedule_id}/resume": MEMBERS,
     "POST /api/schedules/{schedule_id}/cancel": MEMBERS,
+    "GET /api/linear": READERS,
+    "POST /api/linear/connect": ADMINS,
+    "POST /api/linear/disconnect": ADMINS,
+    "POST /api/linear/test": ADMINS,
+    "POST /api/linear/map": ADMINS,
+    "POST /api/linear/labels": ADMINS,
     "GET /api/me": READERS | SLOTS | WITH_AGENTS | {Holder.RUNNER},
     "GET /api/people": ADMINS,
     "POST /api/people": ADMINS,

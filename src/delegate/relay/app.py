@@ -17,10 +17,14 @@ from delegate import __version__
 from delegate.errors import NoSuchRoute
 from delegate.relay import problems
 from delegate.relay.api import fleet, pairing, people, runners, schedules, tasks
+from delegate.relay.api import linear as linear_api
 from delegate.relay.clock import run_clock
 from delegate.relay.disk import DiskSpaceGuard, disk_of, watch_disk
 from delegate.relay.housekeeping import run_housekeeping
 from delegate.relay.http.request_checks import Guard
+from delegate.relay.linear.link import LinearLink
+from delegate.relay.linear.loops import run_linear
+from delegate.relay.linear.webhook import receive_webhook
 from delegate.relay.mcp.endpoint import McpEndpoint
 from delegate.relay.openapi import describe
 from delegate.relay.requests import Relay, relay_of
@@ -32,7 +36,7 @@ PIECE_SIZE = 64 * 1024  # bytes
 
 def make_app(relay: Relay) -> FastAPI:
     disk = disk_of(relay.settings)
-    mcp = McpEndpoint(relay)
+    mcp, linear = McpEndpoint(relay), LinearLink(relay)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -40,6 +44,7 @@ def make_app(relay: Relay) -> FastAPI:
             group.start_soon(run_housekeeping, relay)
             group.start_soon(run_clock, relay)
             mcp.open(group)
+            group.start_soon(run_linear, linear)
             group.start_soon(watch_disk, disk)
             yield
             relay.hub.close()
@@ -56,15 +61,16 @@ def make_app(relay: Relay) -> FastAPI:
         # Telemetry would look for providers at every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.state.relay, app.state.mcp = relay, mcp
+    app.state.relay, app.state.mcp, app.state.linear = relay, mcp, linear
     app.add_middleware(DiskSpaceGuard, disk=disk)
     app.add_middleware(Guard, exposure=relay.exposure, limits=relay.limits)
     problems.install(app)
     # Not include_router: it would match the route of every request twice.
-    api_modules = (tasks, schedules, people, runners, pairing, fleet)
+    api_modules = (tasks, schedules, people, runners, pairing, fleet, linear_api)
     routes = [route for api_module in api_modules for route in api_module.router.routes]
     quick = Route("/api/tasks", tasks.submit_task_quickly, methods=["POST"])
-    app.router.routes.extend([quick, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
+    webhook = Route("/webhooks/linear", partial(receive_webhook, linear), methods=["POST"])
+    app.router.routes.extend([quick, webhook, Route("/mcp", mcp, methods=["GET", "POST", "DELETE"]), *routes])
     app.openapi = cache(partial(describe, app, [route for route in routes if isinstance(route, APIRoute)]))  # type: ignore[method-assign]  # as FastAPI documents it
 
     @app.get("/api/openapi.json", include_in_schema=False)

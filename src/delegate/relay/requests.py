@@ -76,6 +76,7 @@ class Relay:
     clock: SharedClock = field(default_factory=SharedClock)
     max_runners: int | None = None  # of its keeper; None: the machine decides, or there is no keeper
     keeper_pid: int | None = None  # None: the relay has no keeper, so no runner is its relative
+    secret_key: str = ""  # encrypts secrets in the database; empty: the key of the home
 
     @property
     def rules(self) -> QueueRules:

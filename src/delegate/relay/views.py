@@ -159,7 +159,9 @@ def event_view(event: Event) -> EventView:
 
 
 def issue_view(issue: Issue | None) -> IssueView | None:
-    return None if issue is None else IssueView(key=issue.key, title=issue.title, url=issue.url)
+    if issue is None:
+        return None
+    return IssueView(key=issue.key, title=issue.title, url=issue.url, review_state=issue.review_state)
 
 
 @lru_cache(maxsize=256)  # few distinct values, and every task has some

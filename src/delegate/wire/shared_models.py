@@ -46,6 +46,7 @@ class IssueView(Wire):
     key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]{0,19}-[0-9]{1,9}$")]
     title: Title
     url: Annotated[str, StringConstraints(max_length=2000, pattern=r"""^https?://[^\s\x00-\x1f<>"]+$""")] | None = None
+    review_state: Line | None = None
 
 
 class UsageView(Wire):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 QUIET_KINDS = {
     "submitted",
+    "triggered",
     "ready",
     "claimed",
     "started",
@@ -222,6 +223,7 @@ def _text(data: Data, key: str) -> str:
 
 FORMATTERS: dict[str, Callable[[Data], str] | None] = {
     "submitted": lambda data: _with_person("submitted", data),
+    "triggered": lambda data: f"received from {_text(data, 'from')}: {_text(data, 'because')}",
     "ready": lambda _: "all dependencies have ended",
     "claimed": _format_claimed,
     "started": _format_started,

@@ -85,7 +85,7 @@ def closed_issues(issue: Issue | None, title: str | None, prompt: str) -> tuple[
 
 def pull_request_body(facts: BodyFacts) -> str:
     before = [marker(facts.task_id), _introduction(facts), _warnings(facts)]
-    after = [_checks(facts), _numbers(facts), END_MARKER]
+    after = [_checks(facts), _numbers(facts), _link(facts.issue), END_MARKER]
     ours = "\n\n".join(part for part in (*before, *after) if part)
     summary = quote_summary(sanitize_markdown(facts.summary[:BODY_MAX]), BODY_MAX - len(ours) - 10)
     return "\n\n".join(part for part in (*before, summary or NO_SUMMARY, *after) if part)
@@ -167,6 +167,13 @@ def _numbers(facts: BodyFacts) -> str:
     model = _text(short_model_name(facts.model or ""))
     parts = (_text(facts.agent), model, tokens, cost, _duration(facts.duration), facts.task_id)
     return f"---\n\n{change}\n\n{' · '.join(part for part in parts if part)}"
+
+
+def _link(issue: Issue | None) -> str:
+    """What the tracker does when the pull request is open."""
+    if issue is None or issue.review_state is None:
+        return ""
+    return f"Linked to {_text(issue.key)} — status updated to {_text(issue.review_state.capitalize())}."
 
 
 def _text(text: str) -> str:

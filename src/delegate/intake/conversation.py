@@ -1,0 +1,180 @@
+"""What people say in a session of Linear: replies, follow-ups, stops, and taking the issue back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from delegate.errors import DelegateError
+from delegate.intake.issues import find_actor, queue_posts
+from delegate.intake.retry import make_resumed
+from delegate.intake.submit import insert_new_task
+from delegate.linear.payloads import PromptActivity
+from delegate.linear.posts import activity
+from delegate.linear.records import IssueMap, IssueSession, MapKind, PendingQuestion
+from delegate.linear.tags import normalize_tags
+from delegate.model import AgentName, EventKind, Task
+from delegate.preferences.names import SHORT_NAME
+from delegate.queue.cascade import Transition
+from delegate.queue.finish import cancel_in
+from delegate.queue.questions import answer_in, open_questions
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.database import Connection, Database
+from delegate.store.events import NewEvent, append_events
+from delegate.store.linear.connections import put_map
+from delegate.store.linear.inbox import settle_delivery
+from delegate.store.linear.sessions import lock_session, save_session, sessions_of_issue
+from delegate.store.messages import insert_message, task_of_message
+from delegate.store.tasks import lock_task
+
+TEXT_MAX = 100_000  # characters of one reply
+
+
+async def reply(
+    database: Database, session_id: str, said: PromptActivity, *, entry_id: int | None, now: datetime
+) -> Transition | None:
+    """Pass on what a person wrote: an answer, a message to the running agent, or a follow-up task."""
+
+    def write(connection: Connection) -> Transition | None:
+        session = lock_session(connection, session_id)
+        if session is None or session.task_id is None:
+            _settle(connection, entry_id, "no task", now)
+            return None
+        task = lock_task(connection, session.task_id)
+        outcome, transition = ("task is gone", None) if task is None else _reply(connection, session, task, said, now)
+        _settle(connection, entry_id, outcome, now)
+        return transition
+
+    return await database.write("linear.reply", write)
+
+
+def _reply(
+    connection: Connection, session: IssueSession, task: Task, said: PromptActivity, now: datetime
+) -> tuple[str, Transition | None]:
+    key, text = f"linear:{said.id}", said.body.replace("\x00", "")[:TEXT_MAX]
+    if not text.strip():
+        return "empty reply", None
+    if open_questions(task) and task.state not in FINAL_TASK_STATES:
+        answered, _ = answer_in(connection, task.id, {"text": text, "requestKey": key}, now)
+        return "answered", Transition(task=answered)
+    if task.state in FINAL_TASK_STATES:
+        return _follow_up(connection, session, task, said, now)
+    if task.agent == AgentName.SHELL or task_of_message(connection, key) is not None:
+        return "known message", None
+    insert_message(connection, task.id, text, trigger_key=key, now=now)
+    body = "Sent to the agent." if task.state is TaskState.RUNNING else "The agent gets this when it starts."
+    queue_posts(connection, session, [activity(session, f"message/{said.id}", "thought", body)], now)
+    return "sent to the agent", Transition(task=task)
+
+
+def _follow_up(
+    connection: Connection, session: IssueSession, ended: Task, said: PromptActivity, now: datetime
+) -> tuple[str, Transition | None]:
+    """Continue an ended task on its branch and pull request."""
+    text = said.body.replace("\x00", "")[:TEXT_MAX]
+    try:
+        task = make_resumed(connection, ended.id, text, now)
+    except DelegateError as error:
+        queue_posts(connection, session, [activity(session, f"message/{said.id}", "error", error.message)], now)
+        return "not continued", None
+    by = find_actor(connection, session.creator, session.email)
+    submitted = insert_new_task(connection, task, by=by, trigger_key=f"linear:{said.id}", verb="resume")
+    data: dict[str, object] = {
+        "from": "Linear",
+        "issue": session.issue_key,
+        "by": session.creator,
+        "because": f"a follow-up on {session.issue_key}",
+    }
+    append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.TRIGGERED, at=now, data=data)])
+    known = replace(session, task_id=task.id, ended_at=None, posted_at=now)
+    save_session(connection, known)
+    queue_posts(connection, known, [activity(known, f"task/{task.id}", "thought", f"Continuing {ended.id}.")], now)
+    return str(task.id), Transition(task=submitted.task)
+
+
+async def stop(
+    database: Database, session_id: str, said: PromptActivity, *, entry_id: int | None, now: datetime
+) -> Transition | None:
+    """Cancel the task of a session. The end of the task answers; without a task, this does."""
+
+    def write(connection: Connection) -> Transition | None:
+        session = lock_session(connection, session_id)
+        task = None if session is None or session.task_id is None else lock_task(connection, session.task_id)
+        _settle(connection, entry_id, "stop", now)
+        if session is None:
+            return None
+        if task is None or task.state in FINAL_TASK_STATES:
+            ended = replace(session, question=None, ended_at=session.ended_at or now)
+            save_session(connection, ended)
+            text = "Stopped: nothing is running."
+            queue_posts(connection, ended, [activity(session, f"stop/{said.id}", "response", text)], now)
+            return None
+        return cancel_in(connection, task.id, "stopped in Linear", now)
+
+    return await database.write("linear.stop", write)
+
+
+async def withdraw(
+    database: Database, issue_id: str, reason: str, *, delegated_only: bool, entry_id: int | None, now: datetime
+) -> list[Transition]:
+    """Cancel the open tasks of an issue that was taken back or closed."""
+
+    def write(connection: Connection) -> list[Transition]:
+        transitions = []
+        for session in sessions_of_issue(connection, issue_id):
+            if session.ended_at is not None or (delegated_only and not session.is_delegated):
+                continue
+            task = None if session.task_id is None else lock_task(connection, session.task_id)
+            if task is None:
+                ended = replace(session, question=None, ended_at=now)
+                save_session(connection, ended)
+                text = f"Cancelled: {reason}."
+                queue_posts(connection, ended, [activity(session, "withdrawn", "response", text)], now)
+            elif task.state not in FINAL_TASK_STATES:
+                transitions.append(cancel_in(connection, task.id, reason, now))
+        _settle(connection, entry_id, "withdrawn", now)
+        return transitions
+
+    return await database.write("linear.withdraw", write)
+
+
+async def tell_edit(
+    database: Database, issue_id: str, text: str, key: str, *, entry_id: int | None, now: datetime
+) -> Transition | None:
+    """Tell the running agent that its issue was edited, once. Ended tasks stay as they are."""
+
+    def write(connection: Connection) -> Transition | None:
+        told = None
+        for session in sessions_of_issue(connection, issue_id):
+            task = None if session.ended_at or session.task_id is None else lock_task(connection, session.task_id)
+            is_open = task is not None and task.state in (TaskState.RUNNING, TaskState.QUEUED)
+            if task is None or not is_open or task_of_message(connection, f"linear:{key}") is not None:
+                continue
+            insert_message(connection, task.id, text, trigger_key=f"linear:{key}", now=now)
+            told = Transition(task=task)
+        _settle(connection, entry_id, "edit" if told else "edit ignored", now)
+        return told
+
+    return await database.write("linear.edit", write)
+
+
+def remember_repository(connection: Connection, session: IssueSession, text: str) -> bool:
+    """Keep the repository that answers the question; False if the text names none."""
+    found = [word for word in normalize_tags(text).replace("delegate:repo=", " ").split() if SHORT_NAME.fullmatch(word)]
+    options = session.question.options if session.question else ()
+    chosen = next((option for option in options if option.lower() == text.strip().lower()), None)
+    repository = chosen or (found[0] if len(found) == 1 else None)
+    if repository is None:
+        return False
+    new = IssueMap(kind=MapKind.ISSUE, target_id=session.issue_id, name=session.issue_key, repository=repository)
+    put_map(connection, new)
+    return True
+
+
+def is_about_repository(question: PendingQuestion | None) -> bool:
+    return question is not None and question.text.startswith("Which repository")
+
+
+def _settle(connection: Connection, entry_id: int | None, outcome: str, now: datetime) -> None:
+    if entry_id is not None:
+        settle_delivery(connection, entry_id, outcome, now)

@@ -1,0 +1,99 @@
+"""Queries on what Linear must still learn. Posts of one session are sent in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from delegate.linear.records import NewPost, OutboxCounts, Post, PostKind, PostPriority
+from delegate.store.linear.tables import WAITING, outbox
+
+
+def add_posts(connection: Connection, posts: Sequence[NewPost], now: datetime) -> None:
+    """Queue posts; one whose key is known is not queued again."""
+    keys = [post.key for post in posts]
+    known = set(connection.execute(select(outbox.c.key).where(outbox.c.key.in_(keys))).scalars()) if keys else set()
+    rows = [
+        {
+            "key": post.key,
+            "session_id": post.session_id,
+            "kind": post.kind,
+            "data": post.data,
+            "priority": post.priority,
+            "created_at": now,
+        }
+        for post in posts
+        if post.key not in known
+    ]
+    if rows:
+        connection.execute(insert(outbox), rows)
+
+
+def due_posts(connection: Connection, now: datetime, limit: int) -> list[Post]:
+    """Return the first waiting post of each session that may be sent now, the most urgent first."""
+    heads = select(func.min(outbox.c.id)).where(WAITING).group_by(outbox.c.session_id)
+    is_due = outbox.c.not_before.is_(None) | (outbox.c.not_before <= now)
+    query = select(outbox).where(outbox.c.id.in_(heads), is_due).order_by(outbox.c.priority, outbox.c.id).limit(limit)
+    return [_to_post(row) for row in connection.execute(query)]
+
+
+def drop_replaced(connection: Connection, now: datetime) -> int:
+    """Drop ephemeral posts that a later post of the same session replaces anyway."""
+    later = outbox.alias("later")
+    has_later = (
+        select(later.c.id)
+        .where(later.c.session_id == outbox.c.session_id, later.c.id > outbox.c.id, later.c.state == "waiting")
+        .where(later.c.kind == PostKind.ACTIVITY)
+        .exists()
+    )
+    gone = update(outbox).where(WAITING, outbox.c.priority == PostPriority.EPHEMERAL, has_later)
+    return connection.execute(gone.values(state="dropped", settled_at=now)).rowcount
+
+
+def settle_post(connection: Connection, post_id: int, state: str, now: datetime, error: str | None = None) -> None:
+    done = update(outbox).where(outbox.c.id == post_id, WAITING)
+    connection.execute(done.values(state=state, settled_at=now, error=error))
+
+
+def postpone_post(connection: Connection, post: Post, not_before: datetime, why: str) -> None:
+    later = update(outbox).where(outbox.c.id == post.id, WAITING)
+    connection.execute(later.values(not_before=not_before, tries=post.tries + 1, error=why))
+
+
+def drop_posts_of(connection: Connection, session_id: str, why: str, now: datetime) -> int:
+    """Drop what waits for a session that Linear no longer has."""
+    gone = update(outbox).where(outbox.c.session_id == session_id, WAITING)
+    return connection.execute(gone.values(state="dead", settled_at=now, error=why)).rowcount
+
+
+def has_waiting_posts(connection: Connection, session_id: str) -> bool:
+    query = select(outbox.c.id).where(outbox.c.session_id == session_id, WAITING).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def count_posts(connection: Connection) -> OutboxCounts:
+    rows = connection.execute(select(outbox.c.state, func.count()).group_by(outbox.c.state))
+    counts: dict[str, int] = {row[0]: row[1] for row in rows}
+    failed = select(outbox.c.error).where(outbox.c.error.isnot(None)).order_by(outbox.c.id.desc()).limit(1)
+    error = connection.execute(failed).scalar_one_or_none()
+    return OutboxCounts(waiting=counts.get("waiting", 0), dead=counts.get("dead", 0), last_error=error)
+
+
+def drop_settled(connection: Connection, before: datetime) -> int:
+    gone = delete(outbox).where(outbox.c.settled_at < before)
+    return connection.execute(gone).rowcount
+
+
+def _to_post(row: Row[Any]) -> Post:
+    return Post(
+        id=row.id,
+        session_id=row.session_id,
+        kind=PostKind(row.kind),
+        data=row.data,
+        priority=PostPriority(row.priority),
+        created_at=row.created_at,
+        tries=row.tries,
+    )

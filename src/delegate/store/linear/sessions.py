@@ -1,0 +1,105 @@
+"""Queries on the conversations about issues."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from delegate.linear.records import IssueSession, PendingQuestion
+from delegate.model import Event, TaskId
+from delegate.store.events import to_event
+from delegate.store.linear.tables import OPEN_SESSION, linear_session
+from delegate.store.tables import event_table
+
+
+def insert_session(connection: Connection, new: IssueSession) -> None:
+    connection.execute(insert(linear_session).values(**_columns(new)))
+
+
+def save_session(connection: Connection, session: IssueSession) -> None:
+    values = _columns(session)
+    connection.execute(update(linear_session).where(linear_session.c.id == session.id).values(**values))
+
+
+def get_session(connection: Connection, session_id: str) -> IssueSession | None:
+    row = connection.execute(select(linear_session).where(linear_session.c.id == session_id)).one_or_none()
+    return None if row is None else _to_session(row)
+
+
+def lock_session(connection: Connection, session_id: str) -> IssueSession | None:
+    query = select(linear_session).where(linear_session.c.id == session_id).with_for_update()
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _to_session(row)
+
+
+def sessions_of_issue(connection: Connection, issue_id: str) -> list[IssueSession]:
+    """Return the sessions of an issue, oldest first."""
+    query = select(linear_session).where(linear_session.c.issue_id == issue_id).order_by(linear_session.c.created_at)
+    return [_to_session(row) for row in connection.execute(query)]
+
+
+def open_sessions(connection: Connection) -> list[IssueSession]:
+    query = select(linear_session).where(OPEN_SESSION).order_by(linear_session.c.created_at)
+    return [_to_session(row) for row in connection.execute(query)]
+
+
+def count_sessions(connection: Connection, since: datetime, issue_id: str | None = None) -> int:
+    query = select(func.count()).select_from(linear_session).where(linear_session.c.created_at >= since)
+    if issue_id is not None:
+        query = query.where(linear_session.c.issue_id == issue_id)
+    return int(connection.execute(query).scalar_one())
+
+
+def unreported_events(connection: Connection, limit: int) -> list[tuple[str, Event]]:
+    """Return events of tasks with an open session that the session has not reported, in their order."""
+    query = (
+        select(linear_session.c.id.label("session"), event_table)
+        .join(event_table, event_table.c.task_id == linear_session.c.task_id)
+        .where(OPEN_SESSION, event_table.c.id > linear_session.c.cursor)
+        .order_by(event_table.c.id)
+        .limit(limit)
+    )
+    return [(row.session, to_event(row)) for row in connection.execute(query)]
+
+
+def quiet_sessions(connection: Connection, posted_before: datetime) -> list[IssueSession]:
+    """Return open sessions with a task whose last post is older."""
+    query = select(linear_session).where(
+        OPEN_SESSION, linear_session.c.task_id.isnot(None), linear_session.c.posted_at < posted_before
+    )
+    return [_to_session(row) for row in connection.execute(query)]
+
+
+def _columns(session: IssueSession) -> dict[str, object]:
+    question = None if session.question is None else asdict(session.question)
+    return {**asdict(session), "log": list(session.log), "question": question}
+
+
+def _to_question(data: dict[str, Any]) -> PendingQuestion:  # Any: as _columns wrote it
+    return PendingQuestion(text=data["text"], options=tuple(data["options"]), blockers=tuple(data.get("blockers", ())))
+
+
+def _to_session(row: Row[Any]) -> IssueSession:
+    asked = row.question
+    return IssueSession(
+        id=row.id,
+        issue_id=row.issue_id,
+        issue_key=row.issue_key,
+        created_at=row.created_at,
+        creator=row.creator,
+        email=row.email,
+        is_comment=row.is_comment,
+        is_delegated=row.is_delegated,
+        task_id=None if row.task_id is None else TaskId(row.task_id),
+        team_id=row.team_id,
+        started_state_id=row.started_state_id,
+        review_state_id=row.review_state_id,
+        cursor=row.cursor,
+        posted_at=row.posted_at,
+        question=None if asked is None else _to_question(asked),
+        log=tuple(row.log),
+        ended_at=row.ended_at,
+    )
