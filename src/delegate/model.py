@@ -414,11 +414,18 @@ class Task:
     root_id: TaskId | None = None  # the task at the top of those; None: it is one
     generation: int = 0  # the number of tasks above it
     created_by: PersonId | None = None  # the person it works for; None: the relay's owner
+    is_from_linear: bool = False
     runner: str | None = None  # the name of the only runner that may claim it
     tags: tuple[str, ...] = ()  # that its runner must have, sorted
     prefers: RunnerId | None = None  # the runner with its session: for a while, only that one may claim it
     purged_at: datetime | None = None  # when its texts were removed
     usage: Usage = field(default_factory=Usage)
+
+    @property
+    def origin(self) -> Origin:
+        if self.schedule_id is not None:
+            return Origin.SCHEDULE
+        return Origin.LINEAR if self.is_from_linear else Origin.PERSON
 
     @property
     def placement(self) -> Placement:
@@ -428,7 +435,7 @@ class Task:
             in_place=self.mode is Mode.IN_PLACE,
             repository=None if self.repository is None else repository_key(self.repository),
             person=self.created_by,
-            origin=Origin.PERSON if self.schedule_id is None else Origin.SCHEDULE,
+            origin=self.origin,
             runner=self.runner,
             tags=self.tags,
         )

@@ -12,6 +12,7 @@ import pytest
 
 from delegate.config.encryption import SecretBox
 from delegate.config.settings import Settings
+from delegate.intake.issues import UNKNOWN_PERSON, find_actor
 from delegate.intake.submit import Request, submit
 from delegate.linear.records import (
     ConnectionKind,
@@ -25,9 +26,11 @@ from delegate.linear.records import (
     PostKind,
     PostPriority,
 )
+from delegate.model import Person, PersonId, Role
 from delegate.report.linear import report_events
 from delegate.store.database import Connection, Database
 from delegate.store.linear import connections, inbox, outbox, sessions
+from delegate.store.people import insert_person
 
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 7, 23, 12, tzinfo=UTC)
@@ -152,3 +155,25 @@ async def test_a_map_is_replaced_and_found_by_its_target(database: Database) -> 
 
     assert {kind: one.repository for kind, one in found.items()} == {MapKind.TEAM: "acme/b"}
     assert len(await database.read(connections.all_maps)) == 1
+
+
+async def test_work_from_linear_is_of_the_person_with_the_address_and_never_of_the_owner_of_a_team(
+    database: Database,
+) -> None:
+    people = [
+        Person(id=PersonId(f"user-{name}"), name=name, email=f"{name}@example.com", role=Role.MEMBER, created_at=NOW)
+        for name in ("marek", "ana")
+    ]
+    found: list[str | None] = []
+
+    def look(connection: Connection) -> None:
+        found.append(find_actor(connection, "Zoe", "zoe@example.com").person_id)
+
+    await database.write("people", look)
+    for person in people:
+        await database.write("people", partial(insert_person, new=person))
+        await database.write("people", look)
+    known = await database.read(lambda connection: find_actor(connection, "Ana", "ana@example.com"))
+
+    assert found == [None, "user-marek", UNKNOWN_PERSON]
+    assert (known.name, known.person_id) == ("ana", "user-ana")

@@ -41,7 +41,7 @@ def admit_child(connection: Connection, new: Task, parent_id: TaskId, settings: 
     budget = _budget(connection, child, root)
     limits = replace(child.limits, max_budget_usd=budget)
     below = replace(child, limits=limits, submitted_by=parent.id, root_id=root.id, generation=generation)
-    return replace(below, created_by=parent.created_by)
+    return replace(below, created_by=parent.created_by, is_from_linear=parent.is_from_linear)
 
 
 def _get(connection: Connection, task_id: TaskId) -> Task:

@@ -24,7 +24,7 @@ from delegate.linear.records import (
     PendingQuestion,
 )
 from delegate.linear.tags import read_preferences
-from delegate.model import Actor, AgentName, EventKind, Field, Issue, Mode, Source, Task, TaskId
+from delegate.model import Actor, AgentName, EventKind, Field, Issue, Mode, PersonId, Source, Task, TaskId
 from delegate.preferences.models import short_model_name
 from delegate.preferences.resolve import DEFAULTS, RANK, PreferenceLayer, Preferences, resolve
 from delegate.queue.limits import QueueRules
@@ -50,6 +50,7 @@ TITLE_MAX = 1_000
 PER_ISSUE_MAX = 5  # sessions of one issue in an hour; more is a loop
 PER_HOUR_MAX = 200  # sessions of the workspace
 CAP_WINDOW = timedelta(hours=1)
+UNKNOWN_PERSON = PersonId("unknown")  # of a task from Linear: not the owner, who is not in the table of people
 AGAIN = "The issue was delegated again. Read it again, and finish what is missing."
 IMMEDIATE = "next in line for a free runner"
 
@@ -276,7 +277,7 @@ def begin_task(
     by = find_actor(connection, start.creator, start.email)
     submitted = insert_new_task(
         connection,
-        replace(new, created_by=by.person_id),
+        replace(new, created_by=by.person_id, is_from_linear=True),
         by=by,
         trigger_key=f"linear:{session.id}",
         notes=plan.preferences.notes,
@@ -317,12 +318,14 @@ def queue_posts(connection: Connection, session: IssueSession, posts: Sequence[N
 
 
 def find_actor(connection: Connection, name: str, email: str) -> Actor:
-    """Return the person with this address; on a relay with one person, work from Linear counts as theirs."""
+    """Return the person with this address; on a relay with one person or none, work from Linear counts as theirs."""
     person = person_with_email(connection, email) if email else None
+    active = [one for one in list_people(connection) if one.disabled_at is None]
+    if person is None and len(active) == 1:
+        person = active[0]
     if person is None:
-        active = [one for one in list_people(connection) if one.disabled_at is None]
-        person = active[0] if len(active) == 1 else None
-    return Actor(name=f"{name} in Linear" if person is None else person.name, person_id=person.id if person else None)
+        return Actor(name=f"{name} in Linear", person_id=UNKNOWN_PERSON if active else None)
+    return Actor(name=person.name, person_id=person.id)
 
 
 def describe_preferences(preferences: Preferences) -> str:

@@ -26,7 +26,6 @@ from delegate.model import (
     TaskId,
     Usage,
 )
-from delegate.placement import Origin
 from delegate.queue.checkpoints import ContinuedTask
 from delegate.queue.claim import ClaimedTask
 from delegate.queue.waiting import QueueSnapshot, read_snapshot, why
@@ -254,7 +253,7 @@ def assignment(held: ClaimedTask, runner: Runner) -> AssignmentView:
         usage_before=usage_view(held.continuation.usage),
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
-        origin=Origin.PERSON if task.schedule_id is None else Origin.SCHEDULE,
+        origin=task.origin,
         created_at=task.created_at,
     )
 

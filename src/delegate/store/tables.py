@@ -144,6 +144,7 @@ task = Table(
     Column("root_id", Text),
     Column("generation", Integer, nullable=False, server_default="0"),
     Column("created_by", Text),  # a person; NULL for the relay's owner
+    Column("is_from_linear", Boolean, nullable=False, server_default=false()),
     Column("runner", Text),
     Column("tags", JSON, nullable=False, server_default="[]"),
     Column("prefers", Text),

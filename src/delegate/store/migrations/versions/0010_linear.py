@@ -9,6 +9,7 @@ Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    op.add_column("task", sa.Column("is_from_linear", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_table(
         "linear_connection",
         sa.Column("organization_id", sa.Text(), nullable=False),
