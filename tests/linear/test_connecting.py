@@ -44,7 +44,7 @@ async def test_a_wrong_secret_and_a_missing_field_are_refused(desk: Desk) -> Non
     wrong = {"kind": "client_credentials", "clientId": desk.linear.oauth_client_id, "clientSecret": "wrong"}
     problem_of(await desk.http.post("/api/linear/connect", json=wrong), 409, "linear_denied")
     problem_of(await desk.http.post("/api/linear/connect", json={"kind": "api_key"}), 422, "invalid_field")
-    problem_of(await desk.http.post("/api/linear/test"), 409, "linear_not_connected")
+    problem_of(await desk.http.post("/api/linear/test", json={}), 409, "linear_not_connected")
 
     assert (await desk.http.get("/api/linear")).json()["state"] == "not connected"
 
@@ -60,7 +60,7 @@ async def test_secrets_are_encrypted_at_rest_and_gone_after_disconnecting(desk: 
     stored = database_bytes(tmp_path)
     with closing(sqlite3.connect(tmp_path / "delegate.db")) as database:
         (secrets,) = database.execute("SELECT secrets FROM linear_connection").fetchone()
-    await desk.http.post("/api/linear/disconnect")
+    await desk.http.post("/api/linear/disconnect", json={})
 
     for secret in (connection.secrets.access_token, desk.linear.client_secret, *connection.secrets.webhook_secrets):
         assert secret.encode() not in stored

@@ -27,6 +27,10 @@ class LinearConnectRequest(Wire):
     members: list[Email] = []
 
 
+class LinearActionRequest(Wire):
+    """An action on the connection that needs no details."""
+
+
 class LinearMapRequest(Wire):
     team: Name | None = None
     project: Name | None = None

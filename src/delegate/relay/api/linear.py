@@ -14,6 +14,7 @@ from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, check_query
 from delegate.relay.views import respond
 from delegate.wire.linear import (
+    LinearActionRequest,
     LinearConnectRequest,
     LinearLabelsRequest,
     LinearLabelsView,
@@ -22,6 +23,7 @@ from delegate.wire.linear import (
 )
 
 router = APIRouter(prefix="/api", dependencies=[Depends(require_access), Depends(check_query)], responses=PROBLEMS)
+ActionBody = Annotated[LinearActionRequest, Depends(JsonBody(LinearActionRequest))]
 ConnectBody = Annotated[LinearConnectRequest, Depends(JsonBody(LinearConnectRequest))]
 MapBody = Annotated[LinearMapRequest, Depends(JsonBody(LinearMapRequest))]
 LabelsBody = Annotated[LinearLabelsRequest, Depends(JsonBody(LinearLabelsRequest))]
@@ -45,14 +47,14 @@ async def connect_linear(request: Request, body: ConnectBody) -> Response:
 
 
 @router.post("/linear/disconnect", response_model=LinearView)
-async def disconnect_linear(request: Request) -> Response:
+async def disconnect_linear(request: Request, _body: ActionBody) -> Response:
     link = link_of(request)
     await connecting.disconnect(link)
     return respond(await connecting.describe_connection(link))
 
 
 @router.post("/linear/test", response_model=LinearView)
-async def check_linear(request: Request) -> Response:
+async def check_linear(request: Request, _body: ActionBody) -> Response:
     """Asks Linear whether the credential is valid."""
     link = link_of(request)
     await connecting.check_connection(link)
