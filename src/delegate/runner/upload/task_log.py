@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,6 +24,7 @@ from delegate.states import AttemptState
 
 LOG_MAX = 10 * 1024 * 1024  # bytes; a longer log is renamed when the next task begins, and one old file is kept
 PATH_SHOWN = 60  # characters
+MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@\[\]-]{1,100}")
 RECEIVED = {Origin.LINEAR: "webhook received", Origin.SCHEDULE: "schedule fired", Origin.PERSON: "task received"}
 PROGRAMS = {"claude": "claude code", "codex": "codex", "shell": "command"}
 
@@ -96,7 +98,8 @@ def _started(_: dict[str, object], assignment: Assignment) -> LogEntry | None:
 
 def _session(data: dict[str, object], assignment: Assignment) -> LogEntry:
     program = PROGRAMS.get(assignment.agent, assignment.agent)
-    model = short_model_name(str(data.get("model") or assignment.model or ""))
+    told = str(data.get("model") or "")  # by the agent, which may write anything there
+    model = short_model_name(told if MODEL_NAME.fullmatch(told) else assignment.model or "")
     fields = {"model": model, "thinking": assignment.effort}
     return LogEntry(
         level="exec", message=f"{program} session opened", fields={key: value for key, value in fields.items() if value}
