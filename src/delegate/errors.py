@@ -60,6 +60,7 @@ DelegateError
 │   ├── NoChange            the task has no diff, or not yet
 │   ├── ChangeKept          the runner's privacy level keeps the diff on its machine
 │   ├── AlreadyPaired
+│   ├── KeeperPool
 │   ├── LinearNotConnected
 │   ├── LinearDenied        Linear does not accept the credential
 │   └── AlreadyRunning
@@ -557,6 +558,13 @@ class AlreadyPaired(Conflict):
     `delegate runner unpair` ends that; or use `--profile` for a second runner on this machine"""
 
     code = "already_paired"
+
+
+class KeeperPool(Conflict):
+    """{name} is the pool of a keeper
+    stop it with `delegate down` on its machine"""
+
+    code = "keeper_pool"
 
 
 class LinearNotConnected(Conflict):

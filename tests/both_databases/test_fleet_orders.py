@@ -9,7 +9,7 @@ import pytest
 from tests.both_databases.scene import LEASE, Scene, holder, runner
 from tests.both_databases.test_pairing import FACTS, MAREK, paired, register
 
-from delegate.errors import Forbidden, NoSuchRunner, Refused, RunnerNameUsed, RunnerRevoked, StaleFence
+from delegate.errors import Forbidden, KeeperPool, NoSuchRunner, RunnerNameUsed, RunnerRevoked, StaleFence
 from delegate.model import OWNER, Actor, EventKind, PersonId, RunnerSlot
 from delegate.placement import AcceptFrom, Policy
 from delegate.queue import fleet_orders
@@ -123,7 +123,7 @@ async def test_only_its_owner_and_admins_order_a_runner(scene: Scene) -> None:
 async def test_the_pool_of_a_keeper_is_not_revoked(scene: Scene) -> None:
     await scene.register(runner())
 
-    with pytest.raises(Refused, match="delegate down"):
+    with pytest.raises(KeeperPool, match="pool of a keeper"):
         await fleet_orders.revoke(scene.database, "desk", OWNER, is_admin=True, now=scene.now)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fakes.linear_standin import LinearStandin
 from tests.relay.peers import TOKEN, RelayProcess, client, runner_of, running_relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.promise("P17")]
@@ -29,8 +30,8 @@ GOOD_BYE = "runners/leave"  # whoever says it has no token for the rest
 BEYOND_SCHEMA = "positive_data_acceptance"
 
 
-# There are rules that a schema cannot tell: between fields, as a model of another agent or a base in place, and between
-# tasks, as a retry of one that waited for what has failed.
+# There are rules that a schema cannot tell: between fields, as a model of another agent or a field that one kind of
+# connection needs, and between tasks, as a retry of one that waited for what has failed.
 CONFIG = """
 [checks]
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422]
@@ -58,6 +59,18 @@ checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
 [[operations]]
 include-name = "POST /api/pipelines"
 checks.positive_data_acceptance.expected-statuses = [200, 201, 409, 422]
+
+[[operations]]
+include-name = "POST /api/tokens"
+checks.positive_data_acceptance.expected-statuses = [200, 201, 404, 409, 422]
+
+[[operations]]
+include-name = "POST /api/linear/connect"
+checks.positive_data_acceptance.expected-statuses = [200, 409, 422]
+
+[[operations]]
+include-name = "POST /api/linear/map"
+checks.positive_data_acceptance.expected-statuses = [200, 409, 422]
 """
 
 
@@ -101,7 +114,12 @@ def fuzz(relay: RelayProcess, known: Path, name: str, *options: str) -> Fuzzing:
 
 @pytest.fixture
 def own_relay(tmp_path: Path) -> Iterator[RelayProcess]:
-    with running_relay(tmp_path, prefix=[sys.executable, "-c", PARENT]) as started:
+    with (
+        LinearStandin() as linear,
+        running_relay(
+            tmp_path, prefix=[sys.executable, "-c", PARENT], DELEGATE_LINEAR_API_URL=linear.api_url
+        ) as started,
+    ):
         yield started
 
 

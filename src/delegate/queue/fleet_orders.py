@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from delegate.errors import Forbidden, NoSuchRunner, Refused, RunnerNameUsed, RunnerRevoked
+from delegate.errors import Forbidden, KeeperPool, NoSuchRunner, RunnerNameUsed, RunnerRevoked
 from delegate.model import Actor, Attempt, Runner, RunnerAgent, RunnerId, Task
 from delegate.queue.fleet import MachineFacts, check_version, person_name
 from delegate.queue.limits import QueueRules
@@ -172,7 +172,7 @@ async def revoke(
 
     def order(connection: Connection, runner: Runner) -> Runner:
         if not runner.is_paired:
-            raise Refused(why=f"{runner.name} is the pool of a keeper; stop it with `delegate down` on its machine")
+            raise KeeperPool(name=runner.name)
         lost[:] = lose_attempts(connection, attempts_held_by(connection, runner.id, for_update=True), now)
         return replace(runner, revoked_at=runner.revoked_at or now)
 
