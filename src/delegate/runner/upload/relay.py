@@ -312,7 +312,7 @@ def _refusal(call: RelayCall, response: httpx2.Response, url: str) -> DelegateEr
     if code in UNKNOWN_RUNNER_CODES:
         return Unauthenticated()
     if problem is not None and code in FINAL_ERRORS:
-        return FINAL_ERRORS[code].received(problem.detail, problem.hint or "")
+        return FINAL_ERRORS[code].rebuild(problem.detail, problem.hint or "")
     if call.attempt is not None and code in LEASE_LOST_CODES:
         return StaleFence(attempt_id=call.attempt.attempt_id, fence=call.attempt.fence)
     if call.attempt is not None and code == SequenceGap.code:
