@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from delegate.model import AgentName, Attempt, AttemptId, Outcome, RunnerId, RunnerSlot, SlotId, TaskId, Usage
 from delegate.states import AttemptState, Reason
-from delegate.store.tables import MICROSECOND, attempt, has_state, runner, runner_slot, task
+from delegate.store.tables import MICROSECOND, attempt, from_row, has_state, runner, runner_slot, task
 
 # Used by every claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(attempt)
@@ -273,26 +273,11 @@ def reserved_budget(connection: Connection) -> float:
 
 
 def to_attempt(row: Row[Any]) -> Attempt:
-    return Attempt(
-        id=AttemptId(row.id),
-        task_id=TaskId(row.task_id),
-        slot_id=SlotId(row.slot_id),
+    return from_row(
+        Attempt,
+        row,
         runner_id=RunnerId(row.runner_id or row.slot_id),
-        claim_id=row.claim_id,
-        fence=row.fence,
-        number=row.number,
         state=AttemptState(row.state),
-        started_at=row.started_at,
-        renewed_at=row.renewed_at,
-        next_seq=row.next_seq,
-        messages_seen=row.messages_seen,
-        budget_usd=row.budget_usd,
         reason=None if row.reason is None else Reason(row.reason),
-        message=row.message,
-        finished_at=row.finished_at,
-        exit_code=row.exit_code,
-        session_id=row.session_id,
-        output_bytes=row.output_bytes,
-        truncated_bytes=row.truncated_bytes,
         usage=Usage(**row.usage),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from delegate.model import Effect, EffectKind, EffectState, TaskId
-from delegate.store.tables import effect
+from delegate.store.tables import effect, from_row
 
 KEY = ("task_id", "kind", "target", "fence")
 # Built once: a pull request is four reports.
@@ -34,12 +34,4 @@ def effects_of(connection: Connection, tasks: Sequence[TaskId]) -> list[Effect]:
 
 
 def to_effect(row: Row[Any]) -> Effect:
-    return Effect(
-        task_id=TaskId(row.task_id),
-        kind=EffectKind(row.kind),
-        fence=row.fence,
-        state=EffectState(row.state),
-        target=row.target,
-        expected=row.expected,
-        external_id=row.external_id,
-    )
+    return from_row(Effect, row, kind=EffectKind(row.kind), state=EffectState(row.state))

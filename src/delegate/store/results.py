@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection, insert, select
 
 from delegate.model import Attempt, Change, Checkpoint, TaskId, Usage
-from delegate.store.tables import change, checkpoint
+from delegate.store.tables import change, checkpoint, from_row
 
 
 def insert_checkpoint(connection: Connection, attempt: Attempt, new: Checkpoint, now: datetime) -> None:
@@ -35,6 +35,4 @@ def insert_change(connection: Connection, attempt: Attempt, new: Change) -> None
 def last_change(connection: Connection, task_id: TaskId) -> Change | None:
     query = select(change).where(change.c.task_id == task_id).order_by(change.c.id.desc()).limit(1)
     row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
-    return Change(base_commit=row.base_commit, commit=row.commit, patch=row.patch, is_cut=row.is_cut)
+    return None if row is None else from_row(Change, row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Row, and_, delete,
 
 from delegate.model import ScheduleId, Task, TaskId
 from delegate.schedule.model import MissedRunPolicy, RunOutcome, Schedule, ScheduleRun, ScheduleState, Timing
-from delegate.store.tables import has_state, schedule, schedule_run
+from delegate.store.tables import from_row, has_state, schedule, schedule_run
 
 OPEN_SCHEDULE_STATES = (ScheduleState.ACTIVE, ScheduleState.PAUSED)
 LAST_OUTCOME = (
@@ -141,19 +142,7 @@ def steps_of_pipeline(connection: Connection, pipeline: ScheduleId) -> list[Sche
 
 
 def insert_run(connection: Connection, run: ScheduleRun) -> None:
-    connection.execute(
-        insert(schedule_run).values(
-            schedule_id=run.schedule_id,
-            occurrence=run.occurrence,
-            at=run.at,
-            outcome=run.outcome,
-            missed=run.missed,
-            task_id=run.task_id,
-            reason=run.reason,
-            message=run.message,
-            finished_at=run.finished_at,
-        )
-    )
+    connection.execute(insert(schedule_run).values(**asdict(run)))
 
 
 def add_to_overlapped_run(connection: Connection, run: ScheduleRun) -> bool:
@@ -269,44 +258,22 @@ def lock_expired(connection: Connection, now: datetime, *, limit: int) -> list[S
 
 
 def to_schedule(row: Row[Any]) -> Schedule:
-    return Schedule(
-        id=ScheduleId(row.id),
+    timing = from_row(
+        Timing,
+        row,
+        missed_run_policy=MissedRunPolicy(row.missed_run_policy),
+        after=row.after_id,
+        delay=timedelta(milliseconds=row.delay_ms),
+    )
+    return from_row(
+        Schedule,
+        row,
         state=ScheduleState(row.state),
-        timing=Timing(
-            cron=row.cron,
-            at=row.at,
-            timezone=row.timezone,
-            missed_run_policy=MissedRunPolicy(row.missed_run_policy),
-            max_runs=row.max_runs,
-            expires_at=row.expires_at,
-            after=row.after_id,
-            delay=timedelta(milliseconds=row.delay_ms),
-        ),
-        request=row.request,
-        created_at=row.created_at,
-        reckoned_at=row.reckoned_at,
-        pipeline=row.pipeline,
-        runs=row.runs,
-        next_run_at=row.next_run_at,
-        last_run_at=row.last_run_at,
-        last_task_id=row.last_task_id,
+        timing=timing,
         last_outcome=None if row.last_outcome is None else RunOutcome(row.last_outcome),
-        ended_at=row.ended_at,
-        message=row.message,
         reopens_as=None if row.reopens_as is None else ScheduleState(row.reopens_as),
-        created_by=row.created_by,
     )
 
 
 def to_run(row: Row[Any]) -> ScheduleRun:
-    return ScheduleRun(
-        schedule_id=ScheduleId(row.schedule_id),
-        occurrence=row.occurrence,
-        at=row.at,
-        outcome=RunOutcome(row.outcome),
-        missed=row.missed,
-        task_id=row.task_id,
-        reason=row.reason,
-        message=row.message,
-        finished_at=row.finished_at,
-    )
+    return from_row(ScheduleRun, row, outcome=RunOutcome(row.outcome))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Row,
     Table,
     Text,
     UniqueConstraint,
@@ -33,6 +34,7 @@ from delegate.model import Mode, OnDependencyFailure, Role
 from delegate.schedule.model import MissedRunPolicy, ScheduleState
 from delegate.states import FINAL_TASK_STATES, AttemptState, TaskState
 
+T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -48,6 +50,13 @@ class Instant(TypeDecorator[datetime]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         return None if value is None else EPOCH + value * MICROSECOND
+
+
+def from_row(kind: type[T], row: Row[Any], /, **converted: object) -> T:
+    """Build a dataclass from the columns with the names of its fields; `converted` has what is stored differently."""
+    stored = row._asdict()
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]  # it is a dataclass
+    return kind(**{**{name: stored[name] for name in names if name not in converted}, **converted})
 
 
 # A missing value is SQL NULL, not JSON null.

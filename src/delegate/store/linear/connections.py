@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from delegate.config.encryption import SecretBox
 from delegate.linear.records import ConnectionKind, IssueMap, LinearConnection, LinearSecrets, MapKind
 from delegate.store.linear.tables import linear_connection, linear_map
+from delegate.store.tables import from_row
 
 
 def save_connection(connection: Connection, new: LinearConnection, box: SecretBox) -> None:
@@ -109,27 +110,15 @@ def _purpose(organization_id: str) -> str:
 
 def _to_connection(row: Row[Any], box: SecretBox) -> LinearConnection:
     secrets = json.loads(box.decrypt(bytes(row.secrets), _purpose(row.organization_id)))
-    return LinearConnection(
+    return from_row(
+        LinearConnection,
+        row,
         kind=ConnectionKind(row.kind),
-        organization_id=row.organization_id,
-        organization_name=row.organization_name,
-        url_key=row.url_key,
-        user_id=row.user_id,
-        user_name=row.user_name,
-        client_id=row.client_id,
         scopes=tuple(row.scopes),
         members=tuple(row.members),
-        connected_at=row.connected_at,
         secrets=LinearSecrets(**{**secrets, "webhook_secrets": tuple(secrets["webhook_secrets"])}),
-        expires_at=row.expires_at,
-        revision=row.revision,
-        problem=row.problem,
-        delivered_at=row.delivered_at,
-        polled_at=row.polled_at,
     )
 
 
 def _to_map(row: Row[Any]) -> IssueMap:
-    return IssueMap(
-        kind=MapKind(row.kind), target_id=row.target_id, name=row.name, repository=row.repository, agent=row.agent
-    )
+    return from_row(IssueMap, row, kind=MapKind(row.kind))
