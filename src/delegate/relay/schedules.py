@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -15,7 +15,7 @@ from delegate.queue import finish
 from delegate.relay.locations import check_location, check_locations
 from delegate.relay.notify import CLOCK_KEY, notify
 from delegate.relay.requests import Relay
-from delegate.relay.views import next_cursor, parse_page_cursor
+from delegate.relay.views import next_cursor, parse_page_cursor, view_of
 from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.store.schedules import page_of_schedules
 from delegate.wire.schedules import (
@@ -77,7 +77,9 @@ async def schedule_page(relay: Relay, status: ScheduleState | None, limit: int, 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
     timing, times, task = schedule.timing, upcoming_times(schedule), task_of_template(schedule.request)
-    return ScheduleView(
+    return view_of(
+        ScheduleView,
+        schedule,
         schedule_id=schedule.id,
         status=schedule.state,
         schedule_type="one_time" if timing.cron is None else "cron",
@@ -89,18 +91,10 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
         expires_at=timing.expires_at,
         after_schedule=timing.after,
         delay=timing.delay // timedelta(milliseconds=1),
-        pipeline=schedule.pipeline,
         prompt=str(task.get("prompt", "")),  # missing only if a newer relay stored it
         task=task,
-        runs=schedule.runs,
         next_run_at=next(iter(times), None),
         next_runs=times,
-        last_run_at=schedule.last_run_at,
-        last_task_id=schedule.last_task_id,
-        last_outcome=schedule.last_outcome,
-        created_at=schedule.created_at,
-        ended_at=schedule.ended_at,
-        message=schedule.message,
         why=why(schedule),
     )
 
@@ -113,9 +107,7 @@ def why(schedule: Schedule) -> str | None:
 
 
 def run_view(run: ScheduleRun) -> RunView:
-    shown = asdict(run)
-    del shown["schedule_id"]
-    return RunView(**shown)
+    return view_of(RunView, run)
 
 
 def detail_view(full: intake.FullSchedule) -> ScheduleDetail:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import lru_cache, partial
+from typing import TypeVar
 
 from fastapi.responses import Response
 
@@ -24,7 +25,6 @@ from delegate.model import (
     RunnerSlot,
     Task,
     TaskId,
-    Usage,
 )
 from delegate.queue.checkpoints import ContinuedTask
 from delegate.queue.claim import ClaimedTask
@@ -49,6 +49,7 @@ from delegate.wire.shared_models import (
 )
 from delegate.wire.tasks import AttemptView, EventView, ProcessView, TaskDetail, TaskPage, TaskView
 
+W = TypeVar("W", bound=Wire)
 STATUS_OF_STATE: dict[TaskState, TaskStatus] = {
     TaskState.BLOCKED: "queued",
     TaskState.QUEUED: "queued",
@@ -65,86 +66,38 @@ def respond(view: Wire, status: int = 200) -> Response:
     return Response(view.model_dump_json(by_alias=True), status, media_type="application/json")
 
 
-def usage_view(usage: Usage) -> UsageView:
-    return UsageView(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cost_usd=usage.cost_usd,
-        turns=usage.turns,
-    )
+def view_of(kind: type[W], source: object, /, **converted: object) -> W:
+    """Build a view from what has the names of its fields; `converted` has the others. pydantic checks the types."""
+    names = [name for name in kind.model_fields if name not in converted and hasattr(source, name)]
+    return kind(**{name: getattr(source, name) for name in names}, **converted)
 
 
 def task_view(task: Task, snapshot: QueueSnapshot | None = None) -> TaskView:
-    return TaskView(
+    return view_of(
+        TaskView,
+        task,
         task_id=task.id,
         status=STATUS_OF_STATE[task.state],
         priority=PRIORITIES[task.priority],
-        agent=task.agent,
-        model=task.model,
-        effort=task.effort,
-        permission_mode=task.permission_mode,
-        prompt=task.prompt,
-        working_directory=task.working_directory,
-        machine=task.machine,
         timeout=task.limits.timeout // timedelta(milliseconds=1),
         max_output_buffer=task.limits.max_output,
         max_budget_usd=task.limits.max_budget_usd,
         max_turns=task.limits.max_turns,
-        rerun=task.rerun,
-        mode=task.mode,
-        repository=task.repository,
-        base=task.base,
-        title=task.title,
         issue=issue_view(task.issue),
-        context=task.context,
         choices=[choice_view(choice) for choice in task.choices],
         depends_on=list(task.depends_on),
-        continue_from=task.continue_from,
-        on_dependency_failure=task.on_dependency_failure,
-        schedule_id=task.schedule_id,
         questions=[question_view(question) for question in task.questions],
-        lineage=task.lineage,
         result=None if task.result is None else ResultView(**asdict(task.result)),
-        exit_code=task.exit_code,
-        reason=task.reason,
-        message=task.message,
         advice=ADVICE[task.reason] if task.reason else None,
         why=None if snapshot is None else why(task, snapshot),
-        created_at=task.created_at,
-        started_at=task.started_at,
-        finished_at=task.finished_at,
-        not_before=task.not_before,
-        retry_of=task.retry_of,
-        parent_task_id=task.parent_task_id,
-        retry_count=task.retry_count,
         attempt=task.attempts,
-        session_id=task.session_id,
-        submitted_by=task.submitted_by,
-        runner=task.runner,
         tags=list(task.tags),
-        usage=usage_view(task.usage),
+        usage=view_of(UsageView, task.usage),
     )
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
-    return AttemptView(
-        attempt_id=attempt.id,
-        number=attempt.number,
-        runner_id=attempt.runner_id,
-        slot_id=attempt.slot_id,
-        state=attempt.state,
-        reason=attempt.reason,
-        message=attempt.message,
-        started_at=attempt.started_at,
-        finished_at=attempt.finished_at,
-        exit_code=attempt.exit_code,
-        session_id=attempt.session_id,
-        output_bytes=attempt.output_bytes,
-        truncated_bytes=attempt.truncated_bytes,
-        usage=usage_view(attempt.usage),
-    )
+    return view_of(AttemptView, attempt, attempt_id=attempt.id, usage=view_of(UsageView, attempt.usage))
 
 
 def event_view(event: Event) -> EventView:
@@ -152,26 +105,20 @@ def event_view(event: Event) -> EventView:
     if event.kind is EventKind.PROMPT:  # long, and nearly the same in every turn; it has its own endpoint
         data = {key: value for key, value in data.items() if key != "text"}
         data.setdefault("characters", len(str(event.data.get("text", ""))))
-    return EventView(
-        id=event.id, task_id=event.task_id, attempt_id=event.attempt_id, kind=event.kind, at=event.at, data=data
-    )
+    return view_of(EventView, event, data=data)
 
 
 def issue_view(issue: Issue | None) -> IssueView | None:
-    if issue is None:
-        return None
-    return IssueView(key=issue.key, title=issue.title, url=issue.url, review_state=issue.review_state)
+    return None if issue is None else view_of(IssueView, issue)
 
 
 @lru_cache(maxsize=256)  # few distinct values, and every task has some
 def choice_view(choice: Choice) -> ChoiceView:
-    return ChoiceView(field=choice.field, value=choice.value, source=choice.source)
+    return view_of(ChoiceView, choice)
 
 
 def question_view(question: Question) -> QuestionView:
-    return QuestionView(
-        text=question.text, options=list(question.options), asked_at=question.asked_at, answer=question.answer
-    )
+    return view_of(QuestionView, question, options=list(question.options))
 
 
 def checkpoint_view(checkpoint: Checkpoint | None) -> CheckpointView | None:
@@ -183,14 +130,13 @@ def continued_task_view(continued_task: ContinuedTask | None, machine: str) -> C
         return None
     task = continued_task.task
     pushed = task.result if task.state is TaskState.COMPLETED else None
-    return ContinuedTaskView(
+    return view_of(
+        ContinuedTaskView,
+        task,
         task_id=task.id,
         status=STATUS_OF_STATE[task.state],
-        prompt=task.prompt,
-        message=task.message,
         checkpoint=checkpoint_view(continued_task.checkpoint),
         branch=pushed.branch if pushed else None,
-        repository=task.repository,
         working_directory=task.working_directory if task.machine == machine else None,
     )
 
@@ -205,67 +151,46 @@ def change_view(change: Change) -> ChangeView:
 
 def process_view(slot: RunnerSlot, snapshot: QueueSnapshot, task_id: str | None) -> ProcessView:
     state: ProcessState = "silent" if not snapshot.is_alive(slot) else "idle" if task_id is None else "busy"
-    return ProcessView(
-        id=slot.id,
+    return view_of(
+        ProcessView,
+        slot,
         name=f"{slot.runner.name}-{slot.name}",
-        pid=slot.pid,
-        version=slot.version,
         agents=list(slot.agents),
         state=state,
         task_id=task_id,
-        seen_at=slot.seen_at,
     )
 
 
 def assignment(held: ClaimedTask, runner: Runner) -> AssignmentView:
     task, attempt = held.task, held.attempt
-    return AssignmentView(
+    return view_of(
+        AssignmentView,
+        task,
         attempt_id=attempt.id,
         task_id=task.id,
         fence=attempt.fence,
         number=attempt.number,
-        agent=task.agent,
-        model=task.model,
-        effort=task.effort,
-        permission_mode=task.permission_mode,
-        prompt=task.prompt,
-        working_directory=task.working_directory,
         timeout_ms=task.limits.timeout // timedelta(milliseconds=1),
         max_output=task.limits.max_output,
         budget_usd=attempt.budget_usd,
         max_turns=task.limits.max_turns,
-        mode=task.mode,
-        repository=task.repository,
-        base=task.base,
-        title=task.title,
-        rerun=task.rerun,
         issue=issue_view(task.issue),
-        context=task.context,
         choices=[choice_view(choice) for choice in task.choices],
-        lineage=task.lineage,
-        submitted_by=task.submitted_by,
         is_owners=task.created_by == runner.paired_by,
         checkpoint=checkpoint_view(held.continuation.checkpoint),
         continued_task=continued_task_view(held.continuation.continued_task, task.machine),
         questions=[question_view(question) for question in task.questions if question.answer is not None],
         effects=[effect_view(effect) for effect in held.continuation.effects],
         summaries=list(held.continuation.summaries),
-        usage_before=usage_view(held.continuation.usage),
+        usage_before=view_of(UsageView, held.continuation.usage),
         resume_session=task.session_id,
         next_seq=attempt.next_seq,
         origin=task.origin,
-        created_at=task.created_at,
     )
 
 
 def control(signals: AttemptSignals) -> Control:
-    return Control(
-        next_seq=signals.next_seq,
-        cancel=signals.cancel,
-        messages=[MessageView(id=message.id, text=message.text) for message in signals.messages],
-        asked=signals.asked,
-        has_children=signals.has_children,
-    )
+    return view_of(Control, signals, messages=[view_of(MessageView, message) for message in signals.messages])
 
 
 async def task_page(relay: Relay, status: TaskStatus | None, limit: int, cursor: str | None) -> TaskPage:

@@ -14,12 +14,12 @@ from delegate import __version__
 from delegate.errors import Forbidden, NoSuchAccessToken, NoSuchPerson
 from delegate.intake import people
 from delegate.intake.people import IssuedToken, TokenTerms
-from delegate.model import PERSON_NAME, AccessToken, AccessTokenId, AuditEntry, Person, Role
+from delegate.model import PERSON_NAME, AccessToken, AccessTokenId, Person, Role
 from delegate.relay.access import ADMINS, Holder
 from delegate.relay.auth import Caller, caller_of, require_access
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import ID, JsonBody, check_query, relay_of
-from delegate.relay.views import next_cursor, parse_page_cursor, respond
+from delegate.relay.views import next_cursor, parse_page_cursor, respond, view_of
 from delegate.store.people import list_access_tokens, list_people, page_of_audit, person_named
 from delegate.wire.people import (
     AccessTokenRequest,
@@ -153,7 +153,7 @@ async def show_audit(
     before = parse_page_cursor(cursor)
     found = await relay_of(request).database.read(partial(page_of_audit, before=before, limit=limit))
     following = next_cursor("a", [(entry.id, entry) for entry in found], limit)
-    return respond(AuditView(entries=[audit_view(entry) for entry in found], next=following))
+    return respond(AuditView(entries=[view_of(AuditEntryView, entry) for entry in found], next=following))
 
 
 def is_admin(caller: Caller) -> bool:
@@ -174,42 +174,20 @@ def me_view(caller: Caller) -> MeView:
 
 
 def person_view(person: Person) -> PersonView:
-    return PersonView(
-        person_id=person.id,
-        name=person.name,
-        email=person.email,
-        role=person.role,
-        created_at=person.created_at,
-        disabled_at=person.disabled_at,
-    )
+    return view_of(PersonView, person, person_id=person.id)
 
 
 def token_view(token: AccessToken, person: str, now: datetime) -> AccessTokenView:
     is_over = token.expires_at is not None and token.expires_at <= now
-    return AccessTokenView(
+    return view_of(
+        AccessTokenView,
+        token,
         token_id=token.id,
         person=person,
-        name=token.name,
-        prefix=token.prefix,
         status="revoked" if token.revoked_at is not None else "expired" if is_over else "valid",
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        revoked_at=token.revoked_at,
-        last_used_at=token.last_used_at,
     )
 
 
 def issued_view(issued: IssuedToken, now: datetime) -> NewAccessTokenView:
     shown = token_view(issued.token, issued.person.name, now)
     return NewAccessTokenView(**shown.model_dump(), token=issued.secret)
-
-
-def audit_view(entry: AuditEntry) -> AuditEntryView:
-    return AuditEntryView(
-        id=entry.id,
-        at=entry.at,
-        actor=entry.actor,
-        action=entry.action,
-        subject=entry.subject,
-        details=entry.details,
-    )

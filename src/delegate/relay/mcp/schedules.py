@@ -10,6 +10,7 @@ from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.mcp.hints import rewrite_view
 from delegate.relay.mcp.tasks import task_parameters, truncate_prompt
 from delegate.relay.schedules import detail_view, schedule_view
+from delegate.relay.views import view_of
 from delegate.schedule.model import Schedule
 from delegate.wire import tools as wire
 from delegate.wire.schedules import PipelineRequest, PipelineStep, ScheduleRequest, ScheduleView
@@ -85,33 +86,11 @@ def _to_result(schedule: Schedule) -> ToolResult:
 
 
 def to_schedule_result(view: ScheduleView) -> wire.ScheduleResult:
-    return wire.ScheduleResult(
-        schedule_id=view.schedule_id,
-        status=view.status,
-        next_run_at=view.next_run_at,
-        next_runs=view.next_runs,
-        why=view.why,
-        message=view.message,
-    )
+    return view_of(wire.ScheduleResult, view)
 
 
 def to_schedule_brief(view: ScheduleView) -> wire.ScheduleBrief:
-    return wire.ScheduleBrief(
-        schedule_id=view.schedule_id,
-        status=view.status,
-        schedule_type=view.schedule_type,
-        cron_expression=view.cron_expression,
-        scheduled_at=view.scheduled_at,
-        timezone=view.timezone,
-        prompt=truncate_prompt(view.prompt),
-        pipeline=view.pipeline,
-        runs=view.runs,
-        next_run_at=view.next_run_at,
-        last_task_id=view.last_task_id,
-        last_outcome=view.last_outcome,
-        message=view.message,
-        why=view.why,
-    )
+    return view_of(wire.ScheduleBrief, view, prompt=truncate_prompt(view.prompt))
 
 
 def headline(view: ScheduleView) -> str:

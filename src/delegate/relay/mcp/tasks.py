@@ -19,7 +19,7 @@ from delegate.relay.locations import check_location
 from delegate.relay.mcp.calls import ToolCall, ToolResult
 from delegate.relay.mcp.hints import rewrite_for_agents, rewrite_view
 from delegate.relay.notify import notify
-from delegate.relay.views import STATUS_OF_STATE, attempt_view, checkpoint_view, task_view
+from delegate.relay.views import STATUS_OF_STATE, attempt_view, checkpoint_view, task_view, view_of
 from delegate.report import follow
 from delegate.states import TaskState
 from delegate.wire import tools as wire
@@ -118,34 +118,14 @@ async def resume_task(call: ToolCall, asked: wire.ResumeTask) -> ToolResult:
 def _to_retry_result(call: ToolCall, submitted: intake.SubmittedTask) -> ToolResult:
     task = submitted.task
     notify(call.relay.hub, Transition(task=task))
-    answer = wire.RetryTaskResult(
-        task_id=task.id,
-        status=STATUS_OF_STATE[task.state],
-        retry_of=task.retry_of or "",
-        parent_task_id=task.parent_task_id or "",
-        retry_count=task.retry_count,
-    )
+    answer = view_of(wire.RetryTaskResult, task, task_id=task.id, status=STATUS_OF_STATE[task.state])
     relation = "repeats" if task.lineage == task.id else "continues"
     return ToolResult(answer=answer, text=f"{task.id} {relation} {task.retry_of}; it is {answer.status}")
 
 
 def to_task_brief(view: TaskView) -> wire.TaskBrief:
-    return wire.TaskBrief(
-        task_id=view.task_id,
-        status=view.status,
-        priority=view.priority,
-        agent=view.agent,
-        prompt=truncate_prompt(view.prompt),
-        why=view.why,
-        message=view.message,
-        depends_on=view.depends_on,
-        questions=view.questions,
-        pull_request=view.result.pull_request if view.result else None,
-        schedule_id=view.schedule_id,
-        created_at=view.created_at,
-        started_at=view.started_at,
-        finished_at=view.finished_at,
-    )
+    pull_request = view.result.pull_request if view.result else None
+    return view_of(wire.TaskBrief, view, prompt=truncate_prompt(view.prompt), pull_request=pull_request)
 
 
 def truncate_prompt(prompt: str) -> str:
