@@ -18,6 +18,7 @@ from delegate.queue.runner_states import RunnerCondition, RunnerCounts
 from delegate.report.record import renew
 from delegate.states import TaskState
 from delegate.store.people import page_of_audit
+from delegate.store.runners import get_runner, update_runner
 
 pytestmark = pytest.mark.anyio
 OPEN = replace(FACTS, policy=Policy(repositories=None, accept_from=(AcceptFrom.MEMBERS,), in_place=True, shell=True))
@@ -60,6 +61,19 @@ async def test_the_list_is_read_in_pages(scene: Scene) -> None:
 
     assert [one.runner.name for one in (*first.reports, *second.reports)] == ["a", "b", "c"]
     assert first.counts.total == second.counts.total == 3
+
+
+async def test_what_a_runner_reports_does_not_undo_a_new_name(scene: Scene) -> None:
+    runner_id = (await working(scene)).runner.id
+    before = await scene.database.read(lambda c: get_runner(c, runner_id))
+    assert before is not None
+    await fleet_orders.rename(scene.database, "marek-mbp", "studio", MAREK, is_admin=False, now=scene.now)
+
+    await scene.database.write("heartbeat", lambda c: update_runner(c, replace(before, version="9.9")))
+
+    after = await scene.database.read(lambda c: get_runner(c, runner_id))
+    assert after is not None
+    assert (after.name, after.version) == ("studio", "9.9")
 
 
 async def test_a_draining_runner_finishes_and_takes_nothing_new(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, i
 
 from delegate.model import PairingToken, Runner, RunnerAgent, RunnerId, RunnerSlot, SlotId
 from delegate.placement import policy_data, policy_of
-from delegate.store.tables import pairing_token, relay, runner, runner_slot
+from delegate.store.tables import from_row, pairing_token, relay, runner, runner_slot
 
 RELAY = "relay"
 FLEET_LOCK = 814252  # any number that no other advisory lock uses
@@ -34,16 +34,17 @@ SLOT_SEEN_AT = select(runner_slot.c.seen_at).where(runner_slot.c.id == bindparam
 
 def insert_runner(connection: Connection, new: Runner, *, token_hash: str | None) -> None:
     connection.execute(
-        insert(runner).values(id=new.id, token_hash=token_hash, paired_at=new.paired_at, **_reported(new))
+        insert(runner).values(id=new.id, token_hash=token_hash, paired_at=new.paired_at, **_report_columns(new))
     )
 
 
 def update_runner(connection: Connection, known: Runner) -> None:
-    """Write what a runner reports about itself."""
-    connection.execute(update(runner).where(runner.c.id == known.id).values(**_reported(known)))
+    """Write what a runner reports about itself. Its name is not: a person may be changing it at the same time."""
+    reported = {name: value for name, value in _report_columns(known).items() if name not in ("name", "paired_by")}
+    connection.execute(update(runner).where(runner.c.id == known.id).values(**reported))
 
 
-def _reported(known: Runner) -> dict[str, Any]:
+def _report_columns(known: Runner) -> dict[str, Any]:
     return {
         "name": known.name,
         "machine": known.machine,
@@ -226,16 +227,7 @@ def insert_pairing_token(connection: Connection, new: PairingToken) -> None:
 def get_pairing_token(connection: Connection, token_hash: str) -> tuple[PairingToken, datetime | None] | None:
     """Return the token, and when it was used."""
     row = connection.execute(select(pairing_token).where(pairing_token.c.token_hash == token_hash)).one_or_none()
-    if row is None:
-        return None
-    found = PairingToken(
-        token_hash=row.token_hash,
-        name=row.name,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-    )
-    return found, row.used_at
+    return None if row is None else (from_row(PairingToken, row), row.used_at)
 
 
 def use_pairing_token(connection: Connection, token_hash: str, runner_id: RunnerId, now: datetime) -> bool:
@@ -268,25 +260,13 @@ def mark_relay_seen(connection: Connection, now: datetime) -> None:
 
 
 def to_runner(row: Row[Any]) -> Runner:
-    return Runner(
-        id=RunnerId(row.id),
-        name=row.name,
-        machine=row.machine,
-        version=row.version,
-        paired_at=row.paired_at,
-        seen_at=row.seen_at,
+    return from_row(
+        Runner,
+        row,
         is_paired=row.token_hash is not None,
-        os=row.os,
-        architecture=row.architecture,
         agents=tuple(RunnerAgent(**agent) for agent in row.agents),
         policy=None if row.policy is None else policy_of(row.policy),
         tags=tuple(row.tags),
-        privacy=row.privacy,
-        paired_by=row.paired_by,
-        draining_at=row.draining_at,
-        revoked_at=row.revoked_at,
-        slots=row.slots,
-        problem=row.problem,
     )
 
 

@@ -382,6 +382,23 @@ async def test_a_revoked_runner_is_refused_from_its_next_call_on(owner: httpx2.A
             problem_of(await process.get("/api/runners/attempts"), 401, "runner_revoked")
 
 
+async def test_a_runner_that_is_named_like_the_id_of_another_unpairs_only_itself(owner: httpx2.AsyncClient) -> None:
+    async def pair(name: str) -> dict[str, str]:
+        invited = (await owner.post("/api/pairing-tokens", json={"name": name})).json()
+        async with client(str(owner.base_url), invited["pairingToken"]) as machine:
+            return dict((await machine.post("/api/runners/pair", json=MACHINE)).json())
+
+    victim = await pair(f"mbp-{next(numbers)}")
+    impostor = await pair(victim["runnerId"])
+    async with client(str(owner.base_url), impostor["token"]) as runner:
+        left = await runner.post("/api/runners/unpair", json={})
+    async with client(str(owner.base_url), victim["token"]) as runner:
+        beat = await runner.post("/api/runners/heartbeat", json=MACHINE)
+
+    assert (left.status_code, left.json()["runnerId"]) == (200, impostor["runnerId"])
+    assert beat.status_code == 200, beat.text
+
+
 async def test_the_list_of_runners_is_read_in_pages(owner: httpx2.AsyncClient) -> None:
     async with runner_of(owner), runner_of(owner), runner_of(owner):
         names: list[str] = []

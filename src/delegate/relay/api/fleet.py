@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -23,7 +22,7 @@ from delegate.relay.auth import caller_of, require_access
 from delegate.relay.notify import notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import ID, JsonBody, check_query, relay_of
-from delegate.relay.views import respond
+from delegate.relay.views import respond, view_of
 from delegate.wire.basics import RunnerCursor
 from delegate.wire.fleet import (
     HeartbeatRequest,
@@ -114,7 +113,7 @@ async def unpair_runner(request: Request, _body: OrderBody) -> Response:
     if caller.runner is None:
         raise Forbidden(what="this; it is for a paired runner")
     ordered, lost = await fleet_orders.revoke(
-        relay.database, caller.runner.name, caller.actor, is_admin=True, now=relay.now()
+        relay.database, caller.runner.id, caller.actor, is_admin=True, now=relay.now()
     )
     for transition in lost:
         notify(relay.hub, transition)
@@ -182,16 +181,12 @@ def runner_view(report: RunnerReport) -> RunnerView:
         )
         for attempt, task in report.held
     ]
-    return RunnerView(
+    return view_of(
+        RunnerView,
+        runner,
         runner_id=runner.id,
-        name=runner.name,
         state=STATE_NAMES[report.condition],
         seen_at=report.seen_at,
-        machine=runner.machine,
-        is_paired=runner.is_paired,
-        os=runner.os,
-        architecture=runner.architecture,
-        version=runner.version,
         upgrade_available=is_older(runner.version, __version__),
         agents=[RunnerAgentView(**asdict(agent)) for agent in report.agents],
         slots=SlotCountsView(busy=len(tasks), total=max(report.slots, len(tasks))),
@@ -199,15 +194,11 @@ def runner_view(report: RunnerReport) -> RunnerView:
         last_result=_last_result(report.last),
         policy=None if runner.policy is None else PolicyView.model_validate(policy_data(runner.policy)),
         tags=list(runner.tags),
-        privacy=runner.privacy,
-        problem=runner.problem,
         paired_by=report.paired_by,
-        paired_at=runner.paired_at,
     )
 
 
 def _last_result(last: Attempt | None) -> LastResultView | None:
     if last is None or last.finished_at is None:
         return None
-    finished: datetime = last.finished_at
-    return LastResultView(task_id=last.task_id, state=last.state, reason=last.reason, finished_at=finished)
+    return view_of(LastResultView, last)
