@@ -39,7 +39,14 @@ from tests.relay.peers import (
 from delegate.model import AttemptId, Event, EventKind, OutputChunk, Stream, TaskId
 from delegate.relay import feeds
 from delegate.relay.app import make_app
-from delegate.relay.feeds import EVENTS_PER_SLICE, EVENTS_PER_TURN, FEEDS_MAX, all_tasks_feed, merge_by_time
+from delegate.relay.feeds import (
+    EVENTS_PER_SLICE,
+    EVENTS_PER_TURN,
+    FEEDS_MAX,
+    FEEDS_PER_CALLER,
+    all_tasks_feed,
+    merge_by_time,
+)
 from delegate.relay.notify import FEED_TURNS
 from delegate.relay.requests import Relay
 from delegate.relay.views import event_view
@@ -314,6 +321,19 @@ async def test_the_number_of_open_feeds_is_limited_and_closing_one_makes_room(ow
 
     assert (refused.status_code, refused.json()["type"]) == (422, "refused")
     assert "event streams are open already" in refused.json()["detail"]
+
+
+async def test_one_person_cannot_take_the_feeds_of_all(tmp_path: Path) -> None:
+    async with relay_in_process(tmp_path) as relay:
+        transport = httpx2.ASGITransport(make_app(relay))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            owner = {"authorization": f"Bearer {TOKEN}"}
+            added = await http.post("/api/people", json={"name": "ana", "role": "viewer"}, headers=owner)
+            relay.hub.open_feeds["ana"] = FEEDS_PER_CALLER
+            mine = {"authorization": f"Bearer {added.json()['token']['token']}"}
+            refused = await http.get("/api/events", headers=mine)
+
+    assert (refused.status_code, refused.json()["type"]) == (422, "refused")
 
 
 async def test_a_feed_works_in_small_pieces_between_other_requests(

@@ -6,6 +6,7 @@ import base64
 import logging
 import re
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,11 +22,12 @@ from starlette.types import Receive, Scope, Send
 
 from delegate.errors import InvalidField, NotAllowed, Refused
 from delegate.model import Attempt, Event, OutputChunk, TaskId
+from delegate.relay.access import Holder
 from delegate.relay.auth import caller_of, require_access
 from delegate.relay.http.protocol import HttpProtocol
 from delegate.relay.notify import ALL_TASKS, Hub
 from delegate.relay.output_lines import LineReader, OutputTail, gap_marker, line_views, read_to_end
-from delegate.relay.requests import Relay
+from delegate.relay.requests import Relay, relay_of
 from delegate.relay.views import event_view, task_view
 from delegate.report import follow
 from delegate.report.follow import Cursor, TaskUpdates
@@ -37,7 +39,8 @@ from delegate.wire.tasks import OutputChunkView, OutputView
 log = logging.getLogger(__name__)
 PING_SECONDS = 15
 READ_TIMEOUT = 15.0  # seconds after which a client that does not read is dropped; it can resume from its last event
-FEEDS_MAX = 256  # open feeds; only the owner's token opens them
+FEEDS_MAX = 256  # open feeds
+FEEDS_PER_CALLER = 64  # of a person or an agent, so that none of them takes all
 SEND_BUFFER = 64 * 1024  # bytes that the system may hold for the client of a feed
 EVENTS_PER_TURN = 50  # events that a feed of all tasks reads and sends at once
 EVENTS_PER_SLICE = 5  # events encoded before other requests get their turn
@@ -69,12 +72,12 @@ def parse_event_id(text: str | None) -> int | None:
 class FeedResponse(EventSourceResponse):
     """A feed that drops a client that does not read."""
 
-    def __init__(self, hub: Hub, feed: AsyncIterator[ServerSentEvent | bytes]) -> None:
+    def __init__(self, hub: Hub, reader: str, feed: AsyncIterator[ServerSentEvent | bytes]) -> None:
         super().__init__(feed, ping=PING_SECONDS, send_timeout=READ_TIMEOUT)
-        self._hub = hub
+        self._hub, self._reader = hub, reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._hub.open_feeds += 1
+        self._hub.open_feeds[self._reader] += 1
         try:
             limit_send_buffer(scope)
             await super().__call__(scope, receive, send)
@@ -85,7 +88,8 @@ class FeedResponse(EventSourceResponse):
                 while (await receive())["type"] != "http.disconnect":
                     pass
         finally:
-            self._hub.open_feeds -= 1
+            self._hub.open_feeds[self._reader] -= 1
+            self._hub.open_feeds += Counter()  # forgets who has none left
 
 
 def limit_send_buffer(scope: Scope) -> None:
@@ -118,10 +122,12 @@ def stream_check(request: Request) -> StreamCheck:
     return may_continue
 
 
-def respond_with_feed(relay: Relay, feed: AsyncIterator[ServerSentEvent | bytes]) -> Response:
-    if relay.hub.open_feeds >= FEEDS_MAX:
-        raise Refused(why=f"{FEEDS_MAX} event streams are open already; close one first")
-    return FeedResponse(relay.hub, feed)
+def respond_with_feed(request: Request, feed: AsyncIterator[ServerSentEvent | bytes]) -> Response:
+    hub, caller = relay_of(request).hub, caller_of(request)
+    limit = FEEDS_MAX if caller.holder is Holder.OWNER else FEEDS_PER_CALLER
+    if hub.open_feeds.total() >= FEEDS_MAX or hub.open_feeds[caller.actor.name] >= limit:
+        raise Refused(why=f"{limit} event streams are open already; close one first")
+    return FeedResponse(hub, caller.actor.name, feed)
 
 
 async def task_feed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Hub:
         self._waiters: dict[str, deque[Waiter]] = defaultdict(deque)  # by the beginning of their lanes
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self.closing = anyio.Event()
-        self.open_feeds = 0
+        self.open_feeds: Counter[str] = Counter()  # by the name of who reads
         self.feed_turns = anyio.CapacityLimiter(FEED_TURNS)
         self.is_keeper_gone = False  # then runners hand back their tasks, and no new work is accepted
 

@@ -198,7 +198,7 @@ async def follow_task(
         cursor = await follow.end_of_task_feed(relay.database, task_id)
     await follow.attempts_of(relay.database, task_id)  # an unknown task fails here, not in the stream
     return feeds.respond_with_feed(
-        relay, feeds.task_feed(relay, task_id, cursor or follow.Cursor(), feeds.stream_check(request))
+        request, feeds.task_feed(relay, task_id, cursor or follow.Cursor(), feeds.stream_check(request))
     )
 
 
@@ -210,7 +210,7 @@ async def follow_all(
     after = feeds.parse_event_id(request.headers.get("last-event-id"))
     if after is None:
         after = await relay.database.read(last_event_id) if start == "now" else 0
-    return feeds.respond_with_feed(relay, feeds.all_tasks_feed(relay, after, feeds.stream_check(request)))
+    return feeds.respond_with_feed(request, feeds.all_tasks_feed(relay, after, feeds.stream_check(request)))
 
 
 @router.get("/relay", response_model=RelayView)
