@@ -48,6 +48,32 @@ def names(connection: Connection) -> list[str]:
     return sorted(connection.execute(select(relay.c.name)).scalars())
 
 
+async def test_the_journal_is_truncated_by_the_writer_between_its_commits(tmp_path: Path) -> None:
+    prepare(Home(tmp_path), url="", now=datetime.now(UTC))
+    journal = tmp_path / f"{Home(tmp_path).database.name}-wal"
+    async with open_database(path=Home(tmp_path).database, url="") as database:
+        await database.write("one", writing("one"))
+        before = journal.stat().st_size
+        with database.engine.connect() as reader:
+            reader.execute(select(relay.c.name)).all()
+            await database.write("two", writing("two"))
+            assert not await database.truncate_journal()
+        done: list[bool] = []
+
+        async def truncate() -> None:
+            done.append(await database.truncate_journal())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(truncate)
+            for number in range(20):
+                group.start_soon(database.write, "more", writing(f"more-{number}"))
+        assert await database.truncate_journal()
+
+        assert before > 0
+        assert journal.stat().st_size == 0
+        assert len(await database.read(names)) == 22
+
+
 async def test_every_write_of_a_storm_is_answered_and_stored(database: Database) -> None:
     wanted = [f"{number:03d}" for number in range(3 * BATCH_MAX)]
 

@@ -35,6 +35,7 @@ CONNECT_TIMEOUT = 5  # seconds for PostgreSQL to accept a connection
 RESPONSE_TIMEOUT = 5.0  # seconds for PostgreSQL to respond to one statement; each does a bounded piece of work
 QUEUE_TIMEOUT = 5.0  # seconds that a job waits for a connection: those before it may wait for a server that hangs
 BUSY_TIMEOUT_MS = 10_000  # another process may hold the file for a backup
+TRUNCATE_TIMEOUT_MS = 500  # for readers to leave the journal; all writes wait meanwhile
 # Serialization failure and deadlock: the job succeeds when repeated. Unique violation: another job wrote the same key
 # first, and the repeated job finds its row.
 RETRIED_STATES = {"40001", "40P01", "23505"}
@@ -57,6 +58,7 @@ class Database:
         self.engine = engine
         self._writer = writer
         self._jobs: list[Job[Any]] = []
+        self._truncations: list[Job[bool]] = []
         self._arrived = anyio.Event()
         self._readers = CapacityLimiter(READERS)
         self._writers = CapacityLimiter(POSTGRES_WRITERS)
@@ -107,15 +109,11 @@ class Database:
         """Empty SQLite's journal, which still has what was overwritten in the file. False: a reader was in its way."""
         if self._writer is None:
             return True
-        return await to_thread.run_sync(self._truncate_journal, limiter=self._readers)
-
-    def _truncate_journal(self) -> bool:
-        connection = self.engine.raw_connection()
-        try:
-            [is_busy, *_] = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        finally:
-            connection.close()
-        return not is_busy
+        job = Job(name="truncate", work=truncate_journal)
+        self._truncations.append(job)
+        self._arrived.set()
+        await job.done.wait()
+        return job.result is True
 
     async def commit_forever(self) -> None:
         """Run the only SQLite writer: commit all waiting jobs together, then wake their callers."""
@@ -132,7 +130,10 @@ class Database:
                     self._arrived = anyio.Event()
                 with anyio.CancelScope(shield=True):  # a batch that has started is committed and its callers are woken
                     await to_thread.run_sync(commit_batch, connection, batch)
-                for job in batch:
+                    truncations, self._truncations = self._truncations, []
+                    for truncation in truncations:
+                        truncation.result = await to_thread.run_sync(truncation.work, connection)
+                for job in (*batch, *truncations):
                     job.done.set()
                 gathering = GATHER_TURNS if len(batch) > 1 else 0
 
@@ -144,6 +145,19 @@ async def _run_bounded(limiter: CapacityLimiter, work: Callable[..., T], *argume
             return await to_thread.run_sync(work, *arguments, limiter=limiter)
     except TimeoutError:
         raise StoreBusy(why="all connections are in use", retry_after=1) from None
+
+
+def truncate_journal(connection: Connection) -> bool:
+    """For the writer's connection only: in many versions of SQLite, a checkpoint by another one can lose a commit."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(f"PRAGMA busy_timeout={TRUNCATE_TIMEOUT_MS}")
+        [is_busy, *_] = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error:
+        return False
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    return not is_busy
 
 
 def commit_batch(connection: Connection, batch: list[Job[Any]]) -> None:
@@ -247,9 +261,9 @@ def postgres_engine(url: str, *, response_timeout: float = RESPONSE_TIMEOUT) -> 
         """Gives up a server that accepts statements and does not respond: no timeout of libpq or of TCP notices it."""
 
         def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
-            return super().wait(bounded(gen, self.pgconn.finish), *arguments, **options)
+            return super().wait(bound(gen, self.pgconn.finish), *arguments, **options)
 
-    def bounded(gen: Generator[Any, Any, T], close: Callable[[], None]) -> Generator[Any, Any, T]:
+    def bound(gen: Generator[Any, Any, T], close: Callable[[], None]) -> Generator[Any, Any, T]:
         deadline = time.monotonic() + response_timeout
         try:
             wanted = next(gen)
