@@ -99,7 +99,7 @@ def test_it_agrees_with_a_list_of_all_failures(failures: list[tuple[str, float]]
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
-    limits = RateLimits(tokens=FailureCounter(3), pairing=FailureCounter(1))
+    limits = RateLimits(tokens=FailureCounter(3), pairing=FailureCounter(1), webhooks=FailureCounter(3))
     async with relay_in_process(tmp_path) as relay:
         proxies = (ip_network("10.0.0.0/8"), ip_network("127.0.0.0/8"))
         yield make_app(replace(relay, limits=limits, exposure=Exposure(proxies=proxies)))
@@ -162,7 +162,11 @@ async def test_every_route_that_takes_a_token_is_limited(app: FastAPI) -> None:
     assert {route: status for route, status in answers.items() if status != 429} == {}
 
 
-@pytest.mark.parametrize("route", [("POST", "/mcp"), ("POST", "/api/tasks"), ("POST", "/api/runners/claim")], ids=str)
+@pytest.mark.parametrize(
+    "route",
+    [("POST", "/mcp"), ("POST", "/api/tasks"), ("POST", "/api/runners/claim"), ("POST", "/webhooks/linear")],
+    ids=str,
+)
 async def test_each_kind_of_endpoint_counts(app: FastAPI, route: tuple[str, str]) -> None:
     async with caller(app, STRANGER, "wrong") as http:
         answers = [(await http.request(*route, json={})).status_code for _ in range(4)]

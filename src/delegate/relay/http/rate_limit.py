@@ -12,9 +12,11 @@ from delegate.relay.http.exposure import CallerAddress
 WINDOW = 60.0  # seconds, from the first failure of an address
 ADDRESSES_MAX = 10_000  # addresses that are remembered; beyond that the oldest is forgotten
 TOKEN_FAILURES = 100
+WEBHOOK_FAILURES = 100  # wrong signatures
 PAIRING_FAILURES = 10
 IPV6_BITS = 64  # whoever has one IPv6 address has all of its /64
 PAIRING_PATH = "/api/runners/pair"
+WEBHOOK_PATH = "/webhooks/linear"
 PUBLIC_PATHS = frozenset({"/api/openapi.json"})  # below /api, but without a token
 
 
@@ -48,11 +50,12 @@ class FailureCounter:
 class RateLimits:
     tokens: FailureCounter = field(default_factory=lambda: FailureCounter(TOKEN_FAILURES))
     pairing: FailureCounter = field(default_factory=lambda: FailureCounter(PAIRING_FAILURES))
+    webhooks: FailureCounter = field(default_factory=lambda: FailureCounter(WEBHOOK_FAILURES))
 
     def counter_of(self, path: str) -> FailureCounter | None:
-        """Return the counter of a path that takes a token."""
-        if path == PAIRING_PATH:
-            return self.pairing
+        """Return the counter of a path that takes a token or a signature."""
+        if path in (PAIRING_PATH, WEBHOOK_PATH):
+            return self.pairing if path == PAIRING_PATH else self.webhooks
         is_guarded = path.startswith("/api/") or path == "/mcp"
         return self.tokens if is_guarded and path not in PUBLIC_PATHS else None
 
