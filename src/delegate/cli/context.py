@@ -82,6 +82,13 @@ class CommandContext:
         """Results, on standard output."""
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
+    def print_result(self, value: object, lines: Iterable[str]) -> None:
+        """One result: as JSON for programs, or as lines for people."""
+        if self.as_json:
+            self.print_json(value)
+        else:
+            self.print(lines)
+
     def print_json(self, value: object) -> None:
         self.print_json_lines([value])
 
@@ -92,10 +99,7 @@ class CommandContext:
 
     def print_task(self, task: TaskData) -> None:
         """Print the id of a task that was created or changed."""
-        if self.as_json:
-            self.print_json(task)
-        else:
-            self.print([task["taskId"]])
+        self.print_result(task, [task["taskId"]])
 
     def print_details(self, lines: Iterable[str]) -> None:
         """Details for people, not for programs; on standard error."""
@@ -159,6 +163,11 @@ def shared_options(function: Function) -> Function:
         help="Print one JSON object per line.",
     )
     return as_json(verbose(function))
+
+
+def command_options(function: Any) -> Any:  # Any: as click.pass_obj
+    """The options of every command, and its context as the first argument."""
+    return shared_options(click.pass_obj(function))
 
 
 def complete_paths(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:

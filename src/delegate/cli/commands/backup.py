@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from delegate.cli.context import CommandContext, complete_paths, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, complete_paths, examples
 from delegate.cli.render import terminal
 from delegate.config import home_files
 from delegate.errors import Refused
@@ -16,8 +16,7 @@ from delegate.errors import Refused
 
 @click.command(epilog=examples("delegate backup", "delegate backup /mnt/safe/delegate.db"))
 @click.argument("path", required=False, shell_complete=complete_paths("file"))
-@shared_options
-@click.pass_obj
+@command_options
 def backup(context: CommandContext, path: str | None) -> None:
     """Back up the database, and print the path of the copy. The relay may be running."""
     from delegate.store.backup import backup as save  # noqa: PLC0415  the store takes long to load
@@ -34,8 +33,7 @@ def backup(context: CommandContext, path: str | None) -> None:
 @click.command(epilog=examples("delegate restore", "delegate restore --yes /mnt/safe/delegate.db"))
 @click.argument("file", required=False, shell_complete=complete_paths("file"))
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@shared_options
-@click.pass_obj
+@command_options
 def restore(context: CommandContext, file: str | None, yes: bool) -> None:
     """Replace the database with FILE or the newest backup. The old database is kept beside it."""
     from delegate.store.backup import restore as put_back  # noqa: PLC0415  the store takes long to load
@@ -60,7 +58,4 @@ def _confirm(context: CommandContext, file: str | None) -> None:
 
 
 def _print_path(context: CommandContext, path: Path) -> None:
-    if context.as_json:
-        context.print_json({"path": str(path)})
-    else:
-        context.print([str(path)])
+    context.print_result({"path": str(path)}, [str(path)])

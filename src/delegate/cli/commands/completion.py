@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from delegate.cli.context import COMPLETION_VARIABLE, CommandContext, examples, shared_options
+from delegate.cli.context import COMPLETION_VARIABLE, CommandContext, command_options, examples
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "delegate"
@@ -19,18 +19,14 @@ PROGRAM = "delegate"
     )
 )
 @click.argument("shell", type=click.Choice(SHELLS))
-@shared_options
-@click.pass_obj
+@command_options
 def completion(context: CommandContext, shell: str) -> None:
     """Print the completion script for a shell."""
     found = get_completion_class(shell)
     assert found is not None  # click knows all three
     cli = click.get_current_context().find_root().command
     script = found(cli, {}, PROGRAM, COMPLETION_VARIABLE).source().strip()
-    if context.as_json:
-        context.print_json({"shell": shell, "script": script})
-    else:
-        context.print([script])
+    context.print_result({"shell": shell, "script": script}, [script])
 
 
 def complete(cli: click.Command, context: CommandContext) -> int:

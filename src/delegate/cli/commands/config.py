@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delegate.cli.commands.submit import TASK_DEFAULTS, is_sent
-from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.context import CommandContext, HintedUsage, command_options, examples, shared_options
 from delegate.cli.render.terminal import TableRow, format_table, one_line
 from delegate.cli.text_input import read_value
 from delegate.config import home_files as homes
@@ -65,8 +65,7 @@ def _complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 @config.command(epilog=examples("delegate config show", "delegate config show cpu_threshold --json"))
 @click.argument("key", required=False, shell_complete=_complete_keys)
-@shared_options
-@click.pass_obj
+@command_options
 def show(context: CommandContext, key: str | None) -> None:
     """Show all settings, or one.
 
@@ -110,15 +109,11 @@ def _setting_status(context: CommandContext, one: ResolvedSetting, running: Mapp
 
 
 @config.command(epilog=examples("delegate config path", 'ls -l "$(delegate config path)"'))
-@shared_options
-@click.pass_obj
+@command_options
 def path(context: CommandContext) -> None:
     """Print the path of the settings file, whether or not it exists."""
     file = Home(home_of(context.environ)).config
-    if context.as_json:
-        context.print_json({"path": str(file), "exists": file.exists()})
-    else:
-        context.print([str(file)])
+    context.print_result({"path": str(file), "exists": file.exists()}, [str(file)])
 
 
 @config.command(
@@ -133,8 +128,7 @@ def path(context: CommandContext) -> None:
 @click.argument("key", shell_complete=_complete_keys)
 @click.argument("value", required=False)
 @click.option("--unset", is_flag=True, help="Remove the setting from the file.")
-@shared_options
-@click.pass_obj
+@command_options
 def set_value(context: CommandContext, key: str, value: str | None, unset: bool) -> None:
     """Write a setting to the settings file. Comments in the file are kept.
 
@@ -251,10 +245,10 @@ def _report_setting(context: CommandContext, key: str) -> None:
         return  # about another setting, and reported already
     if found is None:
         return
-    if context.as_json:
-        context.print_json(_data(found, _setting_status(context, found, _running_settings(context))))
-    else:
-        context.print([f"{key} = {_format_value(key, to_json_value(key, found.value))} ({_origin(found)})"])
+    context.print_result(
+        _data(found, _setting_status(context, found, _running_settings(context))),
+        [f"{key} = {_format_value(key, to_json_value(key, found.value))} ({_origin(found)})"],
+    )
     if found.variable is not None:
         context.say(f"{found.variable} is set in the environment and overrides the file")
     if key not in CLIENT_SETTINGS and homes.live_address(Home(home_of(context.environ))) is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples
 from delegate.cli.render.terminal import OutputStyle, one_line, pad
 from delegate.config.pairing import profile_home
 from delegate.config.settings import load_partially
@@ -35,8 +35,7 @@ EXIT_PROBLEM = 1
 
 @click.command(epilog=examples("delegate doctor", "delegate doctor --json | jq 'select(.level == \"problem\")'"))
 @click.option("--profile", metavar="NAME", help="Check the paired runner of this profile instead.")
-@shared_options
-@click.pass_obj
+@command_options
 def doctor(context: CommandContext, profile: str | None) -> int:
     """Check what a task needs on this machine, and say what to fix. It starts no relay and calls no model."""
     return _check(context) if profile is None else _check_profile(context, profile)

@@ -146,7 +146,7 @@ class _Callback:
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
-                return {"error": "nobody approved the app in time"}
+                return {"error": "the app was not approved in time"}
             with connection:
                 connection.settimeout(5.0)
                 target = _request_target(connection.recv(16_384))

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from delegate.cli.commands.submit import existing_directory
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples, shared_options
 from delegate.config.settings import load
 from delegate.errors import Refused
 
@@ -37,8 +37,7 @@ def mcp() -> None:
 
 
 @mcp.command(epilog=examples("delegate mcp start", "delegate mcp start -v 2> bridge.log"))
-@shared_options
-@click.pass_obj
+@command_options
 def start(context: CommandContext) -> int:
     """Serve MCP on standard input and output. MCP clients start this command."""
     from delegate.mcp_bridge.run import run  # noqa: PLC0415  the fast entry point does not load this module
@@ -48,8 +47,7 @@ def start(context: CommandContext) -> int:
 
 @mcp.command(epilog=examples("delegate mcp config", "delegate mcp config --write"))
 @click.option("--write", is_flag=True, help=f"Write the entry to {FILE} in this directory. Other entries are kept.")
-@shared_options
-@click.pass_obj
+@command_options
 def config(context: CommandContext, write: bool) -> None:
     """Print the entry for .mcp.json. Claude Code and other clients read that file."""
     path = Path(existing_directory(None)) / FILE if write else None
@@ -59,16 +57,12 @@ def config(context: CommandContext, write: bool) -> None:
         context.print([json.dumps(servers) if context.as_json else json.dumps(servers, indent=2)])
         return
     done = merge(path, entry)
-    if context.as_json:
-        context.print_json({"path": str(path), "done": done})
-    else:
-        context.print([f"{path}: {done}"])
+    context.print_result({"path": str(path), "done": done}, [f"{path}: {done}"])
 
 
 @mcp.command(epilog=examples("delegate mcp install", "delegate mcp install --agent codex"))
 @click.option("--agent", type=click.Choice(["claude", "codex"]), help="Register with this agent only.")
-@shared_options
-@click.pass_obj
+@command_options
 def install(context: CommandContext, agent: str | None) -> None:
     """Register the server with Claude Code and Codex. They use it in all directories."""
     commands = {"claude": context.settings.claude_command, "codex": context.settings.codex_command}
@@ -79,10 +73,7 @@ def install(context: CommandContext, agent: str | None) -> None:
     entry = build_entry(context.environ)
     for name, program in found.items():
         done = f"not installed ({wanted[name]} is not on PATH)" if program is None else ADD[name](program, entry)
-        if context.as_json:
-            context.print_json({"agent": name, "done": done})
-        else:
-            context.print([f"{name}: {done}"])
+        context.print_result({"agent": name, "done": done}, [f"{name}: {done}"])
 
 
 def build_entry(environ: Mapping[str, str]) -> ServerEntry:

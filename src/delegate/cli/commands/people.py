@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delegate.cli.commands.config import change_settings
-from delegate.cli.context import CommandContext, WholeNumber, examples, fetch_newest, shared_options
+from delegate.cli.context import CommandContext, WholeNumber, command_options, examples, fetch_newest, shared_options
 from delegate.cli.render.terminal import TableRow, format_table, one_line
 from delegate.cli.render.timeline import format_day
 from delegate.cli.text_input import read_value
@@ -54,8 +54,7 @@ def user() -> None:
 @click.option("--role", type=ROLES, default="member", show_default=True, help="What the user may do.")
 @click.option("--email", metavar="ADDRESS", help="To recognise the user in other systems.")
 @token_options
-@shared_options
-@click.pass_obj
+@command_options
 def add(context: CommandContext, name: str, role: str, email: str | None, days: int | None, no_expiry: bool) -> None:
     """Add a user, and print a token for them. It is shown only once."""
     address = {} if email is None else {"email": email}
@@ -68,8 +67,7 @@ def add(context: CommandContext, name: str, role: str, email: str | None, days: 
 
 
 @user.command("list", epilog=examples("delegate user list", "delegate user list --json"))
-@shared_options
-@click.pass_obj
+@command_options
 def list_users(context: CommandContext) -> None:
     """List the users by name."""
     people = context.client().people()
@@ -87,8 +85,7 @@ def list_users(context: CommandContext) -> None:
 
 @user.command(epilog=examples("delegate user disable marek"))
 @click.argument("name")
-@shared_options
-@click.pass_obj
+@command_options
 def disable(context: CommandContext, name: str) -> None:
     """End all tokens of a user within 5 seconds. Their tasks and schedules continue."""
     _print_person(context, context.client().change_person(name, "disable"))
@@ -96,8 +93,7 @@ def disable(context: CommandContext, name: str) -> None:
 
 @user.command(epilog=examples("delegate user enable marek"))
 @click.argument("name")
-@shared_options
-@click.pass_obj
+@command_options
 def enable(context: CommandContext, name: str) -> None:
     """Accept the tokens of a disabled user again."""
     _print_person(context, context.client().change_person(name, "enable"))
@@ -106,18 +102,14 @@ def enable(context: CommandContext, name: str) -> None:
 @user.command(epilog=examples("delegate user role marek viewer"))
 @click.argument("name")
 @click.argument("role", type=ROLES)
-@shared_options
-@click.pass_obj
+@command_options
 def role(context: CommandContext, name: str, role: str) -> None:
     """Change what a user may do."""
     _print_person(context, context.client().change_person(name, "role", role=role))
 
 
 def _print_person(context: CommandContext, person: PersonData) -> None:
-    if context.as_json:
-        context.print_json(person)
-    else:
-        context.print([f"{person['name']} {'disabled' if person['disabledAt'] else person['role']}"])
+    context.print_result(person, [f"{person['name']} {'disabled' if person['disabledAt'] else person['role']}"])
 
 
 @click.group(epilog=examples("delegate token create laptop", "delegate token list"))
@@ -130,8 +122,7 @@ def token() -> None:
 @click.argument("name")
 @click.option("--user", "person", metavar="NAME", help="Whose token it is; only admins may name others.")
 @token_options
-@shared_options
-@click.pass_obj
+@command_options
 def create(context: CommandContext, name: str, person: str | None, days: int | None, no_expiry: bool) -> None:
     """Create a token, and print it. It is shown only once."""
     whose = {} if person is None else {"person": person}
@@ -144,8 +135,7 @@ def create(context: CommandContext, name: str, person: str | None, days: int | N
 
 @token.command("list", epilog=examples("delegate token list", "delegate token list --user marek"))
 @click.option("--user", "person", metavar="NAME", help="Whose tokens.")
-@shared_options
-@click.pass_obj
+@command_options
 def list_tokens(context: CommandContext, person: str | None) -> None:
     """List tokens, newest first: your own, or, for admins, those of all."""
     tokens = context.client().tokens(person)
@@ -170,15 +160,11 @@ def _token_row(one: AccessTokenData) -> TableRow:
 
 @token.command(epilog=examples("delegate token revoke token-1f0c9a77e2"))
 @click.argument("token_id", metavar="ID")
-@shared_options
-@click.pass_obj
+@command_options
 def revoke(context: CommandContext, token_id: str) -> None:
     """End a token at once."""
     revoked = context.client().revoke_token(token_id)
-    if context.as_json:
-        context.print_json(revoked)
-    else:
-        context.print([f"{revoked['tokenId']} {revoked['status']}"])
+    context.print_result(revoked, [f"{revoked['tokenId']} {revoked['status']}"])
 
 
 def _print_token(context: CommandContext, made: NewAccessTokenData, what: str) -> None:
@@ -198,8 +184,7 @@ def _day(moment: str | None) -> str:
 )
 @click.argument("url")
 @click.option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the relay's, in PEM format.")
-@shared_options
-@click.pass_obj
+@command_options
 def login(context: CommandContext, url: str, ca_file: str | None) -> None:
     """Use the relay at URL from this machine, with your token.
 
@@ -216,10 +201,7 @@ def login(context: CommandContext, url: str, ca_file: str | None) -> None:
     me = Client(used, notice=context.say_once).me()
     stored = {} if ca_file is None else {"ca_file": str(trusted)}
     change_settings(context, {"relay_url": address, "token": secret, **stored})
-    if context.as_json:
-        context.print_json(me)
-    else:
-        context.print([f"logged in to {address} as {_describe(me)}"])
+    context.print_result(me, [f"logged in to {address} as {_describe(me)}"])
     for one in context.resolved_settings:
         if one.name in {"relay_url", "token"} and one.variable is not None:
             context.say(f"{one.variable} is set in the environment and overrides it")
@@ -239,22 +221,17 @@ def _read_token() -> str:
 
 
 @click.command(epilog=examples("delegate logout"))
-@shared_options
-@click.pass_obj
+@command_options
 def logout(context: CommandContext) -> None:
     """Forget the relay and the token that `delegate login` stored. The token stays valid: revoke it if it leaked."""
     stored = [one.name for one in context.resolved_settings if one.is_in_file]
     was_in = not {"relay_url", "token"}.isdisjoint(stored)
     change_settings(context, {"relay_url": None, "token": None})
-    if context.as_json:
-        context.print_json({"wasLoggedIn": was_in})
-    else:
-        context.print(["logged out" if was_in else "you were not logged in"])
+    context.print_result({"wasLoggedIn": was_in}, ["logged out" if was_in else "you were not logged in"])
 
 
 @click.command(epilog=examples("delegate whoami"))
-@shared_options
-@click.pass_obj
+@command_options
 def whoami(context: CommandContext) -> None:
     """Show whom the relay takes you for."""
     client = context.client()
@@ -280,8 +257,7 @@ def _describe(me: MeData) -> str:
     metavar="N",
     help="How many entries.",
 )
-@shared_options
-@click.pass_obj
+@command_options
 def audit(context: CommandContext, limit: int) -> None:
     """Show who did what, newest first. For admins."""
     client = context.client()
@@ -307,8 +283,7 @@ def _audit_row(entry: AuditEntryData) -> TableRow:
 
 @click.command(epilog=examples("delegate purge task-1f0c9a77e2"))
 @click.argument("task_id", metavar="ID")
-@shared_options
-@click.pass_obj
+@command_options
 def purge(context: CommandContext, task_id: str) -> None:
     """Remove the texts of an ended task from the relay for good: prompt, output, messages, diff. For admins.
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples
 from delegate.cli.render import terminal
 from delegate.cli.text_input import check_text, read_text
 from delegate.errors import escape
@@ -25,8 +25,7 @@ LINE_COLOURS = (
 
 @click.command(epilog=examples("delegate diff task-1f0c9a77e2", "delegate diff task-1f0c9a77e2 | git apply"))
 @click.argument("task_id", metavar="ID")
-@shared_options
-@click.pass_obj
+@command_options
 def diff(context: CommandContext, task_id: str) -> None:
     """Show what a task changed since the commit it started from."""
     change = context.client().change(task_id)
@@ -68,8 +67,7 @@ def _print_exactly(text: str) -> None:
 
 @click.command(epilog=examples("delegate prompt task-1f0c9a77e2"))
 @click.argument("task_id", metavar="ID")
-@shared_options
-@click.pass_obj
+@command_options
 def prompt(context: CommandContext, task_id: str) -> None:
     """Show the prompt that the agent received. It includes what Delegate added."""
     given = context.client().prompt(task_id)
@@ -92,8 +90,7 @@ def prompt(context: CommandContext, task_id: str) -> None:
 )
 @click.argument("task_id", metavar="ID")
 @click.option("--context", metavar="TEXT", help="What the agent should know or do differently.")
-@shared_options
-@click.pass_obj
+@command_options
 def resume(command_context: CommandContext, task_id: str, context: str | None) -> None:
     """Continue an ended task as a new task, and print the new id.
 
@@ -112,15 +109,11 @@ def resume(command_context: CommandContext, task_id: str, context: str | None) -
 )
 @click.argument("task_id", metavar="ID")
 @click.argument("words", nargs=-1, metavar="TEXT…")
-@shared_options
-@click.pass_obj
+@command_options
 def answer(context: CommandContext, task_id: str, words: tuple[str, ...]) -> None:
     """Answer an agent's question. The agent continues in the same session.
 
     Several words make one answer; a single - reads it from standard input. `delegate status ID` shows the question.
     """
     task = context.client().answer(task_id, read_text("answer", words))
-    if context.as_json:
-        context.print_json(task)
-    else:
-        context.print([f"{task['taskId']} answered"])
+    context.print_result(task, [f"{task['taskId']} answered"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, WholeNumber, examples, fetch_newest, shared_options
+from delegate.cli.context import CommandContext, WholeNumber, command_options, examples, fetch_newest
 from delegate.cli.render.runner_page import runner_table
 from delegate.cli.render.status import format_counts
 
@@ -25,8 +25,7 @@ LIMIT = 20
     metavar="N",
     help="Show at most this many. [default: 20]",
 )
-@shared_options
-@click.pass_obj
+@command_options
 def list_runners(context: CommandContext, limit: int) -> None:
     """List the relay's runners, by name: state, slots, tasks, last result, version and agents."""
     client = context.client()
@@ -48,8 +47,7 @@ def list_runners(context: CommandContext, limit: int) -> None:
 
 @click.command(epilog=examples("delegate runner token --name studio"))
 @click.option("--name", required=True, metavar="NAME", help="Name of the new runner: letters, digits, dots, - and _.")
-@shared_options
-@click.pass_obj
+@command_options
 def token(context: CommandContext, name: str) -> None:
     """Print the command that pairs a machine. It works once, within 15 minutes."""
     invited = context.client().pairing_token(name)
@@ -65,8 +63,7 @@ def token(context: CommandContext, name: str) -> None:
 
 @click.command(epilog=examples("delegate runner drain studio"))
 @click.argument("name")
-@shared_options
-@click.pass_obj
+@command_options
 def drain(context: CommandContext, name: str) -> None:
     """Let a runner finish its tasks, and give it no new ones."""
     drained = context.client().order_runner(name, "drain")
@@ -77,8 +74,7 @@ def drain(context: CommandContext, name: str) -> None:
 
 @click.command(epilog=examples("delegate runner resume studio"))
 @click.argument("name")
-@shared_options
-@click.pass_obj
+@command_options
 def resume(context: CommandContext, name: str) -> None:
     """End a drain: the runner takes tasks again."""
     resumed = context.client().order_runner(name, "resume")
@@ -87,8 +83,7 @@ def resume(context: CommandContext, name: str) -> None:
 
 @click.command(epilog=examples("delegate runner revoke studio"))
 @click.argument("name")
-@shared_options
-@click.pass_obj
+@command_options
 def revoke(context: CommandContext, name: str) -> None:
     """Refuse a runner from now on. Its agents are stopped; its tasks are queued again or end."""
     revoked = context.client().order_runner(name, "revoke")
@@ -98,8 +93,7 @@ def revoke(context: CommandContext, name: str) -> None:
 @click.command(epilog=examples("delegate runner rename studio attic"))
 @click.argument("name")
 @click.argument("new_name")
-@shared_options
-@click.pass_obj
+@command_options
 def rename(context: CommandContext, name: str, new_name: str) -> None:
     """Give a runner another name."""
     renamed = context.client().order_runner(name, "rename", name=new_name)
@@ -107,7 +101,4 @@ def rename(context: CommandContext, name: str, new_name: str) -> None:
 
 
 def _report(context: CommandContext, runner: RunnerData, sentence: str) -> None:
-    if context.as_json:
-        context.print_json(runner)
-    else:
-        context.print([sentence])
+    context.print_result(runner, [sentence])

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from delegate.cli.commands.serve import wait_until_gone
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples
 from delegate.cli.profiles import PROFILE_VARIABLES, paired_profiles, profile_context, profile_option
 from delegate.cli.render.terminal import OutputStyle, fact_lines, format_duration, one_line, parse_time
 from delegate.client.client import Client
@@ -31,8 +31,7 @@ from delegate.preferences.policyfile import PolicyFile, read_policy
 @profile_option
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C lets running tasks finish.")
 @click.option("--install-service", is_flag=True, help="Start it with the machine from now on (systemd or launchd).")
-@shared_options
-@click.pass_obj
+@command_options
 def start(context: CommandContext, profile: str, foreground: bool, install_service: bool) -> int:
     """Start the paired runner of this machine."""
     own = profile_context(context, profile)
@@ -56,10 +55,9 @@ def begin(own: CommandContext, profile: str, *, foreground: bool, service: bool)
         return _run_in_foreground(own, runners)
     name = read_pairing(own.home).name
     is_new = start_paired(own.settings, runners=runners, environ=own.environ)
-    if own.as_json:
-        own.print_json({"profile": profile, "started": is_new})
-    else:
-        own.print([f"{name} polls for tasks" + ("" if is_new else ", as before")])
+    line = f"{name} polls for tasks" + ("" if is_new else ", as before")
+    own.print_result({"profile": profile, "started": is_new}, [line])
+    if not own.as_json:
         own.say("`delegate runner status` shows what it does; it ends with `delegate runner stop` or this machine")
     return 0
 
@@ -95,8 +93,7 @@ def _run_in_foreground(own: CommandContext, runners: str) -> int:
 
 @click.command(epilog=examples("delegate runner status", "delegate runner status --profile second --json"))
 @click.option("--profile", metavar="NAME", help="One profile. [default: all]")
-@shared_options
-@click.pass_obj
+@command_options
 def status(context: CommandContext, profile: str | None) -> int:
     """Show the paired runners of this machine: state, relay, tasks, policy and problem."""
     names = [profile] if profile else paired_profiles(context.home)
@@ -159,7 +156,7 @@ def _page(found: dict[str, Any], style: OutputStyle) -> list[str]:
         "runner": f"{one_line(found['name'] or '?')} (profile {found['profile']})",
         "state": f"{found['state']}, for {age}" if age else found["state"],
         "relay": one_line(found["relayUrl"] or "?"),
-        "paired": _paired(found, style.now),
+        "paired": _describe_pairing(found, style.now),
         "slots": f"{slots['busy']} of {slots['total']} busy" if slots else "",
         "tasks": ", ".join(tasks),
         "policy": found["policyText"] or "accepts nothing",
@@ -169,7 +166,7 @@ def _page(found: dict[str, Any], style: OutputStyle) -> list[str]:
     return fact_lines({name: value for name, value in facts.items() if value}, style)
 
 
-def _paired(found: dict[str, Any], now: datetime) -> str:
+def _describe_pairing(found: dict[str, Any], now: datetime) -> str:
     if not found["pairedAt"]:
         return ""
     age = format_duration((now - parse_time(found["pairedAt"])).total_seconds())
@@ -179,16 +176,12 @@ def _paired(found: dict[str, Any], now: datetime) -> str:
 @click.command(epilog=examples("delegate runner stop", "delegate runner stop --now"))
 @profile_option
 @click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again return to the queue.")
-@shared_options
-@click.pass_obj
+@command_options
 def stop(context: CommandContext, profile: str, now: bool) -> int:
     """Let running tasks finish, then stop the paired runner; it stays paired."""
     own = profile_context(context, profile)
     is_stopped = _stop(own, now=now)
-    if own.as_json:
-        own.print_json({"profile": profile, "stopped": is_stopped})
-    else:
-        own.print(["stopped" if is_stopped else "it was not running"])
+    own.print_result({"profile": profile, "stopped": is_stopped}, ["stopped" if is_stopped else "it was not running"])
     return 0
 
 
@@ -207,8 +200,7 @@ def _stop(own: CommandContext, *, now: bool) -> bool:
 @click.command(epilog=examples("delegate runner unpair", "delegate runner unpair --profile second --now"))
 @profile_option
 @click.option("--now", is_flag=True, help="Stop running tasks now instead of letting them finish.")
-@shared_options
-@click.pass_obj
+@command_options
 def unpair(context: CommandContext, profile: str, now: bool) -> int:
     """Let running tasks finish, leave the relay and remove the token. Unpushed work stays."""
     own = profile_context(context, profile)

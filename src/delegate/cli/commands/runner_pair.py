@@ -16,7 +16,7 @@ import click
 
 from delegate import __version__
 from delegate.cli.commands.runner_machine import begin
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples
 from delegate.cli.profiles import profile_context, profile_option
 from delegate.cli.render import terminal
 from delegate.client.client import Client
@@ -79,8 +79,7 @@ EXPLAINED = {
 @click.option("--ca-file", metavar="FILE", help="Certificates (PEM) of the authority that signed the relay's.")
 @click.option("--install-service", is_flag=True, help="Start the runner with the machine (systemd or launchd).")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C lets running tasks finish.")
-@shared_options
-@click.pass_obj
+@command_options
 def pair(context: CommandContext, /, profile: str, **given: Any) -> int:  # Any: the values of the options above
     """Make this machine a runner of a relay: exchange the token, write the policy, and start to poll."""
     url = _check_arguments(given)
@@ -125,7 +124,7 @@ def _check_arguments(given: Mapping[str, Any]) -> str:
     if not given["pairing_token"].startswith(PAIRING_PREFIX) or not given["pairing_token"].isascii():
         raise InvalidField(field="--pairing-token", why=f"must start with {PAIRING_PREFIX}; {NEW_TOKEN}")
     if given["ca_file"] and not Path(given["ca_file"]).is_file():
-        raise InvalidField(field="--ca-file", why=f"there is no file {given['ca_file']}")
+        raise InvalidField(field="--ca-file", why=f"{given['ca_file']} does not exist")
     try:
         return parse_relay_url(given["relay_url"]).rstrip("/")
     except ValueError as error:

@@ -14,6 +14,7 @@ from delegate.cli.context import (
     HintedUsage,
     WholeNumber,
     check_encoding,
+    command_options,
     examples,
     fetch_newest,
     shared_options,
@@ -74,8 +75,7 @@ def schedule() -> None:
 @click.option("--expires-at", metavar="TIME", help="Start no run at or after this time.")
 @work_options
 @one_task_options
-@shared_options
-@click.pass_obj
+@command_options
 def create(context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, **options: Any) -> None:
     """Run a task later, and print the schedule's id.
 
@@ -142,8 +142,7 @@ def _parse_datetime(context: CommandContext, field: str, typed: str | None, zone
     metavar="N",
     help="Show at most N schedules, from 1 to 10,000. [default: 20]",
 )
-@shared_options
-@click.pass_obj
+@command_options
 def list_(context: CommandContext, status: str | None, limit: int) -> None:
     """List the newest schedules. Each is shown with its next run, or the reason why there is none."""
     schedules, more = fetch_newest(partial(_page, context.client(), status), limit)
@@ -178,15 +177,11 @@ def _page(client: Client, status: str | None, limit: int, cursor: str | None) ->
     metavar="N",
     help="Show at most N runs, from 1 to 100. [default: 10]",
 )
-@shared_options
-@click.pass_obj
+@command_options
 def get(context: CommandContext, schedule_id: str, limit: int) -> None:
     """Show a schedule and the outcome of its runs."""
     detail = context.client().schedule_in_full(schedule_id, limit)
-    if context.as_json:
-        context.print_json({**detail["schedule"], "history": detail["history"]})
-    else:
-        context.print(schedule_page(detail, context.style()))
+    context.print_result({**detail["schedule"], "history": detail["history"]}, schedule_page(detail, context.style()))
 
 
 @schedule.command(
@@ -197,8 +192,7 @@ def get(context: CommandContext, schedule_id: str, limit: int) -> None:
 )
 @click.argument("schedule_id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
-@shared_options
-@click.pass_obj
+@command_options
 def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
     """Pause a schedule until it is resumed. A task that is running continues."""
     check_encoding("reason", reason)
@@ -208,8 +202,7 @@ def pause(context: CommandContext, schedule_id: str, reason: str) -> None:
 @schedule.command(epilog=examples("delegate schedule resume schedule-1f0c9a77e2"))
 @click.argument("schedule_id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
-@shared_options
-@click.pass_obj
+@command_options
 def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
     """Resume a paused schedule. It continues with its next scheduled time."""
     check_encoding("reason", reason)
@@ -224,8 +217,7 @@ def resume(context: CommandContext, schedule_id: str, reason: str) -> None:
 @click.argument("schedule_id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
 @click.option("--cancel-tasks", is_flag=True, help="Also cancel those of its tasks that have not ended.")
-@shared_options
-@click.pass_obj
+@command_options
 def cancel(context: CommandContext, schedule_id: str, reason: str, cancel_tasks: bool) -> None:
     """End a schedule for good. Its tasks continue unless --cancel-tasks is given."""
     check_encoding("reason", reason)
@@ -265,8 +257,7 @@ def _print_schedule(context: CommandContext, changed: ScheduleData) -> None:
     help="How long a step waits after the end of the previous one, such as 30s, 5m or 2h.",
 )
 @work_options
-@shared_options
-@click.pass_obj
+@command_options
 def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, **options: Any) -> None:
     """Run tasks in sequence, each continuing from the previous one.
 
@@ -287,7 +278,4 @@ def pipeline(context: CommandContext, /, prompts: tuple[str, ...], delay: int, *
         for number, text in enumerate(texts)
     ]
     made = context.client().pipeline(steps)
-    if context.as_json:
-        context.print_json(made)
-    else:
-        context.print(pipeline_table(made, context.style()))
+    context.print_result(made, pipeline_table(made, context.style()))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples
 from delegate.cli.render.status import relay_page
 from delegate.cli.render.terminal import format_duration, one_line, parse_time
 from delegate.config import home_files, values
@@ -55,8 +55,7 @@ DOWN_TIMEOUT = values.TIMEOUT_RANGE_MS[1] / 1000 + 600
     metavar="N|auto",
     help="Number of runners, from 0 to 256, or auto for as many as the machine can handle. [default: auto]",
 )
-@shared_options
-@click.pass_obj
+@command_options
 def up(context: CommandContext, foreground: bool, runners: str | None) -> int:
     """Start the local relay and its runners."""
     context.require_local("delegate up", "`delegate runner pair` runs its tasks on this machine")
@@ -101,8 +100,7 @@ def _run_in_foreground(context: CommandContext, runners: str | None) -> int:
 
 @click.command(epilog=examples("delegate down", "delegate down --now"))
 @click.option("--now", is_flag=True, help="Stop running tasks now; those that may run again return to the queue.")
-@shared_options
-@click.pass_obj
+@command_options
 def down(context: CommandContext, now: bool) -> int:
     """Let running tasks finish, then stop the relay and its runners."""
     context.require_local(
@@ -205,16 +203,12 @@ def describe_wait(task: TaskData, now: datetime) -> str:
 
 
 @click.command(epilog=examples("delegate info", "delegate info --json"))
-@shared_options
-@click.pass_obj
+@command_options
 def info(context: CommandContext) -> None:
     """Show the state of the relay, its database and its runners."""
     client = context.client_of_running_relay()
     relay = client.relay()
-    if context.as_json:
-        context.print_json({"url": client.url, **relay})
-    else:
-        context.print(relay_page(client.url, relay, context.style()))
+    context.print_result({"url": client.url, **relay}, relay_page(client.url, relay, context.style()))
 
 
 @click.command(
@@ -236,8 +230,7 @@ def info(context: CommandContext) -> None:
 )
 @click.option("--public-url", metavar="URL", help="The URL by which people and runners reach the relay.")
 @click.option("--allowed-host", metavar="NAME", multiple=True, help="Another host name of the relay; repeatable.")
-@shared_options
-@click.pass_obj
+@command_options
 def serve(context: CommandContext, /, **given: str | tuple[str, ...] | None) -> int:
     """Run only the relay, in the foreground, for this machine or for a team. It accepts tasks but runs none."""
     context.require_local("delegate serve")

@@ -17,9 +17,9 @@ from delegate.cli.context import (
     HintedUsage,
     WholeNumber,
     check_encoding,
+    command_options,
     complete_paths,
     examples,
-    shared_options,
 )
 from delegate.cli.option_types import TIMEOUT, Dollars, TaskIds
 from delegate.cli.render import terminal
@@ -252,8 +252,7 @@ one_task_options = combine_options(
 @click.option(
     "-f", "--follow", is_flag=True, help="Show the task's output until it ends, then exit with its exit code."
 )
-@shared_options
-@click.pass_obj
+@command_options
 def run(
     context: CommandContext, /, words: tuple[str, ...], prompt_file: str | None, follow: bool, **options: Any
 ) -> int:

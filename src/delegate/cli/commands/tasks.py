@@ -15,9 +15,9 @@ from delegate.cli.context import (
     HintedUsage,
     WholeNumber,
     check_encoding,
+    command_options,
     examples,
     fetch_newest,
-    shared_options,
 )
 from delegate.cli.render import terminal
 from delegate.cli.render.status import task_table
@@ -55,8 +55,7 @@ REASON_HINT = "write the reason as --reason TEXT"
     help="Show at most N tasks, from 1 to 10,000. [default: 20]",
 )
 @click.option("--tree", is_flag=True, help="Draw which task waits for which. With ID, draw all tasks connected to it.")
-@shared_options
-@click.pass_obj
+@command_options
 def status(context: CommandContext, task_id: str | None, limit: int, tree: bool) -> None:
     """List the newest tasks, or show one with its timeline."""
     if tree and task_id is not None:
@@ -126,8 +125,7 @@ def _show_task(context: CommandContext, task_id: str) -> None:
 )
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the task ends.")
 @click.option("--raw", is_flag=True, help="Print the output of the last attempt byte for byte.")
-@shared_options
-@click.pass_obj
+@command_options
 def logs(context: CommandContext, task_id: str, tail: int | None, follow: bool, raw: bool) -> int:
     """Show a task's output, while it runs or afterwards."""
     from delegate.cli import follow as live  # noqa: PLC0415  only followers need it
@@ -188,8 +186,7 @@ def _copy_raw(client: Client, task_id: str) -> None:
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID… [REASON]")
 @click.option("--reason", metavar="TEXT", help="The reason, shown with the tasks.")
-@shared_options
-@click.pass_obj
+@command_options
 def cancel(context: CommandContext, words: tuple[str, ...], reason: str | None) -> int:
     """Stop tasks and every process they started. Words after the ids are the reason."""
     task_ids, why = split_ids_and_reason(words, reason)
@@ -247,8 +244,7 @@ def _report_cancel(context: CommandContext, task: TaskData) -> int:
 
 @click.command(epilog=examples("delegate retry task-1f0c9a77e2"))
 @click.argument("task_id", metavar="ID")
-@shared_options
-@click.pass_obj
+@command_options
 def retry(context: CommandContext, task_id: str) -> None:
     """Run an ended task again as a new task, and print the new id.
 

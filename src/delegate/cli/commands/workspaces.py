@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, command_options, examples, shared_options
 from delegate.cli.render import terminal
 from delegate.cli.render.terminal import OutputStyle, format_duration, one_line, rows_in_columns
 from delegate.config.paths import Home
@@ -110,8 +110,7 @@ def format_size(size: int) -> str:
 )
 @click.argument("name", metavar="ID")
 @click.argument("directory", metavar="[DIR]", required=False)
-@shared_options
-@click.pass_obj
+@command_options
 def restore(context: CommandContext, name: str, directory: str | None) -> None:
     """Create a repository from kept work, and print its path. Without DIR, it is named after its branch."""
     import anyio  # noqa: PLC0415  slow to load
@@ -119,10 +118,8 @@ def restore(context: CommandContext, name: str, directory: str | None) -> None:
     home, kept = _find(context, name)
     target = Path(os.path.abspath(directory or kept.branch.replace("/", "-")))
     anyio.run(_restore, context, home, kept.lineage, target)
-    if context.as_json:
-        context.print_json({**kept_data(kept), "path": str(target)})
-    else:
-        context.print([str(target)])
+    context.print_result({**kept_data(kept), "path": str(target)}, [str(target)])
+    if not context.as_json:
         context.say(f"{kept.lineage} is still kept", f"`delegate workspaces drop {kept.lineage}` removes it for good")
 
 
@@ -146,8 +143,7 @@ async def _restore(context: CommandContext, home: Home, lineage: str, target: Pa
 )
 @click.argument("name", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@shared_options
-@click.pass_obj
+@command_options
 def drop(context: CommandContext, name: str, yes: bool) -> None:
     """Delete kept work for good."""
     from delegate.runner.workspaces.kept import drop  # noqa: PLC0415  the runner takes long to load
@@ -156,10 +152,7 @@ def drop(context: CommandContext, name: str, yes: bool) -> None:
     if not yes:
         _confirm(kept)
     drop(home, kept.lineage)
-    if context.as_json:
-        context.print_json(kept_data(kept))
-    else:
-        context.print([f"{kept.lineage} dropped"])
+    context.print_result(kept_data(kept), [f"{kept.lineage} dropped"])
 
 
 def _confirm(kept: KeptWork) -> None:
