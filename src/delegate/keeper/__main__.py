@@ -182,7 +182,7 @@ class Keeper:
             return
         if self._scaling.fatal_report is not None and self._stop_requests < 2:
             self._exit_code = int(self._scaling.fatal_report["error"]["exitCode"])
-            log.error("runner cannot go on: stopping", extra={"told": self._scaling.fatal_report})
+            log.error("runner cannot continue: stopping", extra={"told": self._scaling.fatal_report})
             self._request_stop(2)
         self._paired.write(self._scaling, is_stopping=self._is_stopping)
 

@@ -66,7 +66,7 @@ class PolicyFile:
         rules = self.rules
         repositories = "all repositories" if rules.repositories is None else ", ".join(map(shorten, rules.repositories))
         parts = [
-            ", ".join(SENDERS[one] for one in rules.accept_from) or "nobody's tasks",
+            ", ".join(SENDERS[one] for one in rules.accept_from) or "no tasks",
             repositories or "no repository",
             ", ".join(rules.agents) or "no agent",
             *(name for name, is_on in (("work in place", rules.in_place), ("shell", rules.shell)) if is_on),

@@ -32,7 +32,7 @@ class RemoteUnclear(Exception):
 
 
 def without_login(url: str) -> str:
-    """Return the URL without a user name and password for HTTP, which are nobody else's business."""
+    """Return the URL without a user name and password for HTTP, which are secret."""
     return HTTP_LOGIN.sub(r"\1", url)
 
 

@@ -134,4 +134,4 @@ def check_access(table: Mapping[str, Access], name: str, holder: Holder) -> None
 
 def _describe(allowed: Access) -> str:
     audience = AUDIENCES.get(allowed & READERS)
-    return audience or " and ".join(f"{holder}s" for holder in Holder if holder in allowed) or "nobody"
+    return audience or " and ".join(f"{holder}s" for holder in Holder if holder in allowed) or "no one"

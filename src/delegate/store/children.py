@@ -25,10 +25,10 @@ def committed_budget(connection: Connection, root: TaskId) -> float:
     """Return what the tasks below this root task have spent, or may still spend if they have not ended."""
     columns = (task.c.state, task.c.max_budget_usd, task.c.usage)
     below = connection.execute(select(*columns).where(task.c.root_id == root))
-    return sum(_committed(row.state, row.max_budget_usd, Usage(**row.usage).cost_usd) for row in below)
+    return sum(_commitment(row.state, row.max_budget_usd, Usage(**row.usage).cost_usd) for row in below)
 
 
-def _committed(state: str, budget: float | None, spent: float) -> float:
+def _commitment(state: str, budget: float | None, spent: float) -> float:
     return spent if state in FINAL_TASK_STATES else max(budget or 0.0, spent)
 
 

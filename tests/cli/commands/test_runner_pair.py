@@ -153,7 +153,7 @@ def test_plain_http_to_another_machine_is_refused(pair: Pair, capsys: pytest.Cap
         (("--accept-from", "all"), "--accept-from: must be one of me, members, linear, schedules"),
         (("--runners", "0"), "--runners: must be at least 1"),
         (("--profile", "../x"), "profile: must be 1 to 40 letters"),
-        (("--ca-file", "/missing.pem"), "--ca-file: there is no file /missing.pem"),
+        (("--ca-file", "/missing.pem"), "--ca-file: /missing.pem does not exist"),
     ],
 )
 def test_a_wrong_option_is_refused_before_the_token_is_used(

@@ -310,6 +310,9 @@ def test_the_examples_for_the_shell_run_as_they_are_written(world: World, tmp_pa
 
 
 def test_more_tasks_than_a_page_holds_can_be_listed(busy_world: World) -> None:
+    for _ in range(3):
+        busy_world.submit("true")
+
     shown = busy_world.run("status", "-n", "2")
 
     assert shown.stderr == "delegate: only the newest 2 are shown; -n shows more\n"

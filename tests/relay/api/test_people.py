@@ -84,6 +84,7 @@ async def test_an_open_stream_ends_when_its_person_is_disabled(
         await owner.post(f"/api/people/{added['person']['name']}/disable", json={})
         async for _ in feed.aiter_bytes():
             pass
+        assert (await viewer.get("/api/me")).status_code == 401
 
 
 async def test_people_manage_their_own_tokens_and_admins_those_of_all(
@@ -116,7 +117,8 @@ async def test_a_name_and_an_address_are_given_once(owner: httpx2.AsyncClient) -
     added = await add(owner, email=f"{secrets.token_hex(4)}@example.com")
     name, email = added["person"]["name"], added["person"]["email"]
 
-    problem_of(await owner.post("/api/people", json={"name": name.upper()}), 409, "person_exists")
+    taken = problem_of(await owner.post("/api/people", json={"name": name.upper()}), 409, "person_exists")
+    assert name.upper() in taken["detail"]
     problem_of(await owner.post("/api/people", json={"name": "x" + name, "email": email}), 409, "person_exists")
     problem_of(await owner.post("/api/people", json={"name": "Owner"}), 422, "invalid_field")
     problem_of(await owner.post("/api/people", json={"name": "a b"}), 422, "invalid_field")

@@ -38,7 +38,7 @@ class Guard:
         try:
             headers = collect_headers(scope["headers"])
             self._exposure.check(scope, headers)
-            if counter:  # most of the time nobody has failed
+            if counter:  # most paths that need no token have none
                 check_limit(counter, self._exposure.caller(scope, headers), time.monotonic())
             check_length(headers, limit)
         except DelegateError as error:

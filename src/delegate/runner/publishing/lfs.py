@@ -35,7 +35,7 @@ POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize ([0-9]{1,15})\n"
 )
 POINTER_LINE = re.compile(rb"^oid sha256:[0-9a-f]{64}$", re.M)
-POINTER_BYTES = 1024  # git-lfs takes no longer blob for a pointer
+POINTER_BYTES = 1024  # a larger blob is not a pointer to git-lfs
 CHUNK = 1024 * 1024
 REASON_MAX = 300
 NOT_INSTALLED = b"is not a git command"

@@ -204,19 +204,19 @@ def end_request(level: Privacy, request: EndRequest) -> EndRequest:
     }
     if result is not None:
         summary = {"summary": result.summary} if is_told else {}
-        more["result"] = ResultView.model_validate(_listed(result, RESULT_FIELDS) | summary)
-    return type(request).model_validate(_listed(request, END_FIELDS) | more)
+        more["result"] = ResultView.model_validate(_choose(result, RESULT_FIELDS) | summary)
+    return type(request).model_validate(_choose(request, END_FIELDS) | more)
 
 
 def effect_request(level: Privacy, request: EffectRequest) -> EffectRequest:
-    return request if level is Privacy.FULL else EffectRequest.model_validate(_listed(request, EFFECT_FIELDS))
+    return request if level is Privacy.FULL else EffectRequest.model_validate(_choose(request, EFFECT_FIELDS))
 
 
 def claim_request(level: Privacy, request: ClaimRequest) -> ClaimRequest:
     if level is Privacy.FULL:
         return request
     problem = None if request.problem is None else _problem(request.problem)
-    return ClaimRequest.model_validate(_listed(request, CLAIM_FIELDS) | {"problem": problem})
+    return ClaimRequest.model_validate(_choose(request, CLAIM_FIELDS) | {"problem": problem})
 
 
 def checkpoint(level: Privacy, view: CheckpointView, *, is_completed: bool) -> CheckpointView:
@@ -236,10 +236,10 @@ def _checkpoint(level: Privacy, view: CheckpointView | None, *, is_told: bool) -
         more["dirty_files"] = view.dirty_files
     if is_told:
         more["summary"] = view.summary
-    return CheckpointView.model_validate(_listed(view, CHECKPOINT_FIELDS) | more)
+    return CheckpointView.model_validate(_choose(view, CHECKPOINT_FIELDS) | more)
 
 
-def _listed(message: Wire, names: tuple[str, ...]) -> dict[str, object]:
+def _choose(message: Wire, names: tuple[str, ...]) -> dict[str, object]:
     return {name: getattr(message, name) for name in names if name in type(message).model_fields}
 
 
