@@ -7,17 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from delegate.model import (
-    PAID_AGENTS,
-    Attempt,
-    EventKind,
-    Priority,
-    Privacy,
-    Runner,
-    RunnerSlot,
-    Task,
-    new_attempt_id,
-)
+from delegate.model import PAID_AGENTS, Attempt, EventKind, Priority, Privacy, Runner, RunnerSlot, Task, new_attempt_id
 from delegate.queue.checkpoints import NO_CONTINUATION, Continuation, read_continuation
 from delegate.queue.limits import QueueRules, own_budget_left, start_of_day
 from delegate.queue.placement import LaneScope, scope_of

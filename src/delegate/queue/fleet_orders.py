@@ -12,13 +12,7 @@ from delegate.model import Actor, Attempt, Runner, RunnerAgent, RunnerId, Task
 from delegate.queue.fleet import MachineFacts, check_version, person_name
 from delegate.queue.limits import QueueRules
 from delegate.queue.rescue import RescuedTask, log_rescued, lose_attempts
-from delegate.queue.runner_states import (
-    RunnerActivity,
-    RunnerCondition,
-    RunnerCounts,
-    condition_of,
-    count_conditions,
-)
+from delegate.queue.runner_states import RunnerActivity, RunnerCondition, RunnerCounts, condition_of, count_conditions
 from delegate.store.attempts import HeldWork, attempts_held_by, held_work, last_attempt_of
 from delegate.store.database import Connection, Database
 from delegate.store.people import record_audit

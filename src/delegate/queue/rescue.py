@@ -7,17 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from delegate.model import (
-    MAX_ATTEMPTS,
-    AgentName,
-    Attempt,
-    AttemptId,
-    Checkpoint,
-    EventKind,
-    Outcome,
-    SlotId,
-    Task,
-)
+from delegate.model import MAX_ATTEMPTS, AgentName, Attempt, AttemptId, Checkpoint, EventKind, Outcome, SlotId, Task
 from delegate.queue.cascade import CASCADE_MAX, Transition, end, log_dependents
 from delegate.queue.checkpoints import build_relay_checkpoint
 from delegate.queue.lease_guard import lock_task_of_attempt, require_written

@@ -13,15 +13,7 @@ from delegate.queue.questions import has_asked
 from delegate.store.attempts import advance_attempt, keep_session, keep_usage, renew_attempt
 from delegate.store.children import has_open_child
 from delegate.store.database import Connection, Database
-from delegate.store.events import (
-    NewEvent,
-    NewOutput,
-    append_events,
-    append_output,
-    cut_output,
-    event_at,
-    output_at,
-)
+from delegate.store.events import NewEvent, NewOutput, append_events, append_output, cut_output, event_at, output_at
 from delegate.store.messages import messages_after
 
 COST_MAX = 1e9  # the same limit as in FinishRequest

@@ -5,25 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    StrictBool,
-    StringConstraints,
-)
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 
-from delegate.model import (
-    Change,
-    Checkpoint,
-    EffectKind,
-    EffectState,
-    Result,
-    Source,
-    Usage,
-)
-from delegate.model import (
-    Field as PreferenceField,
-)
+from delegate.model import Change, Checkpoint, EffectKind, EffectState, Result, Source, Usage
+from delegate.model import Field as PreferenceField
 from delegate.wire.basics import (
     NO_NUL,
     PATCH_MAX,

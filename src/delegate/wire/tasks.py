@@ -5,21 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    StrictBool,
-    StrictInt,
-    StringConstraints,
-)
+from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from delegate.config.values import OUTPUT_RANGE, TIMEOUT_RANGE_MS
-from delegate.model import (
-    DEPENDENCIES_MAX,
-    EventKind,
-    Mode,
-    OnDependencyFailure,
-    Stream,
-)
+from delegate.model import DEPENDENCIES_MAX, EventKind, Mode, OnDependencyFailure, Stream
 from delegate.states import Reason
 from delegate.wire.basics import (
     KNOWN_AGENT,

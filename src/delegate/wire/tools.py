@@ -30,9 +30,7 @@ from delegate.wire.basics import (
     Wire,
     without_nul,
 )
-from delegate.wire.basics import (
-    TaskStatus as TaskState,
-)
+from delegate.wire.basics import TaskStatus as TaskState
 from delegate.wire.schedules import Cron, DelayMs, RunCount, RunView, ScheduleView, Zone
 from delegate.wire.shared_models import CheckpointView, QuestionView
 from delegate.wire.tasks import (

@@ -8,12 +8,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delegate.errors import (
-    DelegateError,
-    MalformedBody,
-    PayloadTooLarge,
-    Unauthenticated,
-)
+from delegate.errors import DelegateError, MalformedBody, PayloadTooLarge, Unauthenticated
 from delegate.relay.http.exposure import Exposure
 from delegate.relay.http.rate_limit import RateLimits, check_limit, record_failure
 from delegate.relay.problems import problem_response
