@@ -80,7 +80,7 @@ test-%: environment ## run the tests of one directory, as in `make test-runner`
 	@$(pytest) tests/$*
 
 .PHONY: soak
-soak: environment tools ## run the long reliability tests, up to 90 minutes
+soak: environment tools ## run the long reliability tests, up to two hours
 	@$(pytest) -m soak
 
 .PHONY: bench

@@ -82,8 +82,9 @@ async def test_a_paired_machine_is_a_runner_with_what_it_reported(scene: Scene) 
     assert (found.os, found.tags, found.slots, found.is_paired) == ("macOS 15.1", ("gpu",), 2, True)
 
 
-async def test_of_fifty_that_use_one_token_at_the_same_time_one_is_paired(scene: Scene) -> None:
-    pairing_hash = await invite(scene)
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 100))])
+async def test_of_fifty_that_use_one_token_at_the_same_time_one_is_paired(scene: Scene, number: int) -> None:
+    pairing_hash = await invite(scene, f"studio-{number}")
     won: list[Runner] = []
     refused: list[Exception] = []
 
@@ -126,7 +127,7 @@ async def test_two_runners_do_not_have_one_name(scene: Scene) -> None:
     with pytest.raises(RunnerNameUsed):
         await pair(scene.database, "other-hash", FACTS, "token-2", scene.now)
     with pytest.raises(RunnerNameUsed):
-        await invite(scene)
+        await create_pairing_token(scene.database, "marek-mbp", "third-hash", by=OWNER, now=scene.now)
 
 
 async def test_the_slots_of_a_pairing_belong_to_one_runner(scene: Scene) -> None:

@@ -20,7 +20,6 @@ from tests.fakes.world import World, wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P8")]
 
 RUNNERS = 2
-RESTARTS = 3
 LINES = 100
 
 
@@ -63,7 +62,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return url, url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
-def test_restarting_the_relay_under_load_costs_nothing(tmp_path: Path, database: tuple[str, str]) -> None:
+@pytest.mark.parametrize("restarts", [3, pytest.param(40, marks=pytest.mark.soak)])
+def test_restarting_the_relay_under_load_costs_nothing(
+    tmp_path: Path, database: tuple[str, str], restarts: int
+) -> None:
     authority, port = Authority(tmp_path), free_port()
     url, audited = database
     relay = World(tmp_path / "relay", **({"DELEGATE_DATABASE_URL": url} if url else {}))
@@ -80,7 +82,7 @@ def test_restarting_the_relay_under_load_costs_nothing(tmp_path: Path, database:
         wait_until(lambda: all(remote.task(task_id)["status"] == "running" for task_id in ids))
         following = [remote.popen("logs", "-f", task_id) for task_id in ids]
 
-        for _ in range(RESTARTS):
+        for _ in range(restarts):
             stack.enter_context(restarting(relay, authority, port))
             later = remote.submit("true")
             assert remote.task(later)["status"] == "queued"
@@ -95,9 +97,9 @@ def test_restarting_the_relay_under_load_costs_nothing(tmp_path: Path, database:
     log = (tmp_path / "serve.log").read_text()
     assert followed == lines
     assert [(task["status"], task["attempt"]) for task in ended] == [("completed", 1)] * RUNNERS
-    assert [(task["status"], task["attempt"]) for task in rest] == [("completed", 1)] * RESTARTS
+    assert [(task["status"], task["attempt"]) for task in rest] == [("completed", 1)] * restarts
     assert [[attempt["state"] for attempt in task["attempts"]] for task in ended] == [["completed"]] * RUNNERS
-    assert log.count("relay ready") == RESTARTS + 1
+    assert log.count("relay ready") == restarts + 1
     assert "graceful shutdown exceeded" not in log  # nobody was cut off: waiting calls were answered
     assert "Traceback" not in log
     relay.audit(audited)
