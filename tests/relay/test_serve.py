@@ -9,11 +9,12 @@ import ssl
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from tests.fakes.certificates import DAY, Authority
-from tests.fakes.serving import Served, serving
+from tests.fakes.serving import Served, free_port, serving
 from tests.fakes.world import World, wait_until
 from tests.relay.peers import problem_of
 
@@ -255,7 +256,7 @@ def test_doctor_examines_a_relay_elsewhere(secure: Served) -> None:
     assert "its certificate is valid until" in found["TLS"]["message"]
     assert "delegate runner" in found["runners"]["fix"]
     assert "is not trusted" in untrusted["relay"]["message"]
-    assert untrusted["relay"]["fix"] == "set DELEGATE_CA_FILE to that of its authority"
+    assert untrusted["relay"]["fix"] == "set DELEGATE_CA_FILE to that of its authority, or log in with --ca-file"
     assert wrong["token"]["level"] == "problem"
 
 
@@ -270,3 +271,50 @@ def test_login_stores_the_private_authority_too(secure: Served, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert person.ok("whoami").startswith("owner (admin) at https://")
     assert person.run("up").stderr.rstrip().endswith("`delegate runner pair` runs its tasks on this machine")
+
+
+def served_until(served: Served) -> str:
+    """When the certificate of a new connection expires."""
+    trusting = ssl.create_default_context(cafile=served.authority.file)
+    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    with socket.create_connection(address) as plain, trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        return str((secure.getpeercert() or {})["notAfter"])
+
+
+def test_a_renewed_certificate_is_used_without_a_restart_and_a_bad_one_is_not(
+    tmp_path: Path, authority: Authority
+) -> None:
+    names = ("127.0.0.1", "localhost")
+    first, renewed = authority.issue(*names), authority.issue(*names, valid=(-DAY, 20 * DAY))
+    tls = ("--tls-cert", str(first.cert), "--tls-key", str(first.key))
+    with serving(World(tmp_path / "home"), authority, *tls) as served, served.client() as kept:
+        before = served_until(served)
+        assert kept.get("/api/relay").status_code == 200
+        first.cert.write_bytes(renewed.cert.read_bytes())  # its key follows later
+        wait_until(lambda: "certificate not renewed" in served.log)
+        assert served_until(served) == before
+
+        first.key.write_bytes(renewed.key.read_bytes())
+        wait_until(lambda: "certificate renewed" in served.log)
+
+        assert served_until(served) != before
+        assert kept.get("/api/relay").status_code == 200
+        assert served.log.count("relay ready") == 1
+
+
+def test_settings_that_were_changed_are_in_the_audit_log_of_the_next_start(
+    tmp_path: Path, authority: Authority
+) -> None:
+    issued, port, entries = authority.issue("127.0.0.1"), free_port(), list[dict[str, Any]]()
+    tls = ("--tls-cert", str(issued.cert), "--tls-key", str(issued.key))
+    for options in ((), ("--public-url", PUBLIC), ("--public-url", PUBLIC)):
+        with (
+            serving(World(tmp_path / "home"), authority, *tls, *options, port=port) as served,
+            served.client() as http,
+        ):
+            entries = http.get("/api/audit").json()["entries"]
+
+    assert [(entry["actor"], entry["action"], entry["details"]["public_url"]) for entry in entries] == [
+        ("owner", "settings", PUBLIC),
+        ("owner", "settings", f"https://127.0.0.1:{port}"),
+    ]

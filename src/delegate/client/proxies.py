@@ -114,4 +114,5 @@ def explain_certificate(host: str, code: int, message: str) -> str:
         return f"the certificate of {host} is not valid yet; check this machine's clock"
     if code in WRONG_NAMES:
         return f"the certificate is not for {host}; use the relay's public URL"
-    return f"the certificate of {host} is not trusted ({message}); set DELEGATE_CA_FILE to that of its authority"
+    advice = "set DELEGATE_CA_FILE to that of its authority, or log in with --ca-file"
+    return f"the certificate of {host} is not trusted ({message}); {advice}"

@@ -12,7 +12,6 @@ import resource
 import select
 import signal
 import socket
-import ssl
 import stat
 import sys
 import time
@@ -30,15 +29,18 @@ from delegate import log as logs
 from delegate.config import home_files
 from delegate.config.encryption import KEY_VARIABLE
 from delegate.config.paths import Home
-from delegate.config.settings import Settings, load, receive_secrets
+from delegate.config.settings import Settings, load, public_settings, receive_secrets
 from delegate.errors import DelegateError, StoreBusy, Unauthenticated
+from delegate.model import OWNER
 from delegate.queue.rescue import renew_leases_after_restart
 from delegate.relay.app import make_app
+from delegate.relay.http.certificates import ServerCertificate, follow_renewals
 from delegate.relay.http.exposure import Exposure, exposure_of
 from delegate.relay.http.protocol import HttpProtocol, UnknownConnections
 from delegate.relay.requests import Relay
 from delegate.relay.wheel import served_wheel
-from delegate.store.database import is_postgres, open_database
+from delegate.store.database import Connection, is_postgres, open_database
+from delegate.store.people import last_details, record_audit
 from delegate.store.schema import prepare
 from delegate.tokens import hash_token
 
@@ -81,7 +83,7 @@ class KeeperFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     socket: socket.socket
-    tls: ssl.SSLContext | None = None  # None: plain HTTP
+    tls: ServerCertificate | None = None  # None: plain HTTP
 
 
 def run(settings: Settings, listeners: Sequence[Listener], *, keeper: KeeperFacts | None) -> int:
@@ -149,6 +151,8 @@ async def _serve(
         try:
             await relay.clock.sync(database)
             await renew_leases_after_restart(database, relay.rules, relay.now())
+            if keeper is None:
+                await database.write("settings", partial(_audit_settings, settings=settings, now=relay.now()))
         except DelegateError as error:
             return error
         config = uvicorn.Config(
@@ -168,6 +172,9 @@ async def _serve(
         async with anyio.create_task_group() as group:
             if keeper is not None:
                 group.start_soon(_stop_with_keeper, server)
+            for listener in listeners:
+                if listener.tls is not None:
+                    group.start_soon(follow_renewals, listener.tls)
             # uvicorn raises the signal that stopped it again when it is done: it must not end this process before
             # the database is closed.
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -175,6 +182,14 @@ async def _serve(
             await server.serve(sockets=[])  # it opens its listeners itself, each with or without TLS
             group.cancel_scope.cancel()
     return None
+
+
+def _audit_settings(connection: Connection, settings: Settings, now: datetime) -> None:
+    """Record the settings that differ from the defaults, unless the last relay had the same."""
+    usual = public_settings(Settings())
+    chosen = {key: value for key, value in public_settings(settings).items() if value != usual[key]}
+    if last_details(connection, "settings") != chosen:
+        record_audit(connection, OWNER, "settings", "relay", now=now, details=chosen)
 
 
 def _redact(settings: Settings, text: str) -> str:
@@ -215,7 +230,7 @@ class Server(uvicorn.Server):
         return await asyncio.get_running_loop().create_server(
             make_protocol,
             sock=listener.socket,
-            ssl=listener.tls,
+            ssl=None if listener.tls is None else listener.tls.context,
             backlog=self.config.backlog,
             ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT if is_secure else None,
             ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT if is_secure else None,

@@ -9,7 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from delegate.model import AccessToken, AccessTokenId, Actor, AuditEntry, Person, PersonId, Role
-from delegate.store.tables import access_token, audit, person
+from delegate.schedule.model import ScheduleState
+from delegate.states import FINAL_TASK_STATES, TaskState
+from delegate.store.tables import access_token, audit, has_state, person, schedule, task
 
 # Used by every request of a person, and by every change: built once.
 OF_HASH = (
@@ -52,6 +54,15 @@ def write_person(connection: Connection, changed: Person) -> None:
     """Write the role and whether the person is disabled."""
     values = {"role": changed.role, "disabled_at": changed.disabled_at}
     connection.execute(update(person).where(person.c.id == changed.id).values(values))
+
+
+def count_open_work(connection: Connection, person_id: PersonId) -> tuple[int, int]:
+    """Count the tasks of a person that have not ended, and the schedules that would start more."""
+    is_open = task.c.state.in_([state for state in TaskState if state not in FINAL_TASK_STATES])
+    tasks = select(func.count()).select_from(task).where(task.c.created_by == person_id, is_open)
+    is_active = has_state(schedule, ScheduleState.ACTIVE)
+    schedules = select(func.count()).select_from(schedule).where(schedule.c.created_by == person_id, is_active)
+    return connection.execute(tasks).scalar_one(), connection.execute(schedules).scalar_one()
 
 
 def insert_access_token(connection: Connection, new: AccessToken, *, token_hash: str) -> None:
@@ -126,6 +137,13 @@ def page_of_audit(connection: Connection, *, before: int | None, limit: int) -> 
     if before is not None:
         query = query.where(audit.c.id < before)
     return [to_audit_entry(row) for row in connection.execute(query)]
+
+
+def last_details(connection: Connection, action: str) -> dict[str, Any] | None:
+    """Return the details of the last entry about this action."""
+    query = select(audit.c.details).where(audit.c.action == action).order_by(audit.c.id.desc()).limit(1)
+    found: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
+    return found
 
 
 def delete_old_audit(connection: Connection, *, before: datetime, limit: int) -> int:

@@ -304,7 +304,9 @@ def _warn_of_certificate(context: CommandContext, settings: Settings, certificat
         )
     left = certificate.expires_at - datetime.now(UTC)
     if left < CERTIFICATE_NOTICE:
-        context.say(f"{settings.tls_cert} expires in {left.days} days", "renew it, then restart the relay")
+        context.say(
+            f"{settings.tls_cert} expires in {left.days} days", "renew it; the relay uses the new files within seconds"
+        )
 
 
 def _serve(settings: Settings, sockets: Sequence[tuple[socket.socket, ServerCertificate | None]]) -> int:
@@ -315,7 +317,7 @@ def _serve(settings: Settings, sockets: Sequence[tuple[socket.socket, ServerCert
     log.configure(settings.log_level)
     return run(
         settings,
-        [Listener(socket=one, tls=None if cert is None else cert.context) for one, cert in sockets],
+        [Listener(socket=one, tls=certificate) for one, certificate in sockets],
         keeper=None,
     )
 

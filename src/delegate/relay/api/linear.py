@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from delegate.relay.auth import require_access
+from delegate.relay.auth import caller_of, require_access
 from delegate.relay.linear import connecting
 from delegate.relay.linear.link import LinearLink
 from delegate.relay.problems import PROBLEMS
@@ -42,14 +42,14 @@ async def show_linear(request: Request) -> Response:
 async def connect_linear(request: Request, body: ConnectBody) -> Response:
     """Checks the credential with Linear before it is stored."""
     link = link_of(request)
-    await connecting.connect(link, body)
+    await connecting.connect(link, body, caller_of(request).actor)
     return respond(await connecting.describe_connection(link))
 
 
 @router.post("/linear/disconnect", response_model=LinearView)
 async def disconnect_linear(request: Request, _body: ActionBody) -> Response:
     link = link_of(request)
-    await connecting.disconnect(link)
+    await connecting.disconnect(link, caller_of(request).actor)
     return respond(await connecting.describe_connection(link))
 
 
@@ -64,7 +64,7 @@ async def check_linear(request: Request, _body: ActionBody) -> Response:
 @router.post("/linear/map", response_model=LinearView)
 async def map_linear(request: Request, body: MapBody) -> Response:
     link = link_of(request)
-    await connecting.change_map(link, body)
+    await connecting.change_map(link, body, caller_of(request).actor)
     return respond(await connecting.describe_connection(link))
 
 

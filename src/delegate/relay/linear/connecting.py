@@ -18,6 +18,7 @@ from delegate.linear.records import (
     LinearState,
     MapKind,
 )
+from delegate.model import Actor
 from delegate.preferences.names import repository_url
 from delegate.relay.linear.link import CONNECTION_KEY, LinearLink
 from delegate.store.database import Connection
@@ -32,6 +33,7 @@ from delegate.store.linear.connections import (
 )
 from delegate.store.linear.inbox import count_unprocessed
 from delegate.store.linear.outbox import count_posts
+from delegate.store.people import record_audit
 from delegate.wire.linear import (
     LinearConnectRequest,
     LinearLabelsView,
@@ -56,7 +58,7 @@ REQUIRED = {
 }
 
 
-async def connect(link: LinearLink, wanted: LinearConnectRequest) -> LinearConnection:
+async def connect(link: LinearLink, wanted: LinearConnectRequest, by: Actor) -> LinearConnection:
     """Check the credential, and store it with the names of the workspace and of the user that it acts as."""
     kind = ConnectionKind(wanted.kind)
     for name in REQUIRED[kind]:
@@ -84,7 +86,7 @@ async def connect(link: LinearLink, wanted: LinearConnectRequest) -> LinearConne
         ),
     )
     known = await _with_names(link, new)
-    await link.relay.database.write("linear.connect", partial(_save, known=known, link=link))
+    await link.relay.database.write("linear.connect", partial(_save, known=known, link=link, by=by))
     link.relay.hub.notify_key(CONNECTION_KEY)
     saved = await link.reload()
     assert saved is not None
@@ -129,7 +131,7 @@ async def _with_names(link: LinearLink, connection: LinearConnection) -> LinearC
     )
 
 
-def _save(connection: Connection, known: LinearConnection, link: LinearLink) -> None:
+def _save(connection: Connection, known: LinearConnection, link: LinearLink, by: Actor) -> None:
     """A new webhook secret is valid beside the previous one, until the next replaces that."""
     earlier = get_connection(connection, link.box)
     secrets = known.secrets.webhook_secrets
@@ -137,10 +139,17 @@ def _save(connection: Connection, known: LinearConnection, link: LinearLink) -> 
         secrets = tuple(dict.fromkeys([*secrets, *earlier.secrets.webhook_secrets]))[:SECRETS_KEPT]
         known = replace(known, revision=earlier.revision + 1)
     save_connection(connection, replace(known, secrets=replace(known.secrets, webhook_secrets=secrets)), link.box)
+    record_audit(connection, by, "linear.connect", known.url_key, now=known.connected_at, details={"kind": known.kind})
 
 
-async def disconnect(link: LinearLink) -> bool:
-    was_connected = await link.relay.database.write("linear.disconnect", delete_connection)
+async def disconnect(link: LinearLink, by: Actor) -> bool:
+    def write(connection: Connection) -> bool:
+        was_connected = delete_connection(connection)
+        if was_connected:
+            record_audit(connection, by, "linear.disconnect", "linear", now=link.relay.now())
+        return was_connected
+
+    was_connected = await link.relay.database.write("linear.disconnect", write)
     await link.reload()
     return was_connected
 
@@ -211,21 +220,29 @@ def _describe_webhooks(known: LinearConnection, link: LinearLink) -> str:
     return "silent for more than a day" if is_silent else "healthy"
 
 
-async def change_map(link: LinearLink, wanted: LinearMapRequest) -> None:
+async def change_map(link: LinearLink, wanted: LinearMapRequest, by: Actor) -> None:
     """Set or, without a repository, remove the map of a team or project."""
     if (wanted.team is None) == (wanted.project is None):
         raise InvalidField(field="team", why="or project must be given, and not both")
     kind = MapKind.TEAM if wanted.team is not None else MapKind.PROJECT
     name = wanted.team or wanted.project or ""
     place = await _find_place(link, kind, name)
-    if wanted.repository is None:
-        await link.relay.database.write("linear.map", partial(delete_map, kind=kind, target_id=place["id"]))
-        return
-    repository_url(wanted.repository)  # raises an error that names the field
-    new = IssueMap(
-        kind=kind, target_id=place["id"], name=place["name"], repository=wanted.repository, agent=wanted.agent
-    )
-    await link.relay.database.write("linear.map", partial(put_map, new=new))
+    new: IssueMap | None = None
+    if wanted.repository is not None:
+        repository_url(wanted.repository)  # raises an error that names the field
+        new = IssueMap(
+            kind=kind, target_id=place["id"], name=place["name"], repository=wanted.repository, agent=wanted.agent
+        )
+
+    def write(connection: Connection) -> None:
+        if new is None:
+            delete_map(connection, kind, place["id"])
+        else:
+            put_map(connection, new)
+        details = {"repository": wanted.repository or "none"}
+        record_audit(connection, by, "linear.map", place["name"], now=link.relay.now(), details=details)
+
+    await link.relay.database.write("linear.map", write)
 
 
 async def _find_place(link: LinearLink, kind: MapKind, name: str) -> Json:
