@@ -17,6 +17,7 @@ RESPONSES: list[type[Wire]] = [
     shared_models.ChangeView,
     people.AccessTokensView,
     people.AuditView,
+    people.DisabledPersonView,
     people.MeView,
     people.NewPersonView,
     people.PeopleView,

@@ -167,6 +167,13 @@ class Person:
     email: str | None = None
     disabled_at: datetime | None = None
 
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing may be started for this person."""
+        if self.disabled_at is not None:
+            return f"{self.name} is disabled"
+        return f"{self.name} is now a viewer" if self.role is Role.VIEWER else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken:

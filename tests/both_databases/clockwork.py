@@ -13,7 +13,7 @@ from delegate.config.settings import Settings
 from delegate.intake import schedules
 from delegate.intake.firing import FiredRun, fire_due, recompute_next_runs
 from delegate.intake.from_wire import parse_pipeline, parse_schedule
-from delegate.model import Outcome, Task
+from delegate.model import OWNER, Actor, Outcome, Task
 from delegate.schedule.model import Schedule, ScheduleRun, ScheduleState
 from delegate.states import AttemptState, Reason, TaskState
 from delegate.store.schedules import page_of_schedules
@@ -28,12 +28,13 @@ BAD = Outcome(state=AttemptState.FAILED, reason=Reason.COMMAND_FAILED, message="
 @dataclass(slots=True)
 class Clockwork:
     scene: Scene
+    by: Actor = OWNER  # who creates schedules
 
     async def create(self, **wanted: Any) -> Schedule:
         kind = "cron" if "cronExpression" in wanted else "one_time"
         body = {"prompt": "true", "scheduleType": kind, **HERE, **wanted}
         parsed = parse_schedule(ScheduleRequest.model_validate(body))
-        return (await schedules.create(self.scene.database, parsed, Settings(), self.scene.now)).schedule
+        return (await schedules.create(self.scene.database, parsed, Settings(), self.scene.now, self.by)).schedule
 
     async def pipeline(self, *delays: int, **wanted: Any) -> tuple[Schedule, ...]:
         steps = [{"prompt": f"step {i}", "delay": delay, **HERE} for i, delay in enumerate((0, *delays), 1)]

@@ -5,13 +5,19 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import DBAPIError
+from tests.both_databases.clockwork import HOUR, HOURLY, Clockwork
 from tests.both_databases.scene import NOON, Scene, fact, output
+from tests.both_databases.test_pairing import FACTS
 
 from delegate.config.settings import Settings
-from delegate.model import AccessToken, AccessTokenId, Actor, EffectState, Mode, Person, PersonId, Role
+from delegate.errors import Unauthenticated
+from delegate.intake.people import disable_person, enable_person, set_role
+from delegate.model import OWNER, AccessToken, AccessTokenId, Actor, EffectState, Mode, Person, PersonId, Role
+from delegate.queue.fleet import create_pairing_token, pair
 from delegate.relay.auth import is_valid
 from delegate.report.purge import purge
 from delegate.report.retention import retain
+from delegate.schedule.model import RunOutcome, ScheduleState
 from delegate.states import TaskState
 from delegate.store.database import Connection
 from delegate.store.people import (
@@ -22,6 +28,7 @@ from delegate.store.people import (
     revoke_access_token,
     token_holder,
 )
+from delegate.store.runners import paired_by
 from delegate.store.tables import audit, event_table, task
 from delegate.store.tables import output as output_table
 from delegate.store.tasks import get_task
@@ -112,3 +119,55 @@ async def test_the_tasks_of_a_person_stay_theirs(scene: Scene) -> None:
     stored = await scene.database.read(lambda c: get_task(c, retried.id))
     assert stored is not None
     assert stored.created_by == MAREK.id
+
+
+@pytest.mark.promise("P18")
+async def test_the_schedules_of_a_disabled_person_start_nothing_and_say_why(clock: Clockwork) -> None:
+    database = clock.scene.database
+    await database.write("people", lambda c: insert_person(c, MAREK))
+    clock.by = MARK
+    hourly = await clock.create(cronExpression=HOURLY)
+    once = await clock.create(scheduledAt=(NOON + HOUR).isoformat())
+
+    disabled = await disable_person(database, "marek", OWNER, NOON)
+    await clock.at(NOON + HOUR)
+    refused = (await clock.history(hourly))[0]
+    await enable_person(database, "marek", OWNER, clock.scene.now)
+    (started,) = await clock.at(NOON + 2 * HOUR)
+    await clock.ends()
+    await set_role(database, "marek", Role.VIEWER, OWNER, clock.scene.now)
+    (viewed,) = await clock.at(NOON + 3 * HOUR)
+
+    assert (disabled.tasks, disabled.schedules, disabled.runners) == (0, 2, ())
+    assert (refused.outcome, refused.task_id) == (RunOutcome.REFUSED, None)
+    assert "marek is disabled, and the schedule runs for that person" in (refused.message or "")
+    assert (await clock.look(once)).state is ScheduleState.FAILED
+    assert "marek is disabled" in ((await clock.look(once)).message or "")
+    assert started.task is not None
+    assert "marek is now a viewer" in (viewed.run.message or "")
+
+
+@pytest.mark.promise("P18")
+async def test_the_runners_of_a_disabled_person_get_nothing_new_and_pair_no_more(scene: Scene) -> None:
+    await scene.database.write("people", lambda c: insert_person(c, MAREK))
+    for name in ("studio", "attic", "late"):
+        await create_pairing_token(scene.database, name, name, by=MARK, now=NOON)
+    for name in ("studio", "attic"):
+        await pair(scene.database, name, FACTS, f"token-of-{name}", NOON)
+    await scene.submit(by=MARK)
+
+    first = await disable_person(scene.database, "marek", OWNER, NOON)
+    again = await disable_person(scene.database, "marek", OWNER, NOON + timedelta(hours=1))
+
+    assert first == again
+    assert (first.tasks, first.schedules, first.runners) == (1, 0, ("attic", "studio"))
+    runners = await scene.database.read(lambda c: paired_by(c, MAREK.id))
+    assert [one.draining_at for one in runners] == [NOON, NOON]
+    with pytest.raises(Unauthenticated):
+        await pair(scene.database, "late", FACTS, "token-of-late", NOON)
+    entries = await scene.database.read(lambda c: page_of_audit(c, before=None, limit=3))
+    assert [(one.action, one.subject) for one in entries] == [
+        ("runner.drain", "studio"),
+        ("runner.drain", "attic"),
+        ("user.disable", "marek"),
+    ]

@@ -140,7 +140,7 @@ def test_what_is_not_a_relay_is_reported_as_such(reply: bytes, why: str) -> None
         Client(settings_for(relay)).relay()
 
     assert caught.value.message == f"cannot reach the relay at {relay.url}: {why}"
-    assert caught.value.hint == "check DELEGATE_RELAY_URL"
+    assert caught.value.hint == "check the relay's URL (DELEGATE_RELAY_URL) and the network"
 
 
 def test_an_answer_without_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

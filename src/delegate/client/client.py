@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         BatchData,
         CancelledSchedule,
         ChangeData,
+        DisabledPersonData,
         GraphData,
         LinearData,
         LinearLabelsData,
@@ -262,12 +263,16 @@ class Client:
         return response["people"]
 
     def add_person(self, request: Mapping[str, object]) -> NewPersonData:
-        response: NewPersonData = self._call("POST", "/api/people", request)
+        response: NewPersonData = self._call("POST", "/api/people", {**request, "requestKey": new_request_key()})
         return response
 
     def change_person(self, name: str, verb: str, **fields: str) -> PersonData:
-        """Change a user: `verb` is disable, enable or role."""
+        """Change a user: `verb` is enable or role."""
         response: PersonData = self._call("POST", f"/api/people/{quote(name, safe='')}/{verb}", fields)
+        return response
+
+    def disable_person(self, name: str) -> DisabledPersonData:
+        response: DisabledPersonData = self._call("POST", f"/api/people/{quote(name, safe='')}/disable", {})
         return response
 
     def tokens(self, person: str | None) -> list[AccessTokenData]:
@@ -276,7 +281,8 @@ class Client:
         return response["tokens"]
 
     def create_token(self, request: Mapping[str, object]) -> NewAccessTokenData:
-        response: NewAccessTokenData = self._call("POST", "/api/tokens", request)
+        body = {**request, "requestKey": new_request_key()}
+        response: NewAccessTokenData = self._call("POST", "/api/tokens", body)
         return response
 
     def revoke_token(self, token_id: str) -> AccessTokenData:
@@ -302,7 +308,8 @@ class Client:
 
     def pair_runner(self, description: Mapping[str, object]) -> dict[str, str]:
         """Exchange the pairing token, which is the client's token, for a runner's."""
-        response: dict[str, str] = self._call("POST", "/api/runners/pair", description)
+        body = {**description, "requestKey": new_request_key()}
+        response: dict[str, str] = self._call("POST", "/api/runners/pair", body)
         return response
 
     def unpair_runner(self) -> None:
@@ -319,7 +326,9 @@ class Client:
         return response
 
     def pairing_token(self, name: str) -> PairingTokenData:
-        response: PairingTokenData = self._call("POST", "/api/pairing-tokens", {"name": name})
+        response: PairingTokenData = self._call(
+            "POST", "/api/pairing-tokens", {"name": name, "requestKey": new_request_key()}
+        )
         return response
 
     def order_runner(self, name: str, order: str, /, **body: str) -> RunnerData:
@@ -462,7 +471,7 @@ class Client:
 def unreachable(settings: Settings, url: str, error: Exception) -> RelayUnreachable:
     """Return the error for a relay with which no exchange was possible."""
     why = "it did not respond in time" if isinstance(error, TimeoutError) else describe_error(error)
-    advice = "check DELEGATE_RELAY_URL"
+    advice = "check the relay's URL (DELEGATE_RELAY_URL) and the network"
     if isinstance(error, ProxyRefused | Untrusted):
         why, _, advice = why.partition("; ")
     elif settings.is_local and Home(settings.home).served.exists():

@@ -91,6 +91,18 @@ class ChoiceData(TypedDict):
     source: str
 
 
+class DisabledPersonData(TypedDict):
+    personId: str
+    name: str
+    email: str | None
+    role: str
+    createdAt: str
+    disabledAt: str | None
+    tasks: int
+    schedules: int
+    runners: list[str]
+
+
 class EventData(TypedDict):
     id: int
     taskId: str

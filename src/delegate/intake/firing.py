@@ -30,6 +30,7 @@ from delegate.schedule.cron import times_after
 from delegate.schedule.model import FINAL_SCHEDULE_STATES, RunOutcome, Schedule, ScheduleRun, ScheduleState
 from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection, Database
+from delegate.store.people import get_person
 from delegate.store.schedules import (
     add_to_overlapped_run,
     drop_misses_ahead,
@@ -194,6 +195,9 @@ def is_open(connection: Connection, task_id: TaskId | None) -> bool:
 
 def create_run_task(connection: Connection, schedule: Schedule, settings: Settings, now: datetime) -> Task:
     """Create the task of a run, checked like a new submit."""
+    creator = None if schedule.created_by is None else get_person(connection, schedule.created_by)
+    if creator is not None and creator.refusal is not None:
+        raise Refused(why=f"{creator.refusal}, and the schedule runs for that person")
     request = link_to_previous_run(connection, schedule, request_of_template(schedule.request))
     preferences = resolve_preferences(request, settings)
     built = build_task(request, preferences, settings, now)

@@ -23,6 +23,7 @@ from delegate.model import (
 from delegate.store.database import Connection, Database
 from delegate.store.people import (
     access_token_by_id,
+    count_open_work,
     get_person,
     insert_access_token,
     insert_person,
@@ -30,9 +31,11 @@ from delegate.store.people import (
     person_with_email,
     record_audit,
     revoke_access_token,
+    token_holder,
     write_person,
 )
-from delegate.tokens import PERSON_PREFIX, hash_token, new_token
+from delegate.store.runners import lock_fleet, paired_by, set_orders
+from delegate.tokens import hash_token
 
 log = logging.getLogger(__name__)
 PREFIX_SHOWN = 10  # characters of a token
@@ -46,8 +49,17 @@ class IssuedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisabledPerson:
+    person: Person
+    tasks: int  # that have not ended; they continue
+    schedules: int  # that are active; their runs are refused
+    runners: tuple[str, ...]  # that the person paired; they drain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTerms:
     name: str
+    secret: str  # what the person types; the same if the request is repeated
     days: int | None = TOKEN_DAYS  # None: until it is revoked
 
     def check_own(self) -> None:
@@ -61,6 +73,8 @@ async def add_person(database: Database, new: Person, terms: TokenTerms, by: Act
     """Add a person with a first token."""
 
     def write(connection: Connection) -> IssuedToken:
+        if (earlier := _issued_before(connection, terms)) is not None:
+            return earlier
         if new.name.lower() == OWNER.name:
             raise InvalidField(field="name", why="is that of the relay's owner; use another one")
         if person_named(connection, new.name) is not None:
@@ -79,9 +93,25 @@ def new_person(name: str, *, email: str | None, role: Role, now: datetime) -> Pe
     return Person(id=new_person_id(), name=name, email=address, role=role, created_at=now)
 
 
-async def disable_person(database: Database, name: str, by: Actor, now: datetime) -> Person:
-    """End all tokens of a person at once."""
-    return await _change(database, "user.disable", name, by, now, lambda person: replace(person, disabled_at=now))
+async def disable_person(database: Database, name: str, by: Actor, now: datetime) -> DisabledPerson:
+    """End all tokens of a person at once. Tasks continue, schedules start nothing, and the person's runners drain."""
+
+    def write(connection: Connection) -> DisabledPerson:
+        person = _get_person(connection, name)
+        changed = _write_change(connection, "user.disable", person, replace(person, disabled_at=now), by, now)
+        lock_fleet(connection)
+        runners = paired_by(connection, person.id)
+        for runner in runners:
+            if runner.draining_at is None:
+                set_orders(connection, replace(runner, draining_at=now))
+                record_audit(connection, by, "runner.drain", runner.name, now=now)
+        tasks, schedules = count_open_work(connection, person.id)
+        names = tuple(runner.name for runner in runners)
+        return DisabledPerson(person=changed, tasks=tasks, schedules=schedules, runners=names)
+
+    disabled = await database.write("user.disable", write)
+    log.info("user changed", extra={"person_id": disabled.person.id, "action": "user.disable"})
+    return disabled
 
 
 async def enable_person(database: Database, name: str, by: Actor, now: datetime) -> Person:
@@ -97,16 +127,21 @@ async def _change(
 ) -> Person:
     def write(connection: Connection) -> Person:
         person = _get_person(connection, name)
-        changed = change(person)
-        is_same = (changed.role, changed.disabled_at is None) == (person.role, person.disabled_at is None)
-        if is_same:
-            return person
-        write_person(connection, changed)
-        record_audit(connection, by, action, person.name, now=now, details={"role": changed.role})
-        return changed
+        return _write_change(connection, action, person, change(person), by, now)
 
     changed = await database.write(action, write)
     log.info("user changed", extra={"person_id": changed.id, "action": action})
+    return changed
+
+
+def _write_change(
+    connection: Connection, action: str, person: Person, changed: Person, by: Actor, now: datetime
+) -> Person:
+    """Write the person unless nothing has changed; returns the person as stored."""
+    if (changed.role, changed.disabled_at is None) == (person.role, person.disabled_at is None):
+        return person
+    write_person(connection, changed)
+    record_audit(connection, by, action, person.name, now=now, details={"role": changed.role})
     return changed
 
 
@@ -116,6 +151,8 @@ async def create_token(
     """Issue a token for a person: for oneself, or, as an admin, for anybody."""
 
     def write(connection: Connection) -> IssuedToken:
+        if (earlier := _issued_before(connection, terms)) is not None:
+            return earlier
         whose = _get_own(connection, by) if person is None else _get_person(connection, person)
         if not is_admin:
             if whose.id != by.person_id:
@@ -126,8 +163,14 @@ async def create_token(
     return await database.write("token.create", write)
 
 
+def _issued_before(connection: Connection, terms: TokenTerms) -> IssuedToken | None:
+    """Return what the same request has issued, if its response was lost."""
+    found = token_holder(connection, hash_token(terms.secret))
+    return None if found is None else IssuedToken(token=found[0], person=found[1], secret=terms.secret)
+
+
 def _issue(connection: Connection, person: Person, terms: TokenTerms, by: Actor, now: datetime) -> IssuedToken:
-    secret = new_token(PERSON_PREFIX)
+    secret = terms.secret
     token = AccessToken(
         id=new_access_token_id(),
         person_id=person.id,

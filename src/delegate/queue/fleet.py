@@ -99,15 +99,18 @@ async def create_pairing_token(
         token_hash=token_hash, name=name, created_by=by.person_id, created_at=now, expires_at=now + PAIRING_TIME
     )
 
-    def write(connection: Connection) -> None:
+    def write(connection: Connection) -> PairingToken:
+        if (earlier := get_pairing_token(connection, token_hash)) is not None:
+            return earlier[0]  # the response to the same request was lost
         if is_name_used(connection, name):
             raise RunnerNameUsed(name=name)
         insert_pairing_token(connection, token)
         record_audit(connection, by, "invite", name, now=now)
+        return token
 
-    await database.write("pairing_token", write)
+    created = await database.write("pairing_token", write)
     log.info("pairing token created", extra={"runner": name})
-    return token
+    return created
 
 
 async def pair(database: Database, pairing_hash: str, facts: MachineFacts, token_hash: str, now: datetime) -> Runner:
@@ -123,7 +126,13 @@ def _pair(connection: Connection, pairing_hash: str, facts: MachineFacts, token_
         raise Unauthenticated
     token, used_at = found
     if used_at is not None:
+        repeated = runner_of_token(connection, token_hash)
+        if repeated is not None and repeated.revoked_at is None:
+            return repeated  # the response to the same request was lost
         raise PairingTokenUsed(name=token.name)
+    creator = None if token.created_by is None else get_person(connection, token.created_by)
+    if creator is not None and creator.refusal is not None:
+        raise Unauthenticated
     if now >= token.expires_at:
         raise PairingTokenExpired(name=token.name, minutes=PAIRING_TIME // timedelta(minutes=1))
     check_version(facts.version)  # before the token is used up

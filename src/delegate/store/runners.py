@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, insert, or_, select, tuple_, update
 
-from delegate.model import PairingToken, Runner, RunnerAgent, RunnerId, RunnerSlot, SlotId
+from delegate.model import PairingToken, PersonId, Runner, RunnerAgent, RunnerId, RunnerSlot, SlotId
 from delegate.placement import policy_data, policy_of
 from delegate.store.tables import from_row, pairing_token, relay, runner, runner_slot
 
@@ -86,13 +86,19 @@ def lock_fleet(connection: Connection) -> None:
 
 
 def runner_by_name(connection: Connection, name: str) -> Runner | None:
-    """Return the runner with this id, or else the one with this name that is not revoked."""
+    """Return the runner with this id, or else the one with this name: the last one, if all are revoked."""
     known = get_runner(connection, RunnerId(name))
     if known is not None:
         return known
-    named = select(runner).where(runner.c.name == name, runner.c.revoked_at.is_(None))
-    row = connection.execute(named).one_or_none()
+    named = select(runner).where(runner.c.name == name)
+    row = connection.execute(named.order_by(runner.c.revoked_at.isnot(None), runner.c.revoked_at.desc())).first()
     return None if row is None else to_runner(row)
+
+
+def paired_by(connection: Connection, person_id: PersonId) -> list[Runner]:
+    """Return the runners that this person paired and that are not revoked, by name."""
+    mine = select(runner).where(runner.c.paired_by == person_id, runner.c.revoked_at.is_(None))
+    return [to_runner(row) for row in connection.execute(mine.order_by(runner.c.name))]
 
 
 def set_orders(connection: Connection, ordered: Runner) -> None:

@@ -120,7 +120,7 @@ PATTERN_MESSAGES = {
     "starting with a letter or digit",
     MACHINE_NAME: "is not the id of a machine: it has up to 100 letters, digits, dots, - and _, "
     "and starts with a letter or digit",
-    TAG: "is not a valid tag: use up to 64 letters, digits, dots, - and _, starting with a letter or digit",
+    TAG: "is not a valid name: use up to 64 letters, digits, dots, - and _, starting with a letter or digit",
     ZONE: "is not a valid time zone; use a name like Europe/Berlin or UTC",
 }
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME)]

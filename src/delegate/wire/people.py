@@ -28,6 +28,7 @@ class PersonRequest(Wire):
     email: Email | None = None
     role: RoleName = "member"
     expires_in_days: Days | None = TOKEN_DAYS  # null: never
+    request_key: Name | None = None  # the same key twice is the same user and token
 
 
 class RoleRequest(Wire):
@@ -42,6 +43,7 @@ class AccessTokenRequest(Wire):
     name: Name
     person: PersonName | None = None  # null: the caller
     expires_in_days: Days | None = TOKEN_DAYS  # null: never
+    request_key: Name | None = None
 
 
 class PersonView(Wire):
@@ -51,6 +53,12 @@ class PersonView(Wire):
     role: Role
     created_at: datetime
     disabled_at: datetime | None = None
+
+
+class DisabledPersonView(PersonView):
+    tasks: int  # that have not ended
+    schedules: int
+    runners: list[str]  # by name
 
 
 class PeopleView(Wire):

@@ -93,6 +93,10 @@ class PairRequest(Wire):
     slots: Annotated[StrictInt, Field(ge=0, le=RUNNERS_MAX)] = 1
 
 
+class PairExchangeRequest(PairRequest):
+    request_key: Name | None = None  # the same key twice is the same runner and token
+
+
 class PairResponse(Wire):
     runner_id: str
     name: str
@@ -103,6 +107,7 @@ class PairResponse(Wire):
 
 class PairingTokenRequest(Wire):
     name: RunnerName
+    request_key: Name | None = None
 
 
 class PairingTokenResponse(Wire):

@@ -103,7 +103,10 @@ def test_a_user_is_disabled_enabled_and_given_another_role(desk: Desk, as_owner:
     token = desk.ok("user", "add", "eve", **as_owner).strip()
     as_eve = {**as_owner, "DELEGATE_TOKEN": token}
 
-    assert desk.ok("user", "disable", "eve", **as_owner) == "eve disabled\n"
+    desk.ok("schedule", "create", "-a", "shell", "--cron", "0 0 29 2 *", "--", "true", **as_eve)
+    code, out, err = desk.run("user", "disable", "eve", **as_owner)
+    assert (code, out) == (0, "eve disabled\n")
+    assert err == "schedules that start nothing: 1; `delegate schedule cancel ID` ends one\n"
     assert desk.run("status", **as_eve)[0] == 4
     assert desk.ok("user", "enable", "eve", **as_owner) == "eve member\n"
     assert desk.ok("user", "role", "eve", "viewer", **as_owner) == "eve viewer\n"

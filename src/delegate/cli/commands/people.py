@@ -18,11 +18,19 @@ from delegate.config.settings import setting_spec
 from delegate.errors import InvalidField
 
 if TYPE_CHECKING:
-    from delegate.client.responses import AccessTokenData, AuditEntryData, MeData, NewAccessTokenData, PersonData
+    from delegate.client.responses import (
+        AccessTokenData,
+        AuditEntryData,
+        DisabledPersonData,
+        MeData,
+        NewAccessTokenData,
+        PersonData,
+    )
 
 ROLES = click.Choice(["viewer", "member", "admin"])
 DAYS = WholeNumber(1, 3650, "a number of days")  # as model.TOKEN_DAYS_MAX
 AUDIT_MAX = 10_000
+TOKEN_MAX = 200  # as the relay reads
 NEVER = "never"
 
 
@@ -87,15 +95,22 @@ def list_users(context: CommandContext) -> None:
 @click.argument("name")
 @command_options
 def disable(context: CommandContext, name: str) -> None:
-    """End all tokens of a user within 5 seconds. Their tasks and schedules continue."""
-    _print_person(context, context.client().change_person(name, "disable"))
+    """End all tokens of a user within 5 seconds.
+
+    Tasks that have begun or wait continue. Schedules start nothing while the user is disabled, and the runners that
+    the user paired finish what they hold and get nothing new.
+    """
+    disabled = context.client().disable_person(name)
+    _print_person(context, disabled)
+    if not context.as_json:
+        context.print_details(_left_by(disabled))
 
 
 @user.command(epilog=examples("delegate user enable marek"))
 @click.argument("name")
 @command_options
 def enable(context: CommandContext, name: str) -> None:
-    """Accept the tokens of a disabled user again."""
+    """Accept the tokens of a disabled user again. `delegate runner resume` lets their runners take tasks again."""
     _print_person(context, context.client().change_person(name, "enable"))
 
 
@@ -106,6 +121,16 @@ def enable(context: CommandContext, name: str) -> None:
 def role(context: CommandContext, name: str, role: str) -> None:
     """Change what a user may do."""
     _print_person(context, context.client().change_person(name, "role", role=role))
+
+
+def _left_by(disabled: DisabledPersonData) -> list[str]:
+    """What a disabled user leaves, and how to stop it."""
+    name, tasks, schedules = disabled["name"], disabled["tasks"], disabled["schedules"]
+    return [
+        *([f"tasks of {name} that continue: {tasks}; `delegate cancel ID` stops one"] if tasks else []),
+        *([f"schedules that start nothing: {schedules}; `delegate schedule cancel ID` ends one"] if schedules else []),
+        *(f"{one} takes no new tasks; `delegate runner revoke {one}` stops it now" for one in disabled["runners"]),
+    ]
 
 
 def _print_person(context: CommandContext, person: PersonData) -> None:
@@ -198,7 +223,7 @@ def login(context: CommandContext, url: str, ca_file: str | None) -> None:
     secret = _read_token()
     trusted = context.settings.ca_file if ca_file is None else setting_spec("ca_file").parse(ca_file)
     used = replace(context.settings, relay_url=address, token=secret, ca_file=trusted)
-    me = Client(used, notice=context.say_once).me()
+    me = Client(used, notice=context.say_once, patience=0.0).me()  # a URL that was mistyped is not tried again
     stored = {} if ca_file is None else {"ca_file": str(trusted)}
     change_settings(context, {"relay_url": address, "token": secret, **stored})
     context.print_result(me, [f"logged in to {address} as {_describe(me)}"])
@@ -213,10 +238,11 @@ def _read_token() -> str:
     else:
         given = read_value("token")
     secret = given.strip()
-    if not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise InvalidField(
-            field="token", why="is not a token: it has blanks or other characters that tokens do not have"
+    if not secret.isascii() or not secret.isprintable() or " " in secret or len(secret) > TOKEN_MAX:
+        why = (
+            f"is not a token: it is longer than {TOKEN_MAX} characters, or has blanks or others that tokens do not have"
         )
+        raise InvalidField(field="token", why=why)
     return secret
 
 

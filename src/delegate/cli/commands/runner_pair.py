@@ -148,17 +148,19 @@ def _machine(home: Home) -> str:
     return home_files.machine_id(home)
 
 
-def _client(context: CommandContext, url: str, token: str, ca_file: str | None) -> Client:
+def _client(
+    context: CommandContext, url: str, token: str, ca_file: str | None, *, patience: float = float("inf")
+) -> Client:
     changed: dict[str, Any] = {"relay_url": url, "token": token}
     if ca_file:
         changed["ca_file"] = Path(ca_file).absolute()
-    return Client(replace(context.settings, **changed), notice=context.say_once, patience=0.0)
+    return Client(replace(context.settings, **changed), notice=context.say_once, patience=patience)
 
 
 def _look_at_relay(context: CommandContext, url: str, ca_file: str | None) -> None:
     """Before the token is used: whether a relay answers, and whether the clocks agree."""
     try:
-        health = _client(context, url, PAIRING_PREFIX, ca_file).health()
+        health = _client(context, url, PAIRING_PREFIX, ca_file, patience=0.0).health()
     except RelayUnreachable as error:
         raise _explain(error, url) from error
     except Reported as error:

@@ -17,12 +17,18 @@ from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import JsonBody, check_query, relay_of
 from delegate.relay.views import respond
 from delegate.relay.wheel import served_wheel
-from delegate.tokens import PAIRING_PREFIX, RUNNER_PREFIX, hash_token, new_token
-from delegate.wire.runners import PairingTokenRequest, PairingTokenResponse, PairRequest, PairResponse
+from delegate.tokens import PAIRING_PREFIX, RUNNER_PREFIX, hash_token, token_for_request
+from delegate.wire.runners import (
+    PairExchangeRequest,
+    PairingTokenRequest,
+    PairingTokenResponse,
+    PairRequest,
+    PairResponse,
+)
 
 router = APIRouter(prefix="/api", dependencies=[Depends(check_query)], responses=PROBLEMS)
 PairingTokenBody = Annotated[PairingTokenRequest, Depends(JsonBody(PairingTokenRequest))]
-PairBody = Annotated[PairRequest, Depends(JsonBody(PairRequest))]
+PairBody = Annotated[PairExchangeRequest, Depends(JsonBody(PairExchangeRequest))]
 
 
 @router.post(
@@ -30,10 +36,9 @@ PairBody = Annotated[PairRequest, Depends(JsonBody(PairRequest))]
 )
 async def make_pairing_token(request: Request, body: PairingTokenBody) -> Response:
     relay = relay_of(request)
-    token = new_token(PAIRING_PREFIX)
-    created = await create_pairing_token(
-        relay.database, body.name, hash_token(token), by=caller_of(request).actor, now=relay.now()
-    )
+    by = caller_of(request).actor
+    token = token_for_request(PAIRING_PREFIX, relay.token_hash, body.request_key, by.name, body.name)
+    created = await create_pairing_token(relay.database, body.name, hash_token(token), by=by, now=relay.now())
     url = relay.exposure.public_url or str(request.base_url).rstrip("/")
     wheel = await to_thread.run_sync(served_wheel)
     rest = f"delegate runner pair --relay-url {url} --pairing-token {token}"
@@ -52,11 +57,9 @@ async def make_pairing_token(request: Request, body: PairingTokenBody) -> Respon
 @router.post("/runners/pair", status_code=201, dependencies=[Depends(require_access)], response_model=PairResponse)
 async def pair_machine(request: Request, body: PairBody) -> Response:
     """Exchanges a pairing token for the token of a new runner, once."""
-    relay = relay_of(request)
-    token = new_token(RUNNER_PREFIX)
-    paired = await pair(
-        relay.database, hash_token(bearer_token(request)), machine_facts(body), hash_token(token), relay.now()
-    )
+    relay, pairing_hash = relay_of(request), hash_token(bearer_token(request))
+    token = token_for_request(RUNNER_PREFIX, relay.token_hash, body.request_key, pairing_hash)
+    paired = await pair(relay.database, pairing_hash, machine_facts(body), hash_token(token), relay.now())
     by = await relay.database.read(lambda connection: person_name(connection, paired.paired_by))
     return respond(
         PairResponse(runner_id=paired.id, name=paired.name, token=token, paired_by=by, relay_version=__version__),

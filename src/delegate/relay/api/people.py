@@ -21,6 +21,7 @@ from delegate.relay.problems import PROBLEMS
 from delegate.relay.requests import ID, JsonBody, check_query, relay_of
 from delegate.relay.views import next_cursor, parse_page_cursor, respond, view_of
 from delegate.store.people import list_access_tokens, list_people, page_of_audit, person_named
+from delegate.tokens import PERSON_PREFIX, token_for_request
 from delegate.wire.people import (
     AccessTokenRequest,
     AccessTokensView,
@@ -28,6 +29,7 @@ from delegate.wire.people import (
     AuditCursor,
     AuditEntryView,
     AuditView,
+    DisabledPersonView,
     EmptyRequest,
     MeView,
     NewAccessTokenView,
@@ -76,7 +78,8 @@ async def add_person(request: Request, body: PersonBody) -> Response:
     relay, by = relay_of(request), caller_of(request).actor
     now = relay.now()
     new = people.new_person(body.name, email=body.email, role=Role(body.role), now=now)
-    terms = TokenTerms(name=f"first of {body.name}", days=body.expires_in_days)
+    secret = token_for_request(PERSON_PREFIX, relay.token_hash, body.request_key, "user.add", body.name)
+    terms = TokenTerms(name=f"first of {body.name}", secret=secret, days=body.expires_in_days)
     issued = await people.add_person(relay.database, new, terms, by)
     return respond(NewPersonView(person=person_view(issued.person), token=issued_view(issued, now)), 201)
 
@@ -87,11 +90,13 @@ async def show_people(request: Request) -> Response:
     return respond(PeopleView(people=[person_view(person) for person in found]))
 
 
-@router.post("/people/{person}/disable", response_model=PersonView)
+@router.post("/people/{person}/disable", response_model=DisabledPersonView)
 async def disable_person(request: Request, person: PersonInPath, _body: EmptyBody) -> Response:
-    """Ends all tokens of the user at once."""
+    """Ends all tokens of the user at once; the runs of their schedules are refused, and their runners drain."""
     relay, by = relay_of(request), caller_of(request).actor
-    return respond(person_view(await people.disable_person(relay.database, person, by, relay.now())))
+    disabled = await people.disable_person(relay.database, person, by, relay.now())
+    left = {"tasks": disabled.tasks, "schedules": disabled.schedules, "runners": list(disabled.runners)}
+    return respond(DisabledPersonView.model_validate({**person_view(disabled.person).model_dump(), **left}))
 
 
 @router.post("/people/{person}/enable", response_model=PersonView)
@@ -111,7 +116,9 @@ async def create_token(request: Request, body: TokenBody) -> Response:
     """Creates a token, which is shown only in this response."""
     relay, caller = relay_of(request), caller_of(request)
     now = relay.now()
-    terms = TokenTerms(name=body.name, days=body.expires_in_days)
+    named = (caller.actor.name, body.person or "", body.name)
+    secret = token_for_request(PERSON_PREFIX, relay.token_hash, body.request_key, "token.create", *named)
+    terms = TokenTerms(name=body.name, secret=secret, days=body.expires_in_days)
     issued = await people.create_token(
         relay.database, terms, person=body.person, by=caller.actor, is_admin=is_admin(caller), now=now
     )
