@@ -152,23 +152,29 @@ def test_a_token_pairs_one_machine_once_within_its_time_and_at_its_own_relay(tea
     assert not second.profile_home().joinpath("pairing.json").exists()
 
 
-def test_a_revoked_runner_stops_its_agent_keeps_the_work_and_does_not_come_back(team: Team) -> None:
-    machine = team.paired_machine("studio")
+@pytest.mark.parametrize("rounds", [1, pytest.param(25, marks=pytest.mark.soak)])
+def test_a_revoked_runner_stops_its_agent_keeps_the_work_and_does_not_come_back(team: Team, rounds: int) -> None:
+    for number in range(rounds):
+        revoke_in_mid_task(team, f"studio-{number}")
+
+
+def revoke_in_mid_task(team: Team, name: str) -> None:
+    machine = team.paired_machine(name)
     task = team.relay.shell_task(machine, HOLD.format(machine.work / "go"))
     pid_file = machine.work / "go.pid"
     pid = int(wait_until(lambda: pid_file.exists() and pid_file.read_text().strip()))
     wait_until(lambda: machine.runner()["state"] == "running")
     assert machine.runner()["tasks"] == [{"taskId": task, "agent": "shell"}]
 
-    team.relay.ok("runner", "revoke", "studio")
+    team.relay.ok("runner", "revoke", name)
 
     wait_until(lambda: not is_alive(pid), 15)
     state = wait_until(lambda: (found := machine.runner())["state"] == "revoked" and found, 30)
-    assert state["problem"] == "the runner studio was revoked"
+    assert state["problem"] == f"the runner {name} was revoked"
     assert "delegate runner token" in state["hint"]
-    assert "studio was revoked" in (machine.profile_home() / "logs" / "keeper.log").read_text()
+    assert f"{name} was revoked" in (machine.profile_home() / "logs" / "keeper.log").read_text()
     again = machine.run("runner", "start", "--foreground")
-    assert (again.returncode, "the runner studio was revoked" in again.stderr) == (4, True)
+    assert (again.returncode, f"the runner {name} was revoked" in again.stderr) == (4, True)
     assert machine.ok("runner", "unpair").startswith("unpaired")
 
 
@@ -376,4 +382,7 @@ def test_the_token_of_the_machine_is_not_in_what_it_reports(team: Team) -> None:
     output = team.relay.ok("logs", task["taskId"])
     assert "told" in output
     assert token not in output
-    assert "info task received" in machine.ok("runner", "logs", "--profile", "default")
+    log = machine.ok("runner", "logs")  # there is no local pool
+    assert log.startswith("studio · delegate runner v")
+    assert "info task received" in log
+    assert "claimed job runner=studio attempt=1" in log

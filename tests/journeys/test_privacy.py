@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -393,3 +394,32 @@ def test_the_machine_itself_continues_with_the_texts_it_kept(world: World) -> No
     sessions = [event["data"]["sessionId"] for event in ended["timeline"] if event["kind"] == "session"]
     assert sessions == [told["sessionId"]]
     assert "no longer exists" not in json.dumps(ended["timeline"])
+
+
+def test_at_minimal_only_states_and_numbers_reach_the_relay(tmp_path: Path) -> None:
+    scripted_agent.install(tmp_path / "bin")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    steps = [
+        {"init": {"session_id": SESSION, "model": MARK}},
+        tool("TodoWrite", todos=[{"content": LINE, "status": "in_progress"}]),
+        tool("Edit", file_path=f"src/{MARK}.py", old_string="a", new_string="b\nc"),
+        {"say": LINE},
+        {"result": LINE},
+        {"end_of_input": True},
+    ]
+    with living(tmp_path / "home", DELEGATE_PRIVACY="minimal", PATH=path) as world:
+        world.ok("up", "--runners", "1")
+        task_id = submit(world, {"one": {"agent": "claude", "prompt": script(world, "minimal", steps)}})["one"]
+        ended = world.wait_for(task_id)
+        logs, page = world.run("logs", task_id), world.ok("status", task_id)
+        local = world.ok("runner", "privacy", task_id, "--show", "full")
+
+        assert MARK.encode() not in at_the_relay(world)
+    events = {event["kind"]: event["data"] for event in ended["timeline"]}
+    assert (ended["status"], ended["message"]) == ("completed", "")
+    assert events["tool"] == {"verb": "edit", "additions": 2, "deletions": 1}
+    assert "todo" not in events
+    assert "kept on" in logs.stderr
+    assert "  change" in page
+    assert "2 lines added" in page
+    assert MARK in local

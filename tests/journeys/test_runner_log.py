@@ -110,7 +110,7 @@ def test_the_log_of_a_whole_task_has_the_lines_of_the_page_in_their_order(world:
         'run "pnpm test execution"',
     ]
     assert re.fullmatch(r"tests passed 17/17 \d+\.\ds", messages[7])
-    assert messages[8] == 'commit "Add an exhaustive default"'
+    assert messages[8] == 'commit "Add an exhaustive default" change="1 file touched · 1 line added"'
     assert messages[-1] == "reported to the relay state=completed reason=done"
 
 

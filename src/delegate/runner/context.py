@@ -37,6 +37,7 @@ from delegate.wire.runners import RegisterRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
+    name: str  # of the runner when this process started
     settings: Settings
     environ: Mapping[str, str]
     slot: Slot
@@ -93,13 +94,14 @@ def build_context(
     if pairing is not None:  # what runs in an attempt reaches the same relay
         environ["DELEGATE_RELAY_URL"] = pairing.relay_url
     machine = machine_id(home)
+    own_name = host_name() if pairing is None else pairing.name
     known = agents(settings)
     trials = Trials(home.agents)
 
     def build_registration() -> RegisterRequest:
         return RegisterRequest(
             slot=name,
-            name=host_name() if pairing is None else pairing.name,
+            name=own_name,
             machine=machine,
             instance=None if pairing is None else instance_id(home),
             pid=os.getpid(),
@@ -116,6 +118,7 @@ def build_context(
         on_away=None if keeper_link is None or pairing is None else keeper_link.report_away,
     )
     return RunnerContext(
+        name=own_name,
         settings=settings,
         environ=environ,
         slot=slot,

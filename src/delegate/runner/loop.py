@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 
-from delegate.config.home_files import host_name
 from delegate.errors import DelegateError, RunnerInUse, RunnerRevoked, StaleFence, VersionMismatch
 from delegate.failpoints import failpoint
 from delegate.model import Mode
@@ -237,7 +236,7 @@ class RunnerLoop:
         log_file, now = self._runner_context.task_log, datetime.now(UTC)
         log_file.begin()
         log_file.write(task_log.received(assignment), assignment.task_id, assignment.created_at or now)
-        log_file.write(task_log.claimed(assignment, host_name()), assignment.task_id, now)
+        log_file.write(task_log.claimed(assignment, self._runner_context.name), assignment.task_id, now)
 
     async def _recover_attempts(self) -> None:
         """End the attempts of an earlier process: kill their processes first, so that no work is done twice."""

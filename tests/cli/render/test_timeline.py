@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from delegate.cli.render.terminal import format_duration
-from delegate.cli.render.timeline import FORMATTERS, format_event, format_model_name, format_usage
-from delegate.client.responses import UsageData
+from delegate.cli.render.timeline import FORMATTERS, format_event, format_model_name, format_touched, format_usage
+from delegate.client.responses import EventData, UsageData
 from delegate.model import EventKind
 from delegate.preferences.models import short_model_name
 
@@ -135,3 +135,27 @@ def test_usage_names_only_what_is_known() -> None:
 )
 def test_a_model_is_shown_as_everywhere_else(model: str) -> None:
     assert format_model_name(model) == short_model_name(model)
+
+
+def edit(**data: object) -> EventData:
+    return {
+        "id": 1,
+        "taskId": "task-1",
+        "kind": "tool",
+        "at": "2026-03-04T12:00:00Z",
+        "attemptId": None,
+        "data": {"verb": "edit", **data},
+    }
+
+
+def test_what_an_agent_has_edited_is_one_sentence() -> None:
+    edits = [
+        edit(path="a.ts", additions=40, deletions=2),
+        edit(path="a.ts", additions=1),
+        edit(path="b.ts", additions=7),
+    ]
+
+    assert format_touched(edits) == "2 files touched · 48 lines added"
+    assert format_touched([edit(path="a.ts", additions=1)]) == "1 file touched · 1 line added"
+    assert format_touched([edit(additions=3), edit(additions=2)]) == "5 lines added"
+    assert format_touched([]) == ""

@@ -16,7 +16,7 @@ import click
 
 from delegate import __version__
 from delegate.cli.context import CommandContext, WholeNumber, examples, shared_options
-from delegate.cli.profiles import local_profile_option
+from delegate.cli.profiles import local_profile_option, paired_profiles
 from delegate.cli.render.log_lines import head_line, log_line
 from delegate.config.home_files import host_name
 from delegate.config.pairing import profile_home, read_pairing
@@ -37,6 +37,8 @@ LINES_MAX = 10_000
 @click.pass_obj
 def logs(context: CommandContext, follow: bool, tail: int, log_format: str, profile: str | None) -> None:
     """Show what the runners of this machine do: the tasks they claim, and each step to the result."""
+    if profile is None and not any(context.home.logs.glob(PATTERN)):  # there is no local pool
+        profile = next(iter(paired_profiles(context.home)), None)
     home = context.home if profile is None else profile_home(context.home, profile)
     name = host_name() if profile is None else read_pairing(home).name
     files = LogFiles(home.logs)

@@ -19,7 +19,7 @@ from delegate.config import home_files
 from delegate.config.pairing import DEFAULT_PROFILE, Pairing, check_machine, profile_home, read_pairing, remove_pairing
 from delegate.config.paths import Home
 from delegate.config.settings import erase_secrets
-from delegate.errors import BadPairing, BadPolicy, DelegateError, LoosePermissions, NotPaired, Reported
+from delegate.errors import BadPairing, BadPolicy, DelegateError, LoosePermissions, NotPaired, Reported, RunnerRevoked
 from delegate.keeper import __main__ as keeper
 from delegate.keeper.paired_state import RunnerState, read_state
 from delegate.keeper.start import start_paired
@@ -35,8 +35,10 @@ from delegate.preferences.policyfile import PolicyFile, read_policy
 def start(context: CommandContext, profile: str, foreground: bool, install_service: bool) -> int:
     """Start the paired runner of this machine."""
     own = profile_context(context, profile)
-    read_pairing(own.home)
+    pairing = read_pairing(own.home)
     check_machine(own.home)
+    if read_state(own.home).code == RunnerRevoked.code:
+        raise RunnerRevoked(name=pairing.name)
     return begin(own, profile, foreground=foreground, service=install_service)
 
 

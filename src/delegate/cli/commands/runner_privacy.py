@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from delegate.cli.context import CommandContext, examples, shared_options
-from delegate.cli.profiles import local_profile_option
+from delegate.cli.profiles import local_profile_option, paired_profiles
 from delegate.cli.render.terminal import one_line, rows_in_columns
 from delegate.cli.render.timeline import format_clock
 from delegate.config.pairing import profile_home
@@ -40,12 +40,16 @@ ALWAYS_SENT = {"fence", "next_seq", "output_incomplete", "messages_seen"}  # of 
 @shared_options
 @click.pass_obj
 def privacy(context: CommandContext, task_id: str | None, show: str | None, profile: str | None) -> None:
-    """Show what leaves this machine at each privacy level: of any task, or of one that ran here."""
+    """Show what leaves this machine at each privacy level: of any task, or of one that ran here.
+
+    The local pool and all paired runners are searched, unless a profile is named.
+    """
     if task_id is None:
         _print_levels(context)
         return
-    home = context.home if profile is None else profile_home(context.home, profile)
-    files = records_of_task(home.records, task_id)
+    profiles = paired_profiles(context.home) if profile is None else [profile]
+    homes = [*([context.home] if profile is None else []), *(profile_home(context.home, name) for name in profiles)]
+    files = [path for home in homes for path in records_of_task(home.records, task_id)]
     if not files:
         why = (
             f"no attempt of {one_line(task_id)} is recorded on this machine; records are kept for 14 days where it ran"

@@ -342,6 +342,9 @@ def choose_remote(context: CommandContext, location: dict[str, str]) -> dict[str
         name = click.prompt("Remote for this task", type=click.Choice(sorted(unclear.candidates)), err=True)
         url = unclear.candidates[name]
         return location_fields(context, None, repository_url(url) if ":" in url else str(Path(directory, url)))
+    if not context.settings.is_local and chosen is None and not _read_git(context, directory, "rev-parse", "--git-dir"):
+        why = f"{directory} is not in a git repository; change to a clone, or name a repository with --repository"
+        raise Refused(why=why)
     if context.settings.is_local or chosen is None or is_path(chosen.fetch):
         return location
     return {"repository": without_login(chosen.fetch)}

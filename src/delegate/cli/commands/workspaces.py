@@ -13,6 +13,7 @@ import click
 from delegate.cli.context import CommandContext, command_options, examples, shared_options
 from delegate.cli.render import terminal
 from delegate.cli.render.terminal import OutputStyle, format_duration, one_line, rows_in_columns
+from delegate.config import home_files
 from delegate.config.paths import Home
 from delegate.errors import InvalidField, NoSuchWorkspace, Refused
 
@@ -49,6 +50,9 @@ def _list(context: CommandContext) -> None:
     else:
         where = "" if context.settings.is_local else " on this machine"
         context.say(f"no work is kept{where}: everything was pushed, or nothing was changed")
+    for home in _homes(context):
+        if home.workspaces.is_dir() and any(home.workspaces.iterdir()) and not home_files.is_held(home.keeper_lock):
+            context.say(f"worktrees of tasks that have not ended are in {home.workspaces}; no runner uses them now")
 
 
 def _homes(context: CommandContext) -> list[Home]:

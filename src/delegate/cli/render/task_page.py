@@ -16,13 +16,13 @@ from delegate.cli.render.timeline import (
     format_day,
     format_event,
     format_model_name,
+    format_touched,
     format_usage,
     kept_on,
 )
 
 if TYPE_CHECKING:
     from delegate.client.responses import (
-        AttemptData,
         CheckpointData,
         EventData,
         QuestionData,
@@ -89,13 +89,13 @@ def _facts(detail: TaskDetail, now: datetime) -> dict[str, str | Sequence[str] |
         "repository": task["repository"],
         "mode": MODES[task["mode"]],
         **_lineage(task),
-        **_result(task["result"]),
+        **_result(task["result"], detail["events"]),
         "why": task["why"],
         "reason": _reason(task),
         "message": task["message"],
         "hint": task["advice"],
         "submitted": f"{format_day(task['createdAt'])}, {task['priority']}",
-        "ran": _format_run_time(detail["attempts"], now),
+        "ran": _format_run_time(detail, now),
         "not before": task["notBefore"] and format_day(task["notBefore"]),
         "used": format_usage(task["usage"]),
         "session": task["sessionId"],
@@ -138,10 +138,10 @@ def _chain(task: TaskData) -> str | None:
     return f"{task['retryOf']}, number {task['retryCount'] + 1} of the chain from {first}"
 
 
-def _result(result: ResultData | None) -> dict[str, str | Sequence[str] | None]:
-    """The result of a task: where it is, how large it is, and whether its checks passed."""
+def _result(result: ResultData | None, events: Sequence[EventData]) -> dict[str, str | Sequence[str] | None]:
+    """The result of a task: where it is, how large it is, and whether its checks passed; before, what was edited."""
     if result is None:
-        return {}
+        return {"change": format_touched(events)}
     at = f" at {result['commit'][:COMMIT_SHOWN]}" if result["commit"] else ""
     return {
         "branch": f"{result['branch']}{at}" if result["branch"] else None,
@@ -185,10 +185,13 @@ def _reason(task: TaskData) -> str:
     return task["reason"] if task["exitCode"] is None else f"{task['reason']}, exit code {task['exitCode']}"
 
 
-def _format_run_time(attempts: Sequence[AttemptData], now: datetime) -> str:
-    """The total time of all attempts, without the time between them."""
+def _format_run_time(detail: TaskDetail, now: datetime) -> str:
+    """The total time of all attempts, without the time between them, and the last runner."""
+    attempts = detail["attempts"]
+    claimed = [event["data"].get("runner") for event in detail["events"] if event["kind"] == "claimed"]
     if not attempts:
         return ""
     ends = (parse_time(one["finishedAt"]) if one["finishedAt"] else now for one in attempts)
     took = sum((end - parse_time(one["startedAt"])).total_seconds() for one, end in zip(attempts, ends, strict=True))
-    return f"{format_duration(took)} on {attempts[-1]['runnerId']}, attempt {attempts[-1]['number']}"
+    runner = (claimed and claimed[-1]) or attempts[-1]["runnerId"]
+    return f"{format_duration(took)} on {runner}, attempt {attempts[-1]['number']}"

@@ -56,8 +56,8 @@ def format_event(event: EventData) -> str:
 
 
 def _format_claimed(data: Data) -> str:
-    kept = f"; its texts are kept on {_text(data, 'runner')}" if "privacy" in data else ""
-    return f"claimed by {_text(data, 'runnerId')}, attempt {_text(data, 'attempt')}{kept}"
+    kept = "; its texts are kept there" if "privacy" in data else ""
+    return f"claimed by {_text(data, 'runner') or _text(data, 'runnerId')}, attempt {_text(data, 'attempt')}{kept}"
 
 
 def _format_started(data: Data) -> str:
@@ -98,6 +98,8 @@ def _format_preferences(data: Data) -> str:
 
 
 def _format_workspace(data: Data) -> str:
+    if not _text(data, "branch"):
+        return f"workspace at {_short(data, 'baseCommit')}"
     return f"workspace on branch {_text(data, 'branch')}, from {_text(data, 'base')} at {_short(data, 'baseCommit')}"
 
 
@@ -114,7 +116,8 @@ def _format_setup(data: Data) -> str:
 def _format_check(data: Data) -> str:
     """A runner that keeps texts to itself sends neither the command nor its line."""
     verdict = "" if data.get("ok") is True else "failed · "
-    line = _text(data, "line") or f"{_text(data, 'passed')}/{_text(data, 'total')} passed"
+    counts = f"{_text(data, 'passed')}/{_text(data, 'total')} passed" if data.get("total") else "passed"
+    line = _text(data, "line") or counts
     return f"check  {_text(data, 'command') or 'command'} · {verdict}{line}"
 
 
@@ -149,6 +152,15 @@ def format_choices(choices: Iterable[Mapping[str, Any]]) -> str:  # Any: as in D
 def format_model_name(model: str) -> str:
     """The same as `preferences.models.short_model_name`, which is slow to load."""
     return SHORT_MODEL.sub(r"\1", model)
+
+
+def format_touched(events: Iterable[EventData]) -> str:
+    """What an agent has edited so far: 2 files touched · 48 lines added."""
+    edits = [event["data"] for event in events if event["kind"] == "tool" and event["data"].get("verb") == "edit"]
+    files = {_text(data, "path") or _text(data, "summary") for data in edits}
+    added = sum(data["additions"] for data in edits if isinstance(data.get("additions"), int))
+    touched = "" if "" in files else f"{len(files)} file{'' if len(files) == 1 else 's'} touched · "  # or kept private
+    return f"{touched}{added} line{'' if added == 1 else 's'} added" if edits else ""
 
 
 def format_change_size(data: Data) -> str:

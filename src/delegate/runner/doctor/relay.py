@@ -13,7 +13,7 @@ from ssl import cert_time_to_seconds
 from typing import TYPE_CHECKING
 
 from delegate import __version__
-from delegate.client.client import remote_target, unreachable
+from delegate.client.client import SERVE_AGAIN, remote_target, unreachable
 from delegate.client.http import HttpExchange, Target, request_bytes
 from delegate.client.http_response import NotHttp
 from delegate.client.proxies import ProxyRefused
@@ -101,6 +101,8 @@ def request(target: Target, path: str, token: str) -> RelayResponse:
 def _report_not_running(context: DoctorContext) -> list[Finding]:
     if is_held(context.home.keeper_lock):
         return [DoctorSection.RELAY.warning("relay", "is just starting or stopping", "try again in a moment")]
+    if context.home.served.exists():
+        return [DoctorSection.RELAY.problem("relay", "is not running", SERVE_AGAIN)]
     findings = [DoctorSection.RELAY.note("relay", "is not running; the first task or `delegate up` starts it")]
     if not context.settings.database_url:
         return findings

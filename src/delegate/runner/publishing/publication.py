@@ -181,8 +181,7 @@ class Publication:
 
     def record_draft(self, draft: PublicationDraft) -> None:
         """Records the commit to be checked in the timeline."""
-        numbers = {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
-        self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **numbers})
+        self.record.fact(EventKind.COMMIT, {"commit": draft.commit, **_size_of(draft)})
         for warning in draft.warnings:
             self.record.fact(EventKind.WARNING, {"text": warning})
 
@@ -208,7 +207,8 @@ class Publication:
         )
         # The subject of an agent's own commit is not known here.
         own = {} if draft.commit == draft.snapshot.head else {"subject": self._message.partition("\n")[0]}
-        self.record.fact(EventKind.PUSH, {"branch": workspace.branch, "commit": pushed.commit, **own})
+        named = {"branch": workspace.branch, "commit": pushed.commit}
+        self.record.fact(EventKind.PUSH, {**named, **own, **_size_of(draft)})
         if pushed.replaced:
             text = f"commit {pushed.replaced[:SHORT_COMMIT]}, which the agent had pushed itself, was replaced"
             self.record.fact(EventKind.WARNING, {"text": text})
@@ -243,6 +243,10 @@ class Publication:
         if ensured.warning:
             self.record.fact(EventKind.WARNING, {"text": ensured.warning})
         return ensured
+
+
+def _size_of(draft: PublicationDraft) -> dict[str, int]:
+    return {"files": draft.stats.files, "additions": draft.stats.additions, "deletions": draft.stats.deletions}
 
 
 def earlier_commits(assignment: Assignment) -> frozenset[str]:

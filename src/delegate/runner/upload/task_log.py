@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from delegate.config.home_files import PRIVATE_FILE, make_directory
 from delegate.errors import DelegateError
 from delegate.model import EventKind, Outcome
-from delegate.placement import Origin
+from delegate.placement import Origin, repository_key, shorten
 from delegate.preferences.models import short_model_name
 from delegate.runner.assignment import Assignment
 from delegate.states import AttemptState
@@ -58,12 +58,12 @@ class TaskLog:
     def touch(self) -> None:
         """The time of the file is when the relay last answered."""
         with suppress(OSError):
-            os.utime(self._path)
+            self._path.touch(mode=PRIVATE_FILE)
 
 
 def received(assignment: Assignment) -> LogEntry:
     issue = {"issue": assignment.issue.key} if assignment.issue else {}
-    repository = {"repo": assignment.repository} if assignment.repository else {}
+    repository = {"repo": shorten(repository_key(assignment.repository))} if assignment.repository else {}
     return LogEntry(level="info", message=RECEIVED[assignment.origin], fields={**issue, **repository})
 
 
@@ -135,9 +135,12 @@ def _setup(data: dict[str, object], _: Assignment) -> LogEntry | None:
 
 
 def _push(data: dict[str, object], _: Assignment) -> LogEntry:
-    if subject := data.get("subject"):
-        return LogEntry(level="git", message="commit", fields={"target": subject})
-    return LogEntry(level="git", message="push", fields={"target": data.get("branch")})
+    subject, files, added = data.get("subject"), data.get("files"), data.get("additions")
+    counts = f"{files} file{'' if files == 1 else 's'} touched · {added} line{'' if added == 1 else 's'} added"
+    change: dict[str, object] = {"change": counts} if files else {}
+    if subject:
+        return LogEntry(level="git", message="commit", fields={"target": subject, **change})
+    return LogEntry(level="git", message="push", fields={"target": data.get("branch"), **change})
 
 
 def _pull_request(data: dict[str, object], _: Assignment) -> LogEntry:
