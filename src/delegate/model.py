@@ -374,6 +374,14 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """An open issue in Linear that blocks the issue of a task."""
+
+    id: str
+    key: str  # as in PER-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     id: TaskId
     state: TaskState
@@ -425,6 +433,7 @@ class Task:
     runner: str | None = None  # the name of the only runner that may claim it
     tags: tuple[str, ...] = ()  # that its runner must have, sorted
     prefers: RunnerId | None = None  # the runner with its session: for a while, only that one may claim it
+    blockers: tuple[Blocker, ...] = ()  # issues that must be closed first
     purged_at: datetime | None = None  # when its texts were removed
     usage: Usage = field(default_factory=Usage)
 

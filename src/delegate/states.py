@@ -83,7 +83,7 @@ ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
 }
 
 STATE_MEANINGS: dict[TaskState, str] = {
-    S.BLOCKED: "waits for other tasks; shown as queued",
+    S.BLOCKED: "waits for other tasks, or for issues in Linear; shown as queued",
     S.QUEUED: "waits for a runner",
     S.RUNNING: "a runner is working on it",
     S.WAITING: "waits for the user's answer",

@@ -16,6 +16,7 @@ from delegate.queue.questions import ask
 from delegate.report.linear import keep_alive
 
 pytestmark = pytest.mark.anyio
+REFUSAL = "Only members of the workspace can start work; guests and apps cannot."
 
 
 @pytest.fixture
@@ -210,37 +211,6 @@ async def test_an_unknown_key_in_a_tag_is_told_with_the_nearest_one(desk: Desk) 
     assert await desk.tasks() == []
 
 
-async def test_a_blocked_issue_starts_when_its_blockers_are_closed(desk: Desk) -> None:
-    await desk.map_project()
-    blockers = [desk.linear.add_issue("First", number=41), desk.linear.add_issue("Second", number=43)]
-    project = desk.linear.get("Project", "delego-saas")
-    issue = desk.linear.add_issue("Then this", projectId=project.id, blocked_by=blockers)
-    session = desk.linear.delegate_issue(issue)
-    await desk.settle()
-    told = desk.said(session)
-    desk.linear.close_issue(blockers[0])
-    await desk.settle()
-    after_one = await desk.tasks()
-    desk.linear.close_issue(blockers[1])
-    await desk.settle()
-
-    assert "Blocked by PER-43 (Second), PER-41 (First)." in told[-1][1]
-    assert after_one == []
-    assert len(await desk.tasks()) == 1
-
-
-async def test_a_reply_starts_a_blocked_issue_anyway(desk: Desk) -> None:
-    await desk.map_project()
-    blocker = desk.linear.add_issue("First", number=41)
-    project = desk.linear.get("Project", "delego-saas")
-    session = desk.linear.delegate_issue(desk.linear.add_issue("Then this", projectId=project.id, blocked_by=[blocker]))
-    await desk.settle()
-    desk.linear.reply(session, "start anyway")
-    await desk.settle()
-
-    assert len(await desk.tasks()) == 1
-
-
 async def test_a_guest_starts_nothing_and_is_told_why(desk: Desk) -> None:
     await desk.map_project()
     guest = desk.linear.add_user("Gast")
@@ -250,7 +220,37 @@ async def test_a_guest_starts_nothing_and_is_told_why(desk: Desk) -> None:
     await desk.settle()
 
     assert await desk.tasks() == []
-    assert desk.said(session) == [("error", "Only members of the workspace can start work; guests and apps cannot.")]
+    assert desk.said(session) == [("error", REFUSAL)]
+
+
+@pytest.mark.parametrize("how", ["reply", "stop"])
+async def test_what_a_guest_says_in_a_session_is_not_obeyed(desk: Desk, how: str) -> None:
+    _, session, task = await delegated(desk)
+    attempt = await desk.claim()
+    guest = desk.linear.add_user("Gast")
+    guest["guest"] = True
+    if how == "stop":
+        desk.linear.stop(session, by=guest)
+    else:
+        desk.linear.reply(session, "Delete everything", by=guest)
+    await desk.settle()
+
+    renewed = await attempt.renew()
+    assert (renewed["messages"], renewed["cancel"]) == ([], None)
+    assert (await desk.task(task["taskId"]))["status"] == "running"
+    assert ("thought", REFUSAL) in desk.said(session)
+
+
+async def test_a_guest_cannot_answer_a_question(desk: Desk) -> None:
+    _, session, task = await delegated(desk)
+    await question_of(desk, await desk.claim(), "Red or blue?", "red", "blue")
+    guest = desk.linear.add_user("Gast")
+    guest["guest"] = True
+    desk.linear.reply(session, "blue", by=guest)
+    await desk.settle()
+
+    assert (await desk.task(task["taskId"]))["status"] == "waiting"
+    assert (desk.said(session)[-1], desk.linear.session_status(session)) == (("elicitation", REFUSAL), "awaitingInput")
 
 
 async def test_a_label_starts_work_in_a_session_of_its_own(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,13 +10,14 @@ from delegate.errors import DelegateError
 from delegate.intake.issues import find_actor, queue_posts
 from delegate.intake.retry import make_resumed
 from delegate.intake.submit import insert_new_task
+from delegate.linear.issues import TrackedIssue
 from delegate.linear.payloads import PromptActivity
 from delegate.linear.posts import activity
-from delegate.linear.records import IssueMap, IssueSession, MapKind, PendingQuestion
+from delegate.linear.records import IssueMap, IssueSession, MapKind, NewPost, PendingQuestion
 from delegate.linear.tags import normalize_tags
 from delegate.model import AgentName, EventKind, Task
 from delegate.preferences.names import SHORT_NAME
-from delegate.queue.cascade import Transition
+from delegate.queue.cascade import Transition, drop_blockers
 from delegate.queue.finish import cancel_in
 from delegate.queue.questions import answer_in, open_questions
 from delegate.states import FINAL_TASK_STATES, TaskState
@@ -23,10 +25,11 @@ from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events
 from delegate.store.linear.connections import put_map
 from delegate.store.linear.inbox import settle_delivery
-from delegate.store.linear.sessions import lock_session, save_session, sessions_of_issue
+from delegate.store.linear.sessions import child_sessions, lock_session, save_session, sessions_of_issue
 from delegate.store.messages import insert_message, task_of_message
-from delegate.store.tasks import lock_task
+from delegate.store.tasks import get_task, lock_task
 
+START_ANYWAY = re.compile(r"\bstart (anyway|now|at once)\b", re.I)
 TEXT_MAX = 100_000  # characters of one reply
 
 
@@ -37,11 +40,13 @@ async def reply(
 
     def write(connection: Connection) -> Transition | None:
         session = lock_session(connection, session_id)
-        if session is None or session.task_id is None:
-            _settle(connection, entry_id, "no task", now)
-            return None
-        task = lock_task(connection, session.task_id)
-        outcome, transition = ("task is gone", None) if task is None else _reply(connection, session, task, said, now)
+        task = None if session is None or session.task_id is None else lock_task(connection, session.task_id)
+        outcome, transition = "no task", None
+        if session is not None and task is not None:
+            outcome, transition = _reply(connection, session, task, said, now)
+        elif session is not None and (children := child_sessions(connection, session_id)):
+            text = f"Reply on one of its sub-issues: {', '.join(one.issue_key for one in children)}."
+            queue_posts(connection, session, [_answer(session, said, text)], now)
         _settle(connection, entry_id, outcome, now)
         return transition
 
@@ -59,6 +64,9 @@ def _reply(
         return "answered", Transition(task=answered)
     if task.state in FINAL_TASK_STATES:
         return _follow_up(connection, session, task, said, now)
+    if task.blockers and START_ANYWAY.search(text):
+        released = drop_blockers(connection, lambda task_id, _: task_id == task.id, now)
+        return "started anyway", Transition(task=task, others=tuple(released))
     if task.agent == AgentName.SHELL or task_of_message(connection, key) is not None:
         return "known message", None
     insert_message(connection, task.id, text, trigger_key=key, now=now)
@@ -92,26 +100,61 @@ def _follow_up(
     return str(task.id), Transition(task=submitted.task)
 
 
+def _cancel_all(connection: Connection, session: IssueSession, reason: str, now: datetime) -> list[Transition]:
+    """Cancel the open tasks of a session and of the sessions about its sub-issues."""
+    ids = [one.task_id for one in (session, *child_sessions(connection, session.id)) if one.task_id is not None]
+    transitions = []
+    for task_id in ids:
+        task = lock_task(connection, task_id)  # read again: the end of another one may have cancelled it
+        if task is not None and task.state not in FINAL_TASK_STATES:
+            transitions.append(cancel_in(connection, task_id, reason, now))
+    return transitions
+
+
 async def stop(
     database: Database, session_id: str, said: PromptActivity, *, entry_id: int | None, now: datetime
-) -> Transition | None:
-    """Cancel the task of a session. The end of the task answers; without a task, this does."""
+) -> list[Transition]:
+    """Cancel the tasks of a session. Their end answers; without a task, this does."""
 
-    def write(connection: Connection) -> Transition | None:
+    def write(connection: Connection) -> list[Transition]:
         session = lock_session(connection, session_id)
-        task = None if session is None or session.task_id is None else lock_task(connection, session.task_id)
         _settle(connection, entry_id, "stop", now)
         if session is None:
-            return None
-        if task is None or task.state in FINAL_TASK_STATES:
+            return []
+        stopped = _cancel_all(connection, session, "stopped in Linear", now)
+        if not stopped:
             ended = replace(session, question=None, ended_at=session.ended_at or now)
             save_session(connection, ended)
             text = "Stopped: nothing is running."
             queue_posts(connection, ended, [activity(session, f"stop/{said.id}", "response", text)], now)
-            return None
-        return cancel_in(connection, task.id, "stopped in Linear", now)
+        return stopped
 
     return await database.write("linear.stop", write)
+
+
+async def refuse_reply(
+    database: Database, session_id: str, said: PromptActivity, why: str, *, entry_id: int | None, now: datetime
+) -> None:
+    """Say that what this person wrote is not obeyed. The session keeps its state."""
+
+    def write(connection: Connection) -> None:
+        session = lock_session(connection, session_id)
+        _settle(connection, entry_id, f"refused: {why}", now)
+        if session is not None:
+            queue_posts(connection, session, [_answer(session, said, why, _task_of(connection, session))], now)
+
+    await database.write("linear.refuse", write)
+
+
+def _task_of(connection: Connection, session: IssueSession) -> Task | None:
+    return None if session.task_id is None else get_task(connection, session.task_id)
+
+
+def _answer(session: IssueSession, said: PromptActivity, text: str, task: Task | None = None) -> NewPost:
+    """Answer a person without a change: the kind of the last activity is the state that Linear shows."""
+    asks = session.question is not None or (task is not None and task.state is TaskState.WAITING)
+    kind = "response" if session.ended_at is not None else "elicitation" if asks else "thought"
+    return activity(session, f"answer/{said.id}", kind, text)
 
 
 async def withdraw(
@@ -120,18 +163,17 @@ async def withdraw(
     """Cancel the open tasks of an issue that was taken back or closed."""
 
     def write(connection: Connection) -> list[Transition]:
-        transitions = []
+        transitions: list[Transition] = []
         for session in sessions_of_issue(connection, issue_id):
             if session.ended_at is not None or (delegated_only and not session.is_delegated):
                 continue
-            task = None if session.task_id is None else lock_task(connection, session.task_id)
-            if task is None:
+            cancelled = _cancel_all(connection, session, reason, now)
+            transitions += cancelled
+            if session.task_id is None and not cancelled:
                 ended = replace(session, question=None, ended_at=now)
                 save_session(connection, ended)
                 text = f"Cancelled: {reason}."
                 queue_posts(connection, ended, [activity(session, "withdrawn", "response", text)], now)
-            elif task.state not in FINAL_TASK_STATES:
-                transitions.append(cancel_in(connection, task.id, reason, now))
         _settle(connection, entry_id, "withdrawn", now)
         return transitions
 
@@ -139,18 +181,20 @@ async def withdraw(
 
 
 async def tell_edit(
-    database: Database, issue_id: str, text: str, key: str, *, entry_id: int | None, now: datetime
+    database: Database, issue: TrackedIssue, *, entry_id: int | None, now: datetime
 ) -> Transition | None:
-    """Tell the running agent that its issue was edited, once. Ended tasks stay as they are."""
+    """Tell the agent that its issue was edited, once. Ended tasks stay as they are."""
+    text = f"The issue was edited.\n\n{issue.title}\n\n{issue.description}".replace("\x00", "")
 
     def write(connection: Connection) -> Transition | None:
         told = None
-        for session in sessions_of_issue(connection, issue_id):
+        for session in sessions_of_issue(connection, issue.id):
             task = None if session.ended_at or session.task_id is None else lock_task(connection, session.task_id)
-            is_open = task is not None and task.state in (TaskState.RUNNING, TaskState.QUEUED)
-            if task is None or not is_open or task_of_message(connection, f"linear:{key}") is not None:
+            is_known = session.text_hash == issue.text_hash
+            if task is None or is_known or task.state in FINAL_TASK_STATES:
                 continue
-            insert_message(connection, task.id, text, trigger_key=f"linear:{key}", now=now)
+            insert_message(connection, task.id, text, trigger_key=None, now=now)
+            save_session(connection, replace(session, text_hash=issue.text_hash))
             told = Transition(task=task)
         _settle(connection, entry_id, "edit" if told else "edit ignored", now)
         return told

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 
 from delegate.config.settings import Settings
 from delegate.errors import DelegateError, PreferenceConflict
+from delegate.intake.dependencies import resolve_dependencies
 from delegate.intake.retry import make_resumed
 from delegate.intake.submit import Request, build_task, insert_new_task
 from delegate.linear.issues import LinearUser, TrackedIssue
 from delegate.linear.payloads import Guidance
-from delegate.linear.posts import activity, elicitation, to_comment
+from delegate.linear.posts import activity, ask_repository, ask_scope, elicitation, stable_id, to_comment
 from delegate.linear.prompt import write_prompt
 from delegate.linear.records import (
     IssueMap,
@@ -22,14 +23,27 @@ from delegate.linear.records import (
     MapKind,
     NewPost,
     PendingQuestion,
+    Scope,
 )
 from delegate.linear.tags import read_preferences
-from delegate.model import Actor, AgentName, EventKind, Field, Issue, Mode, PersonId, Source, Task, TaskId
+from delegate.model import (
+    Actor,
+    AgentName,
+    Blocker,
+    EventKind,
+    Field,
+    Issue,
+    Mode,
+    PersonId,
+    Source,
+    Task,
+    TaskId,
+)
 from delegate.preferences.models import short_model_name
 from delegate.preferences.resolve import DEFAULTS, RANK, PreferenceLayer, Preferences, resolve
 from delegate.queue.limits import QueueRules
 from delegate.queue.waiting import QueueSnapshot, read_snapshot, why
-from delegate.states import FINAL_TASK_STATES
+from delegate.states import FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection, Database
 from delegate.store.events import NewEvent, append_events, last_event_id
 from delegate.store.linear.connections import maps_of
@@ -70,7 +84,8 @@ class IssueStart:
     label: str | None = None  # the label that asked for it
     suggestion: str | None = None  # the repository that Linear suggests
     candidates: tuple[str, ...] = ()  # repositories to choose from
-    ignores_blockers: bool = False  # somebody said to start although other issues block it
+    scope: Scope | None = None  # what was answered about sub-issues
+    parent: str | None = None  # the key of the parent issue that this is started for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +94,7 @@ class IssuePlan:
 
     task: Task | None = None
     preferences: Preferences | None = None
+    blockers: tuple[Blocker, ...] = ()
     question: PendingQuestion | None = None
 
 
@@ -106,7 +122,7 @@ def plan_issue(start: IssueStart, maps: Mapping[MapKind, IssueMap], settings: Se
         text = f"I cannot start yet:\n\n{problems}\n\nFix this on the issue, then reply here."
         return IssuePlan(question=PendingQuestion(text=text))
     if preferences.repository is None:
-        return IssuePlan(question=_ask_repository(start))
+        return IssuePlan(question=ask_repository(start.candidates))
     review = start.issue.review_state
     issue = Issue(
         key=start.issue.key,
@@ -118,10 +134,12 @@ def plan_issue(start: IssueStart, maps: Mapping[MapKind, IssueMap], settings: Se
     try:
         task = build_task(request, preferences, settings, now)
     except DelegateError as error:
-        return IssuePlan(
-            question=PendingQuestion(text=f"I cannot start yet: {error.message}. Reply here when it is fixed.")
-        )
-    return IssuePlan(task=task, preferences=preferences)
+        return IssuePlan(question=PendingQuestion(text=_cannot_start(error)))
+    return IssuePlan(task=task, preferences=preferences, blockers=open_blockers(start.issue))
+
+
+def _cannot_start(error: DelegateError) -> str:
+    return f"I cannot start yet: {error.message}. Reply here when it is fixed."
 
 
 def _default_layers(start: IssueStart, maps: Mapping[MapKind, IssueMap], settings: Settings) -> list[PreferenceLayer]:
@@ -141,21 +159,9 @@ def _default_layers(start: IssueStart, maps: Mapping[MapKind, IssueMap], setting
     return [*layers, PreferenceLayer(source=Source.PROJECT, values=mapped)]
 
 
-def find_blockers(issue: TrackedIssue) -> PendingQuestion | None:
-    """Pure: return what the issue waits for, if other open issues block it."""
-    blockers = [one for one in issue.blockers if one.is_open]
-    if not blockers:
-        return None
-    named = ", ".join(f"{one.key} ({_one_line(one.title)[:80]})" for one in blockers)
-    text = f"Blocked by {named}. I start when it is closed; reply here to start anyway."
-    return PendingQuestion(text=text, blockers=tuple(one.id for one in blockers))
-
-
-def _ask_repository(start: IssueStart) -> PendingQuestion:
-    if start.candidates:
-        return PendingQuestion(text="Which repository is this issue for?", options=start.candidates)
-    text = "Which repository is this issue for? Reply with its name, as in `owner/name`."
-    return PendingQuestion(text=f"{text} `delegate linear map` sets it for a whole team or project.")
+def open_blockers(issue: TrackedIssue) -> tuple[Blocker, ...]:
+    """Pure: return the open issues that block this one."""
+    return tuple(Blocker(id=one.id, key=one.key) for one in issue.blockers if one.is_open)
 
 
 async def start_issue(
@@ -194,7 +200,7 @@ def _start(
         queue_posts(connection, ended, [activity(session, "start", "error", refusal)], now)
         return StartedIssue(session=ended, task=None)
     insert_session(connection, session)
-    running = _open_task(connection, earlier)
+    running = find_open_task(connection, earlier)
     if running is not None:
         return _take_over(connection, session, running, earlier, now)
     return begin_task(connection, session, start, settings, rules, now)
@@ -216,6 +222,7 @@ def new_session(start: IssueStart, now: datetime) -> IssueSession:
         started_state_id=started.id if started else None,
         review_state_id=None if review is None or "review" in issue.git_events else review.id,
         posted_at=now,
+        text_hash=issue.text_hash,
     )
 
 
@@ -228,7 +235,7 @@ def _exceeded_cap(connection: Connection, start: IssueStart, now: datetime) -> s
     return None
 
 
-def _open_task(connection: Connection, sessions: Sequence[IssueSession]) -> Task | None:
+def find_open_task(connection: Connection, sessions: Sequence[IssueSession]) -> Task | None:
     for session in reversed(sessions):
         task = None if session.task_id is None else get_task(connection, session.task_id)
         if task is not None and task.state not in FINAL_TASK_STATES:
@@ -240,17 +247,23 @@ def _take_over(
     connection: Connection, session: IssueSession, task: Task, earlier: Sequence[IssueSession], now: datetime
 ) -> StartedIssue:
     """Report a task that already runs in the new session instead of starting a second one."""
-    for old in earlier:
-        if old.task_id == task.id and old.ended_at is None:
-            ended = replace(old, ended_at=now)
-            save_session(connection, ended)
-            queue_posts(
-                connection, ended, [activity(old, "moved", "response", "This continues in a new session.")], now
-            )
     moved = replace(session, task_id=task.id, cursor=last_event_id(connection))
+    for old in earlier:
+        if old.task_id == task.id:
+            leave_session(connection, old, now)
+            moved = replace(moved, parent_id=old.parent_id)
     save_session(connection, moved)
     queue_posts(connection, moved, [activity(moved, "start", "thought", f"Already working on it: {task.id}.")], now)
     return StartedIssue(session=moved, task=None)
+
+
+def leave_session(connection: Connection, old: IssueSession, now: datetime) -> None:
+    """End a session whose work another one reports."""
+    if old.ended_at is None:
+        ended = replace(old, question=None, ended_at=now)
+        save_session(connection, ended)
+        posts = [activity(old, "moved", "response", "This continues in a new session.")]
+        queue_posts(connection, ended, posts, now)
 
 
 def begin_task(
@@ -262,18 +275,41 @@ def begin_task(
     now: datetime,
 ) -> StartedIssue:
     """Create the task of a session that has none, or ask what is missing."""
+    has_worked = any(one.task_id is not None for one in sessions_of_issue(connection, start.issue.id))
+    if start.scope is None and start.is_delegated and not has_worked:
+        question = ask_scope(start.issue)
+        if question is not None:
+            return ask_person(connection, session, question, now)
+    plan = make_plan(connection, start, settings, now)
+    if plan.question is not None:
+        return ask_person(connection, session, replace(plan.question, scope=start.scope), now)
+    return submit_issue(connection, session, start, plan, rules, now)
+
+
+def make_plan(connection: Connection, start: IssueStart, settings: Settings, now: datetime) -> IssuePlan:
     issue = start.issue
-    if not start.ignores_blockers and (blocked := find_blockers(issue)) is not None:
-        return _ask(connection, session, blocked, now)
     targets = {MapKind.TEAM: issue.team_id, MapKind.PROJECT: issue.project_id, MapKind.ISSUE: issue.id}
-    plan = plan_issue(start, maps_of(connection, targets), settings, now)
-    if plan.task is None or plan.preferences is None:
-        assert plan.question is not None
-        return _ask(connection, session, plan.question, now)
-    earlier = _task_to_continue(connection, plan.task, issue.id)
+    return plan_issue(start, maps_of(connection, targets), settings, now)
+
+
+def submit_issue(
+    connection: Connection, session: IssueSession, start: IssueStart, plan: IssuePlan, rules: QueueRules, now: datetime
+) -> StartedIssue:
+    """Create the task of a session, which waits for the tasks of `plan` and for the issues that block this one."""
+    assert plan.task is not None
+    assert plan.preferences is not None
+    earlier = _task_to_continue(connection, plan.task, start.issue.id)
     new, verb = plan.task, None
     if earlier is not None:
-        new, verb = make_resumed(connection, earlier, start.request or AGAIN, now), "resume"
+        verb = "resume"
+        try:
+            new = make_resumed(connection, earlier, start.request or AGAIN, now)
+        except DelegateError as error:
+            return ask_person(connection, session, PendingQuestion(text=_cannot_start(error)), now)
+        new = replace(new, depends_on=plan.task.depends_on)
+    new = resolve_dependencies(connection, new)
+    if plan.blockers:
+        new = replace(new, blockers=plan.blockers, state=TaskState.BLOCKED)
     by = find_actor(connection, start.creator, start.email)
     submitted = insert_new_task(
         connection,
@@ -296,16 +332,18 @@ def begin_task(
 
 def _record_origin(connection: Connection, task: Task, start: IssueStart, now: datetime) -> None:
     because = f"label {start.label} matched" if start.label else f"{start.issue.key} was delegated"
-    if not start.is_delegated and start.label is None:
+    if start.parent is not None:
+        because = f"{start.issue.key} is a sub-issue of {start.parent}"
+    elif not start.is_delegated and start.label is None:
         because = f"mentioned on {start.issue.key}"
     data: dict[str, object] = {"from": "Linear", "issue": start.issue.key, "by": start.creator, "because": because}
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.TRIGGERED, at=now, data=data)])
 
 
-def _ask(connection: Connection, session: IssueSession, question: PendingQuestion, now: datetime) -> StartedIssue:
+def ask_person(connection: Connection, session: IssueSession, question: PendingQuestion, now: datetime) -> StartedIssue:
     asking = replace(session, question=question, posted_at=now)
     save_session(connection, asking)
-    queue_posts(connection, asking, [elicitation(asking, f"question/{now.isoformat()}", question)], now)
+    queue_posts(connection, asking, [elicitation(asking, stable_id("question", now, question.text), question)], now)
     return StartedIssue(session=asking, task=None)
 
 
@@ -342,12 +380,13 @@ def describe_preferences(preferences: Preferences) -> str:
 
 def describe_wait(task: Task, snapshot: QueueSnapshot) -> str | None:
     """Say why the work does not begin at once, if it does not."""
-    if not any(snapshot.is_alive(slot) for slot in snapshot.slots):
+    if task.state is not TaskState.BLOCKED and not any(snapshot.is_alive(slot) for slot in snapshot.slots):
         seen = max((slot.seen_at for slot in snapshot.slots), default=None)
         ago = "no runner was seen yet" if seen is None else f"last runner seen {format_age(snapshot.now - seen)} ago"
         return f"Queued; {ago}."
     reason = why(task, snapshot)
-    return None if reason is None or reason == IMMEDIATE else f"Queued: {reason}."
+    hint = " Reply “start anyway” to start at once." if task.blockers else ""
+    return None if reason is None or reason == IMMEDIATE else f"Queued: {reason}.{hint}"
 
 
 def format_age(age: timedelta) -> str:
@@ -365,7 +404,7 @@ def _task_to_continue(connection: Connection, new: Task, issue_id: str) -> TaskI
     """Return the ended task of this issue whose work the same agent can continue in the same repository."""
     ids = [session.task_id for session in sessions_of_issue(connection, issue_id) if session.task_id is not None]
     last = get_task(connection, ids[-1]) if ids else None
-    if last is None or last.state not in FINAL_TASK_STATES:
+    if last is None or last.state not in FINAL_TASK_STATES or last.purged_at is not None:
         return None
     is_same = (last.agent, last.model, last.repository) == (new.agent, new.model, new.repository)
     return last.id if is_same and last.fence > 0 else None

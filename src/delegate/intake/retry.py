@@ -164,6 +164,7 @@ def copy_as_continuation(old: Task, now: datetime) -> Task:
         finished_at=None,
         cancel_requested_at=None,
         cancel_reason=None,
+        blockers=(),
         retry_of=old.id,
         parent_task_id=old.parent_task_id or old.id,
         retry_count=old.retry_count + 1,

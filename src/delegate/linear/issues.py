@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 CLOSED_TYPES = frozenset({"completed", "canceled", "duplicate"})
@@ -80,6 +81,11 @@ class TrackedIssue:
         return self.state.type in CLOSED_TYPES
 
     @property
+    def text_hash(self) -> str:
+        """Identifies what an agent was told of the issue."""
+        return hash_text(self.title, self.description)
+
+    @property
     def started_state(self) -> WorkflowState | None:
         """The state to move the issue to when work begins; None if it has begun or ended."""
         if self.state.type == STARTED or self.is_closed:
@@ -118,6 +124,10 @@ class AgentSession:
         return self.status in ENDED_STATUSES
 
 
+def hash_text(title: str, description: str | None) -> str:
+    return sha256(f"{title}\n{description or ''}".encode()).hexdigest()
+
+
 def read_issue(data: Json) -> TrackedIssue:
     """Read a node with the fields of `operations.ISSUE_FIELDS`."""
     team, project = data["team"], data.get("project")
@@ -139,7 +149,7 @@ def read_issue(data: Json) -> TrackedIssue:
         project_name=project["name"] if project else None,
         delegate_id=(data.get("delegate") or {}).get("id"),
         parent=f"{parent['identifier']} {parent['title']}" if parent else None,
-        labels=tuple(_label(label) for label in _nodes(data, "labels")),
+        labels=tuple(read_label(label) for label in _nodes(data, "labels")),
         links=tuple((link["title"], link["url"]) for link in _nodes(data, "attachments")),
         children=tuple(_related(child) for child in _nodes(data, "children")),
         blockers=tuple(_related(issue) for issue in blocking),
@@ -173,7 +183,7 @@ def _state(data: Json) -> WorkflowState:
     return WorkflowState(id=data["id"], name=data["name"], type=data["type"], position=data.get("position") or 0.0)
 
 
-def _label(data: Json) -> IssueLabel:
+def read_label(data: Json) -> IssueLabel:
     return IssueLabel(id=data["id"], name=data["name"], group=(data.get("parent") or {}).get("name"))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from uuid import UUID
 
-from delegate.linear.records import IssueSession, NewPost, PendingQuestion, PostKind, PostPriority
+from delegate.linear.issues import TrackedIssue
+from delegate.linear.records import IssueSession, NewPost, PendingQuestion, PostKind, PostPriority, Scope
 
+THIS_ISSUE = "This issue only"
 LOG_LINES = 20  # in the comment of a session that is one
 
 
@@ -49,6 +52,32 @@ def elicitation(session: IssueSession, key: str, question: PendingQuestion) -> N
         data=data,
         priority=PostPriority.URGENT,
     )
+
+
+def ask_scope(issue: TrackedIssue) -> PendingQuestion | None:
+    """Ask whether to work on the open sub-issues, if there are any."""
+    children = [one for one in issue.children if one.is_open]
+    if not children:
+        return None
+    keys = ", ".join(one.key for one in children)
+    text = f"{issue.key} has open sub-issues: {keys}. What should I work on?"
+    options = (THIS_ISSUE, f"All {len(children)} sub-issues" if len(children) > 1 else "All: its sub-issue")
+    return PendingQuestion(text=text, options=options, scope=Scope.ASKED)
+
+
+def read_scope(text: str) -> Scope | None:
+    """Return which of both options a reply chooses."""
+    words = set(re.findall(r"\w+", text.lower()))
+    if "all" in words:
+        return Scope.ALL
+    return Scope.ISSUE if words & {"this", "only"} else None
+
+
+def ask_repository(candidates: Sequence[str]) -> PendingQuestion:
+    if candidates:
+        return PendingQuestion(text="Which repository is this issue for?", options=tuple(candidates))
+    text = "Which repository is this issue for? Reply with its name, as in `owner/name`."
+    return PendingQuestion(text=f"{text} `delegate linear map` sets it for a whole team or project.")
 
 
 def to_comment(session: IssueSession, posts: Sequence[NewPost]) -> tuple[IssueSession, list[NewPost]]:

@@ -63,13 +63,21 @@ class InboxEntry:
     tries: int
 
 
+class Scope(StrEnum):
+    """What to work on when a delegated issue has open sub-issues."""
+
+    ASKED = "asked"  # the pending question is about it
+    ISSUE = "issue"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuestion:
     """What must be answered before there is a task."""
 
     text: str
     options: tuple[str, ...] = ()
-    blockers: tuple[str, ...] = ()  # ids of the issues that must be closed first, or an answer says to start anyway
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +101,8 @@ class IssueSession:
     question: PendingQuestion | None = None
     log: tuple[str, ...] = ()  # lines of the comment, for a session that is one
     ended_at: datetime | None = None
+    parent_id: str | None = None  # the session about the parent issue that started this one
+    text_hash: str | None = None  # of the title and description that the agent knows
 
 
 class PostKind(StrEnum):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from delegate.errors import IllegalMove, StaleFence, excerpt
-from delegate.model import AgentName, Attempt, EventKind, OnDependencyFailure, Task, TaskId
+from delegate.model import AgentName, Attempt, Blocker, EventKind, OnDependencyFailure, Task, TaskId
 from delegate.queue.schedule_runs import FollowerSchedule, log_followers, settle_run
 from delegate.states import FINAL_TASK_STATES, Reason, TaskState
 from delegate.store.attempts import last_message_seen
@@ -23,6 +23,8 @@ from delegate.store.graph import (
     find_unsettled_blocked,
     lock_blocked,
     release_blocked,
+    set_blockers,
+    waiting_for_issues,
 )
 from delegate.store.messages import messages_after
 from delegate.store.tasks import end_task
@@ -63,6 +65,20 @@ async def settle_blocked(database: Database, now: datetime) -> list[Task]:
     moved, followers = await database.write("settle", lambda connection: _settle(connection, late, now))
     for task in moved:
         _log_settled(task, after=None)
+    log_followers(followers)
+    return moved
+
+
+def drop_blockers(connection: Connection, is_gone: Callable[[TaskId, Blocker], bool], now: datetime) -> list[Task]:
+    """Remove issues for which tasks need no longer wait; returns the tasks that changed."""
+    touched = [
+        waiting
+        for waiting, blockers in waiting_for_issues(connection)
+        if any(is_gone(waiting.id, blocker) for blocker in blockers)
+    ]
+    for task in lock_blocked(connection, [waiting.id for waiting in touched]):
+        set_blockers(connection, task.id, [blocker for blocker in task.blockers if not is_gone(task.id, blocker)])
+    moved, followers = _settle(connection, touched, now)
     log_followers(followers)
     return moved
 
@@ -193,4 +209,5 @@ def settle_dependent(task: Task, dependencies: Sequence[Dependency], now: dateti
         return replace(
             task, state=TaskState.CANCELLED, reason=Reason.DEPENDENCY_FAILED, message=message, finished_at=now
         )
-    return replace(task, state=TaskState.QUEUED if is_ready(dependencies) else TaskState.BLOCKED)
+    is_released = is_ready(dependencies) and not task.blockers
+    return replace(task, state=TaskState.QUEUED if is_released else TaskState.BLOCKED)

@@ -23,6 +23,7 @@ PUBLISHING = {
     EffectKind.PUSH: "its branch is being pushed",
     EffectKind.PULL_REQUEST: "its pull request is being opened",
 }
+BLOCKERS_SHOWN = 5
 AGENT_PROBE_TIME = timedelta(seconds=15)  # a new runner tries its agents' programs one after another
 
 
@@ -50,7 +51,7 @@ class QueueSnapshot:
 def why(task: Task, snapshot: QueueSnapshot) -> str | None:
     match task.state:
         case TaskState.BLOCKED:
-            return _why_blocked(snapshot.dependencies.get(task.id, ()))
+            return _why_blocked(task, snapshot.dependencies.get(task.id, ()))
         case TaskState.QUEUED:
             return _why_queued(task, snapshot)
         case TaskState.RUNNING:
@@ -78,13 +79,21 @@ def _why_queued(task: Task, snapshot: QueueSnapshot) -> str:
     return _why_no_runner(task, snapshot) or _why_no_budget(task, snapshot) or "next in line for a free runner"
 
 
-def _why_blocked(dependencies: Sequence[Dependency]) -> str | None:
+def _why_blocked(task: Task, dependencies: Sequence[Dependency]) -> str | None:
     open_ones = [one for one in dependencies if one.state not in FINAL_TASK_STATES]
+    keys = [blocker.key for blocker in task.blockers]
+    issues = f"waits for {_name_some(keys)}, which {'block' if len(keys) > 1 else 'blocks'} its issue" if keys else None
     if not open_ones:
-        return None  # the snapshot does not have them
-    first, more = open_ones[0], len(open_ones) - 1
+        return issues  # or the snapshot does not have them
+    first = open_ones[0]
     shown = TaskState.QUEUED if first.state is TaskState.BLOCKED else first.state
-    return f"waits for {first.id} ({shown})" + (f" and {more} more" if more else "")
+    names = [f"{first.id} ({shown})", *(one.id for one in open_ones[1:])]
+    return f"waits for {_name_some(names, 1)}" + (f", and {issues}" if issues else "")
+
+
+def _name_some(names: Sequence[str], shown: int = BLOCKERS_SHOWN) -> str:
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def _why_no_runner(task: Task, snapshot: QueueSnapshot) -> str | None:

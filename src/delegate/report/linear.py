@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from delegate.intake.sub_issues import end_parent
 from delegate.linear.posts import activity, elicitation, stable_id, to_comment
 from delegate.linear.records import IssueSession, NewPost, PendingQuestion, PostKind, PostPriority
 from delegate.model import IS_WAITING, Event, EventKind, Result, Task, Usage
@@ -57,6 +58,8 @@ def _make_report(
         reported, posts = derive_posts(session, task, fresh, interval, now)
         add_posts(connection, posts, now)
         save_session(connection, reported)
+        if reported.ended_at is not None and reported.parent_id is not None:
+            end_parent(connection, reported.parent_id, now)
 
     return write
 
@@ -135,6 +138,10 @@ def _report_claimed(one: _Reported) -> Iterator[NewPost]:
     if one.session.started_state_id is not None and one.event.data.get("attempt") == 1:
         yield one.post(PostKind.STATE, issueId=one.session.issue_id, stateId=one.session.started_state_id)
     yield one.thought(f"Runner {one.text('runner')} claimed {one.task.id}, attempt {one.text('attempt')}.")
+
+
+def _report_ready(one: _Reported) -> Iterator[NewPost]:
+    yield one.thought("Nothing blocks it any more. Queued.")
 
 
 def _report_session(one: _Reported) -> Iterator[NewPost]:
@@ -220,6 +227,7 @@ def _report_finished(one: _Reported) -> Iterator[NewPost]:
 
 
 REPORTERS: dict[EventKind, Reporter] = {
+    EventKind.READY: _report_ready,
     EventKind.CLAIMED: _report_claimed,
     EventKind.SESSION: _report_session,
     EventKind.WORKSPACE: _report_workspace,
@@ -281,14 +289,15 @@ async def keep_alive(database: Database, now: datetime) -> int:
 def _make_keep_alive(session_id: str, now: datetime) -> Callable[[Connection], None]:
     def write(connection: Connection) -> None:
         session = get_session(connection, session_id)
-        task = None if session is None or session.task_id is None else get_task(connection, session.task_id)
-        if (
-            session is None
-            or task is None
-            or task.state not in (TaskState.RUNNING, TaskState.QUEUED, TaskState.BLOCKED)
-        ):
+        if session is None or session.ended_at is not None:
             return
-        verb = "Still working" if task.state is TaskState.RUNNING else "Still queued"
+        task = None if session.task_id is None else get_task(connection, session.task_id)
+        if task is None and (session.task_id is not None or end_parent(connection, session.id, now)):
+            return
+        state = TaskState.RUNNING if task is None else task.state
+        if state not in (TaskState.RUNNING, TaskState.QUEUED, TaskState.BLOCKED):
+            return
+        verb = "Still working" if state is TaskState.RUNNING else "Still queued"
         post = activity(session, f"alive/{now.isoformat()}", "thought", f"{verb} on {session.issue_key}.")
         known, posts = replace(session, posted_at=now), [replace(post, priority=PostPriority.NORMAL)]
         if session.is_comment:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_, select, update
 
-from delegate.model import OnDependencyFailure, Task, TaskId
+from delegate.model import Blocker, OnDependencyFailure, Task, TaskId
 from delegate.states import FINAL_TASK_STATES, Reason, TaskState
-from delegate.store.tables import dependency, has_state, task
-from delegate.store.tasks import to_task
+from delegate.store.tables import WAITS_FOR_ISSUE, dependency, has_state, task
+from delegate.store.tasks import blocker_data, to_task
 
 T = TypeVar("T", TaskId, int)
 UNSUCCESSFUL_TASK_STATES = (TaskState.FAILED, TaskState.CANCELLED)
@@ -128,7 +128,8 @@ def find_unsettled_blocked(connection: Connection, *, limit: int) -> list[Blocke
     )
     is_spoilt = dependencies.where(other.c.state.in_(UNSUCCESSFUL_TASK_STATES)).exists()
     is_open = dependencies.where(other.c.state.in_(OPEN_TASK_STATES)).exists()
-    is_late = or_(and_(task.c.on_dependency_failure == OnDependencyFailure.CANCEL, is_spoilt), ~is_open)
+    is_ready = and_(~is_open, task.c.blockers.is_(None))
+    is_late = or_(and_(task.c.on_dependency_failure == OnDependencyFailure.CANCEL, is_spoilt), is_ready)
     query = select(task.c.depth, task.c.seq, task.c.id).where(has_state(task, TaskState.BLOCKED), is_late)
     return [to_blocked(row) for row in connection.execute(query.order_by(task.c.seq).limit(limit))]
 
@@ -178,6 +179,17 @@ def _dependencies_at(connection: Connection, places: Sequence[int]) -> dict[int,
     columns = select(task.c.seq, task.c.id, task.c.state, task.c.reason, task.c.depth)
     slices = (columns.where(task.c.seq.in_(some)) for some in in_batches(places))
     return {row.seq: to_dependency(row) for query in slices for row in connection.execute(query)}
+
+
+def waiting_for_issues(connection: Connection) -> list[tuple[BlockedTask, tuple[Blocker, ...]]]:
+    """Return the tasks that wait for issues, and these issues."""
+    query = select(task.c.depth, task.c.seq, task.c.id, task.c.blockers).where(WAITS_FOR_ISSUE)
+    return [(to_blocked(row), tuple(Blocker(**one) for one in row.blockers)) for row in connection.execute(query)]
+
+
+def set_blockers(connection: Connection, task_id: TaskId, blockers: Sequence[Blocker]) -> None:
+    waiting = update(task).where(task.c.id == task_id, has_state(task, TaskState.BLOCKED))
+    connection.execute(waiting.values(blockers=blocker_data(blockers)))
 
 
 def release_blocked(connection: Connection, ids: Sequence[TaskId], now: datetime) -> int:

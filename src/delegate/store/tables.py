@@ -157,6 +157,7 @@ task = Table(
     Column("runner", Text),
     Column("tags", JSON, nullable=False, server_default="[]"),
     Column("prefers", Text),
+    Column("blockers", MaybeJson),  # NULL: it waits for no issue
     Column("purged_at", Instant),
     Column("usage", JSON, nullable=False, server_default="{}"),
     one_of("state", TaskState),
@@ -173,6 +174,8 @@ Index(
 )
 WAITS_FOR_RUNNER = has_state(task, TaskState.QUEUED) & task.c.prefers.isnot(None)
 Index("ix_task_prefers", task.c.seq, sqlite_where=WAITS_FOR_RUNNER, postgresql_where=WAITS_FOR_RUNNER)
+WAITS_FOR_ISSUE = has_state(task, TaskState.BLOCKED) & task.c.blockers.isnot(None)
+Index("ix_task_blockers", task.c.seq, sqlite_where=WAITS_FOR_ISSUE, postgresql_where=WAITS_FOR_ISSUE)
 Index("ix_task_state", task.c.state, task.c.seq)
 Index("ix_task_finished_at", task.c.finished_at)
 CONTINUES = task.c.lineage.isnot(None)

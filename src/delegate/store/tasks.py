@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from delegate.model import (
     AttemptId,
+    Blocker,
     Choice,
     Field,
     Issue,
@@ -107,6 +108,7 @@ OPTIONAL_DEFAULTS: dict[str, object] = {
     "runner": None,
     "tags": [],
     "prefers": None,
+    "blockers": None,
 }
 
 
@@ -136,6 +138,7 @@ def _optional_columns(new: Task) -> dict[str, object]:
         "runner": new.runner,
         "tags": list(new.tags),
         "prefers": new.prefers,
+        "blockers": blocker_data(new.blockers),
     }
 
 
@@ -448,6 +451,7 @@ def to_task(row: Row[Any]) -> Task:
         runner=row.runner,
         tags=tuple(row.tags),
         prefers=row.prefers,
+        blockers=tuple(Blocker(**one) for one in row.blockers or ()),
         purged_at=row.purged_at,
         usage=Usage(**row.usage),
     )
@@ -474,6 +478,10 @@ def to_question(data: dict[str, Any]) -> Question:  # Any: as it was written by 
 
 def question_data(question: Question) -> dict[str, object]:
     return {**asdict(question), "asked_at": question.asked_at.isoformat(), "options": list(question.options)}
+
+
+def blocker_data(blockers: Sequence[Blocker]) -> list[dict[str, str]] | None:
+    return [asdict(one) for one in blockers] or None
 
 
 def to_choice(data: dict[str, str]) -> Choice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,21 +19,21 @@ from delegate.errors import (
 from delegate.intake import conversation
 from delegate.intake.issues import (
     IssueStart,
-    StartedIssue,
     begin_task,
-    find_blockers,
     find_refusal,
     new_session,
     queue_posts,
     start_issue,
 )
-from delegate.linear.issues import AgentSession, TrackedIssue, read_issue, read_session, read_user
+from delegate.intake.sub_issues import SubIssue, begin_graph
+from delegate.linear.issues import AgentSession, LinearUser, TrackedIssue, read_issue, read_session, read_user
 from delegate.linear.operations import CREATE_SESSION, ISSUE, PERSON, SESSION
 from delegate.linear.payloads import STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
-from delegate.linear.posts import activity, stable_id
-from delegate.linear.records import InboxEntry, IssueSession, LinearConnection
+from delegate.linear.posts import activity, read_scope, stable_id
+from delegate.linear.records import InboxEntry, IssueSession, LinearConnection, Scope
 from delegate.linear.tags import find_trigger
-from delegate.queue.cascade import Transition
+from delegate.model import Blocker, Task, TaskId
+from delegate.queue.cascade import Transition, drop_blockers
 from delegate.relay.linear.link import OUTBOX_KEY, LinearLink
 from delegate.relay.linear.repositories import suggest_repository
 from delegate.relay.notify import notify
@@ -44,7 +44,6 @@ from delegate.store.linear.sessions import (
     get_session,
     insert_session,
     lock_session,
-    open_sessions,
     sessions_of_issue,
 )
 
@@ -129,14 +128,16 @@ class Inbox:
 
     async def _start(self, session: AgentSession, issue: TrackedIssue, webhook: Webhook, entry_id: int) -> str | None:
         connection = await self.link.require()
-        refusal = find_refusal(session.creator, connection)
+        refusal, said = find_refusal(session.creator, connection), webhook.activity
+        if said is not None and find_refusal(await self._find_person(said.user_id), connection) is not None:
+            said = None
         start = IssueStart(
             session_id=session.id,
             issue=issue,
             creator=session.creator.name if session.creator else "someone",
             email=session.creator.email if session.creator else "",
             is_delegated=session.source_comment is None,
-            request=_join(session.source_comment, webhook.activity),
+            request=_join(session.source_comment, said),
             guidance=webhook.guidance,
         )
         if refusal is not None:
@@ -180,78 +181,86 @@ class Inbox:
         self, session: IssueSession, said: PromptActivity, webhook: Webhook, entry_id: int
     ) -> str | None:
         relay = self.relay
+        refusal = find_refusal(await self._find_person(said.user_id), await self.link.require())
+        if refusal is not None:
+            await conversation.refuse_reply(
+                relay.database, session.id, said, refusal, entry_id=entry_id, now=relay.now()
+            )
+            return None
         if said.signal == STOP_SIGNAL:
-            stopped = await conversation.stop(relay.database, session.id, said, entry_id=entry_id, now=relay.now())
-            self._notify(stopped)
+            self._notify(*await conversation.stop(relay.database, session.id, said, entry_id=entry_id, now=relay.now()))
             return None
         if session.question is not None and session.task_id is None:
             return await self._answer_question(session, said, webhook, entry_id)
-        heard = await conversation.reply(relay.database, session.id, said, entry_id=entry_id, now=relay.now())
-        self._notify(heard)
+        self._notify(await conversation.reply(relay.database, session.id, said, entry_id=entry_id, now=relay.now()))
         return None
+
+    async def _find_person(self, user_id: str | None) -> LinearUser | None:
+        return None if user_id is None else read_user((await self.link.call(PERSON, {"id": user_id}))["user"])
+
+    async def _read_issue(self, issue_id: str) -> TrackedIssue:
+        return read_issue((await self.link.call(ISSUE, {"id": issue_id}))["issue"])
 
     async def _answer_question(
         self, session: IssueSession, said: PromptActivity, webhook: Webhook, entry_id: int
     ) -> str | None:
         """Try again to understand the issue, with what the person wrote."""
-        issue = read_issue((await self.link.call(ISSUE, {"id": session.issue_id}))["issue"])
+        scope = session.question.scope if session.question else None
+        is_scope = scope is Scope.ASKED
         start = IssueStart(
             session_id=session.id,
-            issue=issue,
+            issue=await self._read_issue(session.issue_id),
             creator=session.creator,
             email=session.email,
             is_delegated=session.is_delegated,
             is_comment=session.is_comment,
-            request=said.body,
+            request=None if is_scope else said.body,
             guidance=webhook.guidance,
-            ignores_blockers=bool(session.question and session.question.blockers),
+            scope=read_scope(said.body) if is_scope else scope,
         )
         known = await suggest_repository(self.link, start)
-        started = await self.relay.database.write(
-            "linear.answer", partial(self._begin_answered, start=known, said=said, entry_id=entry_id)
-        )
-        if started is not None and started.task is not None:
-            notify(self.relay.hub, Transition(task=started.task))
+        children = await self._gather_children(start) if start.scope is Scope.ALL else []
+        begin = partial(self._begin_answered, start=known, children=children, said=said, entry_id=entry_id)
+        self._notify_all(await self.relay.database.write("linear.answer", begin))
         return None
 
-    async def _release_blocked(self, closed: TrackedIssue) -> None:
-        """Start what waits for this issue, if nothing else blocks it."""
-        waiting = [
-            session
-            for session in await self.relay.database.read(open_sessions)
-            if session.question is not None and closed.id in session.question.blockers
-        ]
-        for session in waiting:
-            issue = read_issue((await self.link.call(ISSUE, {"id": session.issue_id}))["issue"])
-            if find_blockers(issue) is not None:
-                continue
-            start = IssueStart(
-                session_id=session.id,
-                issue=issue,
-                creator=session.creator,
-                email=session.email,
-                is_delegated=session.is_delegated,
-                is_comment=session.is_comment,
-            )
-            known = await suggest_repository(self.link, start)
-            started = await self.relay.database.write(
-                "linear.release", partial(self._begin_answered, start=known, said=None, entry_id=None)
-            )
-            if started is not None and started.task is not None:
-                notify(self.relay.hub, Transition(task=started.task))
+    async def _gather_children(self, start: IssueStart) -> list[SubIssue]:
+        """Read the open sub-issues, and open sessions on those that have none."""
+        children = []
+        for child in start.issue.children:
+            if child.is_open:
+                issue = await self._read_issue(child.id)
+                known = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue.id))
+                open_ids = [session.id for session in known if session.ended_at is None]
+                key = f"{start.session_id}/{issue.id}"
+                children.append(
+                    SubIssue(session_id=(open_ids or [await self._open_session(issue, key)])[-1], issue=issue)
+                )
+        return children
+
+    async def _drop_blockers(self, is_gone: Callable[[TaskId, Blocker], bool]) -> None:
+        write = partial(drop_blockers, is_gone=is_gone, now=self.relay.now())
+        self._notify_all(await self.relay.database.write("linear.release", write))
 
     def _begin_answered(
-        self, connection: Connection, start: IssueStart, said: PromptActivity | None, entry_id: int | None
-    ) -> StartedIssue | None:
+        self,
+        connection: Connection,
+        start: IssueStart,
+        children: Sequence[SubIssue],
+        said: PromptActivity,
+        entry_id: int,
+    ) -> list[Task]:
         relay, now = self.relay, self.relay.now()
         session = lock_session(connection, start.session_id)
-        if entry_id is not None:
-            settle_delivery(connection, entry_id, "answered", now)
-        if session is None or session.task_id is not None:
-            return None
-        if said is not None and conversation.is_about_repository(session.question):
+        settle_delivery(connection, entry_id, "answered", now)
+        if session is None or session.task_id is not None or session.question is None:
+            return []
+        if conversation.is_about_repository(session.question):
             conversation.remember_repository(connection, session, said.body)
-        return begin_task(connection, session, start, relay.settings, relay.rules, now)
+        if children:
+            return begin_graph(connection, session, start, children, relay.settings, relay.rules, now)
+        started = begin_task(connection, session, start, relay.settings, relay.rules, now)
+        return [] if started.task is None else [started.task]
 
     async def _hear_comment(self, webhook: Webhook, entry_id: int) -> str | None:
         """With an API key, replies are comments on the issue."""
@@ -259,7 +268,7 @@ class Inbox:
         if connection.has_sessions or webhook.comment is None or webhook.issue_id is None:
             return "comments reach sessions in another way"
         issue_id = webhook.issue_id
-        sessions = await self.relay.database.read(lambda one: sessions_of_issue(one, issue_id))
+        sessions = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue_id))
         if not sessions:
             return "no session"
         return await self._pass_on(sessions[-1], webhook.comment, webhook, entry_id)
@@ -270,28 +279,26 @@ class Inbox:
         assert webhook.issue_id is not None
         if not webhook.changed & {"labelIds", "delegateId", "stateId", *EDITED}:
             return "no change that matters"
-        issue = read_issue((await self.link.call(ISSUE, {"id": webhook.issue_id}))["issue"])
+        issue = await self._read_issue(webhook.issue_id)
         connection = await self.link.require()
         if "stateId" in webhook.changed and issue.is_closed:
-            await self._release_blocked(issue)
+            await self._drop_blockers(lambda _, blocker: blocker.id == issue.id)
             return await self._withdraw(issue, f"{issue.key} was closed", entry_id, delegated_only=False)
         if "delegateId" in webhook.changed and issue.delegate_id != connection.user_id:
             return await self._withdraw(issue, f"{issue.key} is no longer delegated", entry_id, delegated_only=True)
         if "labelIds" in webhook.changed and issue.delegate_id != connection.user_id:
             return await self._start_by_label(issue, webhook, connection, entry_id)
         if webhook.changed & EDITED:
-            text = f"The issue was edited.\n\n{issue.title}\n\n{issue.description}"
-            told = await conversation.tell_edit(
-                self.relay.database, issue.id, text, webhook.key, entry_id=entry_id, now=self.relay.now()
+            self._notify(
+                await conversation.tell_edit(self.relay.database, issue, entry_id=entry_id, now=self.relay.now())
             )
-            self._notify(told)
             return None
         return "no change that matters"
 
     async def _check_delegation(self, webhook: Webhook, entry_id: int) -> str | None:
         if webhook.issue_id is None:
             return "no issue"
-        issue = read_issue((await self.link.call(ISSUE, {"id": webhook.issue_id}))["issue"])
+        issue = await self._read_issue(webhook.issue_id)
         if issue.delegate_id == (await self.link.require()).user_id:
             return "delegated again"
         return await self._withdraw(issue, f"{issue.key} is no longer delegated", entry_id, delegated_only=True)
@@ -301,8 +308,7 @@ class Inbox:
         ended = await conversation.withdraw(
             relay.database, issue.id, reason, delegated_only=delegated_only, entry_id=entry_id, now=relay.now()
         )
-        for transition in ended:
-            notify(relay.hub, transition)
+        self._notify(*ended)
         return None
 
     async def _start_by_label(
@@ -312,16 +318,15 @@ class Inbox:
         label = find_trigger(issue.labels, webhook.old_label_ids)
         if label is None or issue.is_closed:
             return "no label for Delegate was added"
-        sessions = await self.relay.database.read(lambda one: sessions_of_issue(one, issue.id))
+        sessions = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue.id))
         if any(session.ended_at is None for session in sessions):
             return "the issue is in work"
-        actors = [read_user((await self.link.call(PERSON, {"id": one}))["user"]) for one in webhook.actor_ids]
-        creator = actors[0] if actors else None
+        creator = await self._find_person(next(iter(webhook.actor_ids), None))
         refusal = find_refusal(creator, connection)
         if refusal is not None or creator is None:
             return f"refused: {refusal}"
         start = IssueStart(
-            session_id=await self._open_session(issue, webhook, connection),
+            session_id=await self._open_session(issue, webhook.key),
             issue=issue,
             creator=creator.name,
             email=creator.email,
@@ -332,9 +337,9 @@ class Inbox:
         await self._begin(start, entry_id)
         return None
 
-    async def _open_session(self, issue: TrackedIssue, webhook: Webhook, connection: LinearConnection) -> str:
-        if not connection.has_sessions:
-            return stable_id("label", webhook.key)
+    async def _open_session(self, issue: TrackedIssue, key: str) -> str:
+        if not (await self.link.require()).has_sessions:
+            return stable_id("label", key)
         answer = await self.link.call(CREATE_SESSION, {"input": {"issueId": issue.id}})
         return str(answer["agentSessionCreateOnIssue"]["agentSession"]["id"])
 
@@ -344,9 +349,13 @@ class Inbox:
         await self.link.reload()
         return "revoked"
 
-    def _notify(self, transition: Transition | None) -> None:
-        if transition is not None:
-            notify(self.relay.hub, transition)
+    def _notify(self, *transitions: Transition | None) -> None:
+        for transition in transitions:
+            if transition is not None:
+                notify(self.relay.hub, transition)
+
+    def _notify_all(self, tasks: Sequence[Task]) -> None:
+        self._notify(*(Transition(task=task) for task in tasks))
 
 
 def _join(comment: str | None, said: PromptActivity | None) -> str | None:

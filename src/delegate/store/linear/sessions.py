@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from delegate.linear.records import IssueSession, PendingQuestion
+from delegate.linear.records import IssueSession, PendingQuestion, Scope
 from delegate.model import Event, TaskId
 from delegate.store.events import to_event
 from delegate.store.linear.tables import OPEN_SESSION, linear_session
@@ -41,6 +41,12 @@ def sessions_of_issue(connection: Connection, issue_id: str) -> list[IssueSessio
     return [_to_session(row) for row in connection.execute(query)]
 
 
+def child_sessions(connection: Connection, session_id: str) -> list[IssueSession]:
+    """Return the sessions about sub-issues that this one started."""
+    query = select(linear_session).where(linear_session.c.parent_id == session_id)
+    return [_to_session(row) for row in connection.execute(query.order_by(linear_session.c.created_at))]
+
+
 def open_sessions(connection: Connection) -> list[IssueSession]:
     query = select(linear_session).where(OPEN_SESSION).order_by(linear_session.c.created_at)
     return [_to_session(row) for row in connection.execute(query)]
@@ -66,9 +72,9 @@ def unreported_events(connection: Connection, limit: int) -> list[tuple[str, Eve
 
 
 def quiet_sessions(connection: Connection, posted_before: datetime) -> list[IssueSession]:
-    """Return open sessions with a task whose last post is older."""
+    """Return open sessions that wait for no answer and whose last post is older."""
     query = select(linear_session).where(
-        OPEN_SESSION, linear_session.c.task_id.isnot(None), linear_session.c.posted_at < posted_before
+        OPEN_SESSION, linear_session.c.question.is_(None), linear_session.c.posted_at < posted_before
     )
     return [_to_session(row) for row in connection.execute(query)]
 
@@ -79,7 +85,8 @@ def _columns(session: IssueSession) -> dict[str, object]:
 
 
 def _to_question(data: dict[str, Any]) -> PendingQuestion:  # Any: as _columns wrote it
-    return PendingQuestion(text=data["text"], options=tuple(data["options"]), blockers=tuple(data.get("blockers", ())))
+    scope = data.get("scope")
+    return PendingQuestion(text=data["text"], options=tuple(data["options"]), scope=Scope(scope) if scope else None)
 
 
 def _to_session(row: Row[Any]) -> IssueSession:
@@ -102,4 +109,6 @@ def _to_session(row: Row[Any]) -> IssueSession:
         question=None if asked is None else _to_question(asked),
         log=tuple(row.log),
         ended_at=row.ended_at,
+        parent_id=row.parent_id,
+        text_hash=row.text_hash,
     )

@@ -1,4 +1,4 @@
-"""The tables for Linear. `migrations/versions/0010_linear.py` creates them."""
+"""The tables for Linear. `migrations/versions/0010_linear.py` and `0011_issue_graphs.py` create them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ linear_session = Table(
     Column("log", JSON, nullable=False, server_default="[]"),
     Column("created_at", Instant, nullable=False),
     Column("ended_at", Instant),
+    Column("parent_id", Text),
+    Column("text_hash", Text),
 )
+HAS_PARENT = linear_session.c.parent_id.isnot(None)
+Index("ix_linear_session_parent", linear_session.c.parent_id, sqlite_where=HAS_PARENT, postgresql_where=HAS_PARENT)
 Index("ix_linear_session_issue", linear_session.c.issue_id, linear_session.c.created_at)
 Index("ix_linear_session_created", linear_session.c.created_at)
 OPEN_SESSION = linear_session.c.ended_at.is_(None)
