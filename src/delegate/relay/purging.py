@@ -51,6 +51,7 @@ def _outside(purged: Purge) -> Iterator[str]:
         yield f"the schedule {purged.schedule} has the prompt, and its other tasks"
     yield from (f"the pushed branch {branch}" for branch in purged.branches)
     yield from (f"the pull request {url}" for url in purged.pull_requests)
+    yield from (f"the issue {key} in Linear, and what was posted there" for key in purged.issues)
     if purged.runners:
         names = ", ".join(purged.runners)
         yield f"files on the machines of its runners ({names}): workspace, kept work, spool, the agent's own sessions"

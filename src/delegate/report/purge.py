@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from delegate.errors import IllegalMove, NoSuchTask
@@ -14,7 +14,7 @@ from delegate.store.database import Connection, Database
 from delegate.store.effects import effects_of
 from delegate.store.events import NewEvent, append_events
 from delegate.store.people import record_audit
-from delegate.store.purge import purge_texts
+from delegate.store.purge import purge_linear, purge_texts
 from delegate.store.runners import get_runner
 from delegate.store.tasks import chain_of, get_task, lock_task
 
@@ -31,6 +31,7 @@ class Purge:
     branches: tuple[str, ...]
     pull_requests: tuple[str, ...]
     runners: tuple[str, ...]  # their names
+    issues: tuple[str, ...] = ()  # in Linear
 
 
 async def purge(database: Database, task_id: TaskId, by: Actor, now: datetime) -> Purge:
@@ -51,7 +52,8 @@ def _purge(connection: Connection, task_id: TaskId, by: Actor, now: datetime) ->
         data: dict[str, object] = {"text": "its texts were purged", **by.event_data}
         append_events(connection, [NewEvent(task_id=task_id, kind=EventKind.WARNING, at=now, data=data)])
         record_audit(connection, by, "purge", task_id, now=now)
-    return _describe(connection, get_task(connection, task_id) or task)
+    issues = purge_linear(connection, task_id, [member for member, _ in chain_of(connection, task.lineage)])
+    return replace(_describe(connection, get_task(connection, task_id) or task), issues=tuple(issues))
 
 
 def _describe(connection: Connection, task: Task) -> Purge:

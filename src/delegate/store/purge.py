@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, or_, select, update
 
 from delegate.model import TaskId
 from delegate.states import Reason
+from delegate.store.linear.tables import UNPROCESSED, WAITING, inbox, linear_session, outbox
 from delegate.store.tables import (
     attempt,
     change,
@@ -27,6 +29,7 @@ KEPT_DATA |= {"runnerId", "state", "submittedBy", "until", "verb"}
 KEPT_RESULT = {"additions", "base_commit", "branch", "checks_passed", "checks_total", "commit", "deletions", "files"}
 KEPT_RESULT |= {"is_kept", "pull_request"}
 EVENTS_PER_READ = 1_000
+BODIES_PER_READ = 500
 
 
 def purge_texts(connection: Connection, task_id: TaskId, now: datetime) -> bool:
@@ -43,6 +46,7 @@ def purge_texts(connection: Connection, task_id: TaskId, now: datetime) -> bool:
         "message": None,
         "cancel_reason": None,
         "questions": [],
+        "blockers": None,
     }
     values: dict[str, object] = {"prompt": PURGED, "result": result, "purged_at": now, **texts}
     connection.execute(update(task).where(task.c.id == task_id).values(values))
@@ -64,6 +68,29 @@ def _purge_events(connection: Connection, task_id: TaskId) -> None:
             kept = {key: value for key, value in row.data.items() if _is_kept(key, value)}
             if kept != row.data:
                 connection.execute(update(event_table).where(event_table.c.id == row.id).values(data=kept))
+        after = rows[-1].id
+
+
+def purge_linear(connection: Connection, task_id: TaskId, lineage: Sequence[TaskId]) -> list[str]:
+    """Remove what webhooks brought and posts said about the issue of a task; returns the keys of the issues.
+
+    What still waits to be posted or processed stays if it belongs to a later task of the lineage.
+    """
+    sessions = connection.execute(select(linear_session).where(linear_session.c.task_id.in_(lineage))).all()
+    own = [row.id for row in sessions if row.task_id == task_id]
+    ids = [row.id for row in sessions]
+    connection.execute(update(linear_session).where(linear_session.c.id.in_(ids)).values(question=None, log=[]))
+    connection.execute(delete(outbox).where(outbox.c.session_id.in_(ids), or_(~WAITING, outbox.c.session_id.in_(own))))
+    _purge_bodies(connection, [name.encode() for row in sessions for name in (row.id, row.issue_id)])
+    return sorted({row.issue_key for row in sessions})
+
+
+def _purge_bodies(connection: Connection, names: Sequence[bytes]) -> None:
+    kept = select(inbox.c.id, inbox.c.body).where(inbox.c.body.isnot(None), ~UNPROCESSED).order_by(inbox.c.id)
+    after = 0
+    while names and (rows := connection.execute(kept.where(inbox.c.id > after).limit(BODIES_PER_READ)).all()):
+        found = [row.id for row in rows if any(name in row.body for name in names)]
+        connection.execute(update(inbox).where(inbox.c.id.in_(found)).values(body=None))
         after = rows[-1].id
 
 
