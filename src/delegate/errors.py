@@ -162,7 +162,7 @@ class DelegateError(Exception):
         return self.data.get("retry_after")
 
 
-class Reported(DelegateError):
+class Reported(DelegateError, code=DelegateError.code):
     """an error from another Delegate process, with its code, message and exit code unchanged"""
 
     def __init__(self, *, code: str, message: str, hint: str = "", exit_code: int) -> None:
