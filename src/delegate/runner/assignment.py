@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, TaskId, Usage
+from delegate.model import Checkpoint, Choice, Effect, Issue, Mode, Usage
 from delegate.placement import Origin
 from delegate.wire.runners import AssignmentView
 from delegate.wire.shared_models import ContinuedTaskView, checkpoint_of, usage_of
@@ -72,46 +72,22 @@ class Assignment:
 
 
 def assignment_of(view: AssignmentView) -> Assignment:
-    return Assignment(
-        attempt_id=view.attempt_id,
-        task_id=view.task_id,
-        fence=view.fence,
-        number=view.number,
-        agent=view.agent,
-        prompt=view.prompt,
-        timeout=timedelta(milliseconds=view.timeout_ms),
-        max_output=view.max_output,
-        lineage=view.lineage,
-        model=view.model,
-        effort=view.effort,
-        permission_mode=view.permission_mode,
-        working_directory=view.working_directory,
-        budget_usd=view.budget_usd,
-        max_turns=view.max_turns,
-        mode=view.mode,
-        repository=view.repository,
-        base=view.base,
-        title=view.title,
-        rerun=view.rerun,
-        issue=None if view.issue is None else Issue(**view.issue.model_dump()),
-        context=view.context,
-        submitted_by=view.submitted_by,
-        is_owners=view.is_owners,
-        choices=tuple(Choice(**choice.model_dump()) for choice in view.choices),
-        checkpoint=None if view.checkpoint is None else checkpoint_of(view.checkpoint),
-        continued_task=None if view.continued_task is None else _preceding_task(view.continued_task),
-        questions=tuple(
+    given = dict(view)  # by field, without converting what is inside
+    timeout = timedelta(milliseconds=given.pop("timeout_ms"))
+    converted = {
+        "issue": None if view.issue is None else Issue(**view.issue.model_dump()),
+        "choices": tuple(Choice(**choice.model_dump()) for choice in view.choices),
+        "checkpoint": None if view.checkpoint is None else checkpoint_of(view.checkpoint),
+        "continued_task": None if view.continued_task is None else _preceding_task(view.continued_task),
+        "questions": tuple(
             AnsweredQuestion(text=asked.text, options=tuple(asked.options), answer=asked.answer or "")
             for asked in view.questions
         ),
-        effects=tuple(Effect(**{**effect.model_dump(), "task_id": TaskId(effect.task_id)}) for effect in view.effects),
-        summaries=tuple(view.summaries),
-        usage_before=usage_of(view.usage_before),
-        resume_session=view.resume_session,
-        next_seq=view.next_seq,
-        origin=view.origin,
-        created_at=view.created_at,
-    )
+        "effects": tuple(Effect(**effect.model_dump()) for effect in view.effects),
+        "summaries": tuple(view.summaries),
+        "usage_before": usage_of(view.usage_before),
+    }
+    return Assignment(**{**given, **converted, "timeout": timeout})
 
 
 def _preceding_task(view: ContinuedTaskView) -> PrecedingTask:
