@@ -121,7 +121,7 @@ class Product:
 
     def wait_for_idle(self, runners: int) -> None:
         def all_idle() -> bool:
-            states = [runner["state"] for runner in self.info()["runners"]]
+            states = [process["state"] for process in self.info()["processes"]]
             return states.count("idle") >= runners
 
         wait_until(all_idle)
