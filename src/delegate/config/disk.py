@@ -11,15 +11,13 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 def free_bytes(path: Path) -> int | None:
     """Return the bytes that this user can still write at a path, which need not exist yet; None when unknown."""
-    for candidate in (path, *path.parents):
-        try:
-            found = os.statvfs(candidate)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-        return found.f_bavail * found.f_frsize
-    return None
+    try:
+        found = os.statvfs(path)
+    except FileNotFoundError:
+        return free_bytes(path.parent) if path != path.parent else None
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def describe_shortage(paths: Iterable[Path], floor: int) -> str | None:

@@ -58,6 +58,9 @@ class Caller:
     task: Task | None = None  # of that attempt
 
 
+OWNER_CALLING = Caller(holder=Holder.OWNER, actor=OWNER)
+
+
 async def require_access(request: Request) -> Caller:
     """Let the caller through if the table of routes allows it; it is then `request.state.caller`."""
     relay = relay_of(request)
@@ -87,7 +90,7 @@ async def authenticate(request: Request) -> Caller:
     token = bearer_token(request)
     relay = relay_of(request)
     if hmac.compare_digest(hash_token(token), relay.token_hash):
-        caller = Caller(holder=Holder.OWNER, actor=OWNER)
+        caller = OWNER_CALLING
     elif token.startswith(AGENT_PREFIX):
         attempt = await require_agent(request, relay)
         return Caller(holder=Holder.AGENT, actor=Actor(name=f"agent of {attempt.task_id}"), attempt=attempt)
@@ -158,10 +161,12 @@ async def _refuse_inside_attempt(request: Request, relay: Relay) -> None:
 async def _caller_of(request: Request, relay: Relay) -> CallingProcess:
     """Return the process that sends the request; one that was identified stays the same for its connection."""
     connection = request.scope["state"].get("connection")
-    if not isinstance(connection, HttpProtocol) or relay.keeper_pid is None or request.client is None:
+    if not isinstance(connection, HttpProtocol) or relay.keeper_pid is None:
         return OUTSIDE
     caller = connection.caller
     if caller is None or caller == UNKNOWN:
+        if request.client is None:
+            return OUTSIDE
         host, port = request.client
         peer = Peer(address=host, port=port, relay_port=request.scope["server"][1])
         caller = await to_thread.run_sync(find_caller, peer, relay.keeper_pid, limiter=relay.caller_lookups)

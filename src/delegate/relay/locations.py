@@ -31,14 +31,14 @@ async def check_location(relay: Relay, body: SubmitRequest) -> None:
     """A task that waits for others is not checked: they may create its directory."""
     if relay.machine is None or body.machine != relay.machine or body.depends_on or body.continue_from:
         return
-    request = request_of(body)
-    mode = resolve_preferences(request, relay.settings).mode
-    location, now = (request.working_directory, request.repository, mode), anyio.current_time()
+    location = (body.working_directory, body.repository, body.pr, body.worktree, *body.labels)
+    now = anyio.current_time()
     if now - relay.good_locations.get(location, float("-inf")) < GOOD_SECONDS:
         return
+    mode = resolve_preferences(request_of(body), relay.settings).mode
     problem: InvalidField | None = None
     with anyio.move_on_after(LOOK_TIMEOUT):
-        look = partial(find_location_problem, *location)
+        look = partial(find_location_problem, body.working_directory, body.repository, mode)
         problem = await to_thread.run_sync(look, abandon_on_cancel=True, limiter=relay.location_checks)
     if problem is None:
         if len(relay.good_locations) >= GOOD_MAX:

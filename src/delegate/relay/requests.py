@@ -71,7 +71,7 @@ class Relay:
     redact: Callable[[str], str] = str  # removes secrets from what agents send to the relay themselves
     # Its own limit: checks that hang on a network disk must not use up the threads of the database.
     location_checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(4))
-    good_locations: dict[tuple[str | None, ...], float] = field(default_factory=dict)  # and when they were checked
+    good_locations: dict[tuple[object, ...], float] = field(default_factory=dict)  # and when they were checked
     caller_lookups: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))  # each reads all of /proc
     clock: SharedClock = field(default_factory=SharedClock)
     max_runners: int | None = None  # of its keeper; None: the machine decides, or there is no keeper
@@ -134,18 +134,22 @@ M = TypeVar("M", bound=Wire)
 
 def find_repeated_key(body: bytes) -> str | None:
     """Return a key that an object of this JSON has twice: parsers silently take the last value."""
-    repeated: list[str] = []
-
-    def check(pairs: list[tuple[str, object]]) -> None:
-        if len(dict(pairs)) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            repeated.append(next(name for name, count in counts.items() if count > 1))
-
     try:
-        json.loads(body, object_pairs_hook=check)
+        REPEATED_KEYS.decode(body.decode())
+    except KeyError as error:
+        return str(error.args[0])
     except (ValueError, RecursionError):  # reported by the parser that follows
         return None
-    return next(iter(repeated), None)
+    return None
+
+
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise KeyError(next(name for name, count in counts.items() if count > 1))
+
+
+REPEATED_KEYS = json.JSONDecoder(object_pairs_hook=_refuse_repeated)  # built once: every body passes it
 
 
 class JsonBody(Generic[M]):
