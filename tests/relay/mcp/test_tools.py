@@ -43,6 +43,7 @@ from delegate.relay.app import make_app
 from delegate.relay.auth import Caller
 from delegate.relay.http.caller_process import UNKNOWN, CallingProcess
 from delegate.relay.mcp.calls import ToolCall
+from delegate.relay.mcp.endpoint import McpEndpoint
 from delegate.relay.mcp.hints import rewrite_for_agents
 from delegate.relay.mcp.tools import FOR_AGENTS, FOR_AGENTS_WITH_BRIDGE, FOR_OWNER
 from delegate.states import ADVICE, Reason
@@ -659,3 +660,18 @@ async def test_the_status_of_a_task_is_read_without_its_events(tmp_path: Path) -
 
     assert statements
     assert not any("FROM event" in sql for sql, _ in statements)
+
+
+async def test_tools_that_cannot_be_loaded_do_not_stop_the_relay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade whose files do not fit what is already loaded."""
+    monkeypatch.setitem(sys.modules, "delegate.relay.mcp.sdk_servers", None)
+    async with relay_in_process(tmp_path) as relay, anyio.create_task_group() as group:
+        endpoint = McpEndpoint(relay)
+        endpoint.open(group)
+
+        await endpoint.load_for_agent()
+        await endpoint.load_for_agent()
+
+        assert not group.cancel_scope.cancel_called

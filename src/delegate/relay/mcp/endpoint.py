@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from delegate.relay.requests import Relay
 if TYPE_CHECKING:
     from delegate.relay.mcp.sdk_servers import Servers
 
+log = logging.getLogger(__name__)
 CALLS_STOP_TIMEOUT = 2.0  # seconds for open calls when the relay stops; less than STOP_TIMEOUT of the relay
 
 
@@ -74,8 +76,13 @@ class McpEndpoint:
                 await self._loaded.wait()
 
     async def _load_quietly(self) -> None:
-        with suppress(Stopping):
+        """Without the tools the relay continues, for example when an upgrade has replaced their files."""
+        try:
             await self._load()
+        except Stopping:
+            pass
+        except Exception:
+            log.exception("MCP tools not loaded; restart the relay")
         self._loaded.set()
 
     async def _load(self) -> Servers:
