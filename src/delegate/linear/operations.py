@@ -40,6 +40,16 @@ query Sessions {
   }
 }
 """
+WATCHED = """
+query Watched($ids: [ID!]!) {
+  issues(first: 40, filter: { id: { in: $ids } }) {
+    nodes {
+      id updatedAt title description state { type } delegate { id }
+      inverseRelations(first: 20) { nodes { type issue { id state { type } } } }
+    }
+  }
+}
+"""
 VIEWER = f"query Viewer {{ viewer {{ {PERSON_FIELDS} }} organization {{ id name urlKey }} }}"
 PLACES = """
 query Places {

@@ -18,6 +18,7 @@ OLDEST, NEWEST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=U
 MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STOP_SIGNAL = "stop"
+BLOCKERS = "blockers"  # among the changes that Delegate finds itself
 DIGEST = re.compile(r"[0-9a-f]{64}")
 Json = Mapping[str, Any]  # Any: a payload of another program
 

@@ -22,13 +22,14 @@ from delegate.intake.issues import (
     begin_task,
     find_refusal,
     new_session,
+    open_blockers,
     queue_posts,
     start_issue,
 )
 from delegate.intake.sub_issues import SubIssue, begin_graph
 from delegate.linear.issues import AgentSession, LinearUser, TrackedIssue, read_issue, read_session, read_user
 from delegate.linear.operations import CREATE_SESSION, ISSUE, PERSON, SESSION
-from delegate.linear.payloads import STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
+from delegate.linear.payloads import BLOCKERS, STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
 from delegate.linear.posts import activity, read_scope, stable_id
 from delegate.linear.records import InboxEntry, IssueSession, LinearConnection, Scope
 from delegate.linear.tags import find_trigger
@@ -238,6 +239,13 @@ class Inbox:
                 )
         return children
 
+    async def _refresh_blockers(self, issue: TrackedIssue) -> None:
+        """Drop what no longer blocks this issue: it was closed, or the relation was removed."""
+        sessions = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue.id))
+        mine = {session.task_id for session in sessions}
+        left = {blocker.id for blocker in open_blockers(issue)}
+        await self._drop_blockers(lambda task_id, blocker: task_id in mine and blocker.id not in left)
+
     async def _drop_blockers(self, is_gone: Callable[[TaskId, Blocker], bool]) -> None:
         write = partial(drop_blockers, is_gone=is_gone, now=self.relay.now())
         self._notify_all(await self.relay.database.write("linear.release", write))
@@ -277,13 +285,15 @@ class Inbox:
 
     async def _follow_issue(self, webhook: Webhook, entry_id: int) -> str | None:
         assert webhook.issue_id is not None
-        if not webhook.changed & {"labelIds", "delegateId", "stateId", *EDITED}:
+        if not webhook.changed & {"labelIds", "delegateId", "stateId", BLOCKERS, *EDITED}:
             return "no change that matters"
         issue = await self._read_issue(webhook.issue_id)
         connection = await self.link.require()
         if "stateId" in webhook.changed and issue.is_closed:
             await self._drop_blockers(lambda _, blocker: blocker.id == issue.id)
             return await self._withdraw(issue, f"{issue.key} was closed", entry_id, delegated_only=False)
+        if BLOCKERS in webhook.changed:
+            await self._refresh_blockers(issue)
         if "delegateId" in webhook.changed and issue.delegate_id != connection.user_id:
             return await self._withdraw(issue, f"{issue.key} is no longer delegated", entry_id, delegated_only=True)
         if "labelIds" in webhook.changed and issue.delegate_id != connection.user_id:

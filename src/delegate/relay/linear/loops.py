@@ -14,6 +14,7 @@ from delegate.relay.linear.inbox import Inbox
 from delegate.relay.linear.link import CONNECTION_KEY, INBOX_KEY, OUTBOX_KEY, LinearLink
 from delegate.relay.linear.outbox import Outbox
 from delegate.relay.linear.poll import Poll
+from delegate.relay.linear.watch import Watch
 from delegate.relay.notify import ALL_TASKS
 from delegate.report.linear import ephemeral_interval, keep_alive, report_events
 from delegate.store.linear.inbox import drop_bodies
@@ -40,6 +41,7 @@ async def run_linear(link: LinearLink) -> None:
             group.start_soon(_repeat, link, OUTBOX_KEY, outbox.send_due)
             group.start_soon(_repeat, link, CONNECTION_KEY, Chores(link).run)
             group.start_soon(_repeat, link, CONNECTION_KEY, Poll(link).run)
+            group.start_soon(_repeat, link, CONNECTION_KEY, Watch(link).run)
     finally:
         with anyio.CancelScope(shield=True):
             await link.close()
