@@ -49,7 +49,7 @@ async def test_every_route_and_every_tool_is_in_the_table(tmp_path_factory: pyte
 
 @pytest.mark.parametrize("holder", Holder)
 def test_what_is_not_in_the_table_is_refused(holder: Holder) -> None:
-    with pytest.raises(Forbidden, match="nobody"):
+    with pytest.raises(Forbidden, match="no one"):
         check_access(ROUTES, "GET /api/new", holder)
 
 
