@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 from delegate.model import AccessToken, AccessTokenId, Actor, AuditEntry, Person, PersonId, Role
 from delegate.schedule.model import ScheduleState
 from delegate.states import FINAL_TASK_STATES, TaskState
-from delegate.store.tables import access_token, audit, has_state, person, schedule, task
+from delegate.store.tables import access_token, audit, from_row, has_state, person, schedule, task
 
 # Used by every request of a person, and by every change: built once.
 OF_HASH = (
@@ -24,9 +25,7 @@ INSERT_AUDIT = insert(audit)
 
 
 def insert_person(connection: Connection, new: Person) -> None:
-    connection.execute(
-        insert(person).values(id=new.id, name=new.name, email=new.email, role=new.role, created_at=new.created_at)
-    )
+    connection.execute(insert(person).values(**asdict(new)))
 
 
 def get_person(connection: Connection, person_id: PersonId) -> Person | None:
@@ -66,17 +65,7 @@ def count_open_work(connection: Connection, person_id: PersonId) -> tuple[int, i
 
 
 def insert_access_token(connection: Connection, new: AccessToken, *, token_hash: str) -> None:
-    connection.execute(
-        insert(access_token).values(
-            id=new.id,
-            person_id=new.person_id,
-            name=new.name,
-            token_hash=token_hash,
-            prefix=new.prefix,
-            created_at=new.created_at,
-            expires_at=new.expires_at,
-        )
-    )
+    connection.execute(insert(access_token).values(token_hash=token_hash, **asdict(new)))
 
 
 def token_holder(connection: Connection, token_hash: str) -> tuple[AccessToken, Person] | None:
@@ -84,13 +73,8 @@ def token_holder(connection: Connection, token_hash: str) -> tuple[AccessToken, 
     row = connection.execute(OF_HASH, {"hash": token_hash}).one_or_none()
     if row is None:
         return None
-    holder = Person(
-        id=PersonId(row.holder),
-        name=row.holder_name,
-        email=row.email,
-        role=Role(row.role),
-        created_at=row.joined_at,
-        disabled_at=row.disabled_at,
+    holder = from_row(
+        Person, row, id=PersonId(row.holder), name=row.holder_name, role=Role(row.role), created_at=row.joined_at
     )
     return to_access_token(row), holder
 
@@ -152,30 +136,12 @@ def delete_old_audit(connection: Connection, *, before: datetime, limit: int) ->
 
 
 def to_person(row: Row[Any]) -> Person:
-    return Person(
-        id=PersonId(row.id),
-        name=row.name,
-        email=row.email,
-        role=Role(row.role),
-        created_at=row.created_at,
-        disabled_at=row.disabled_at,
-    )
+    return from_row(Person, row, role=Role(row.role))
 
 
 def to_access_token(row: Row[Any]) -> AccessToken:
-    return AccessToken(
-        id=AccessTokenId(row.id),
-        person_id=PersonId(row.person_id),
-        name=row.name,
-        prefix=row.prefix,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-    )
+    return from_row(AccessToken, row)
 
 
 def to_audit_entry(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(
-        id=row.id, at=row.at, actor=row.actor, action=row.action, subject=row.subject, details=row.details
-    )
+    return from_row(AuditEntry, row)

@@ -45,7 +45,7 @@ from delegate.model import (
     Usage,
 )
 from delegate.states import Reason, TaskState
-from delegate.store.tables import has_state, task
+from delegate.store.tables import from_row, has_state, task
 
 # Used by every submit, claim and report. With bound parameters, SQLAlchemy builds and hashes each statement only once.
 INSERT = insert(task)
@@ -113,31 +113,11 @@ OPTIONAL_DEFAULTS: dict[str, object] = {
 
 
 def _optional_columns(new: Task) -> dict[str, object]:
-    return {
-        "mode": new.mode,
-        "repository": new.repository,
-        "base": new.base,
-        "title": new.title,
+    return {name: getattr(new, name) for name in OPTIONAL_DEFAULTS} | {
         "issue": None if new.issue is None else asdict(new.issue),
-        "context": new.context,
         "depends_on": list(new.depends_on),
-        "on_dependency_failure": new.on_dependency_failure,
-        "depth": new.depth,
-        "continue_from": new.continue_from,
-        "schedule_id": new.schedule_id,
         "lineage": None if new.lineage == new.id else new.lineage,
-        "retry_of": new.retry_of,
-        "parent_task_id": new.parent_task_id,
-        "retry_count": new.retry_count,
-        "session_id": new.session_id,
-        "submitted_by": new.submitted_by,
-        "root_id": new.root_id,
-        "generation": new.generation,
-        "created_by": new.created_by,
-        "is_from_linear": new.is_from_linear,
-        "runner": new.runner,
         "tags": list(new.tags),
-        "prefers": new.prefers,
         "blockers": blocker_data(new.blockers),
     }
 
@@ -400,59 +380,23 @@ def count_by_state(connection: Connection) -> dict[TaskState, int]:
 
 
 def to_task(row: Row[Any]) -> Task:
-    return Task(
-        id=TaskId(row.id),
+    return from_row(
+        Task,
+        row,
         state=TaskState(row.state),
-        prompt=row.prompt,
-        agent=row.agent,
         lineage=TaskId(row.lineage or row.id),
         limits=to_limits(row),
-        created_at=row.created_at,
         priority=Priority(row.priority),
-        model=row.model,
-        effort=row.effort,
-        permission_mode=row.permission_mode,
-        working_directory=row.working_directory,
-        machine=row.machine,
-        rerun=row.rerun,
         mode=Mode(row.mode),
-        repository=row.repository,
-        base=row.base,
-        title=row.title,
         issue=None if row.issue is None else Issue(**row.issue),
-        context=row.context,
         choices=tuple(to_choice(choice) for choice in row.choices),
-        depends_on=tuple(TaskId(task_id) for task_id in row.depends_on),
+        depends_on=tuple(row.depends_on),
         on_dependency_failure=OnDependencyFailure(row.on_dependency_failure),
-        depth=row.depth,
-        continue_from=row.continue_from,
-        schedule_id=row.schedule_id,
         questions=tuple(to_question(question) for question in row.questions),
         result=None if row.result is None else Result(**row.result),
         reason=None if row.reason is None else Reason(row.reason),
-        message=row.message,
-        exit_code=row.exit_code,
-        fence=row.fence,
-        attempts=row.attempts,
-        not_before=row.not_before,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        cancel_requested_at=row.cancel_requested_at,
-        cancel_reason=row.cancel_reason,
-        retry_of=row.retry_of,
-        parent_task_id=row.parent_task_id,
-        retry_count=row.retry_count,
-        session_id=row.session_id,
-        submitted_by=row.submitted_by,
-        root_id=row.root_id,
-        generation=row.generation,
-        created_by=row.created_by,
-        is_from_linear=row.is_from_linear,
-        runner=row.runner,
         tags=tuple(row.tags),
-        prefers=row.prefers,
         blockers=tuple(Blocker(**one) for one in row.blockers or ()),
-        purged_at=row.purged_at,
         usage=Usage(**row.usage),
     )
 

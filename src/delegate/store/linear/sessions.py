@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from delegate.linear.records import IssueSession, PendingQuestion, Scope
-from delegate.model import Event, TaskId
+from delegate.model import Event
 from delegate.store.events import to_event
 from delegate.store.linear.tables import OPEN_SESSION, linear_session
-from delegate.store.tables import event_table
+from delegate.store.tables import event_table, from_row
 
 
 def insert_session(connection: Connection, new: IssueSession) -> None:
@@ -90,25 +90,5 @@ def _to_question(data: dict[str, Any]) -> PendingQuestion:  # Any: as _columns w
 
 
 def _to_session(row: Row[Any]) -> IssueSession:
-    asked = row.question
-    return IssueSession(
-        id=row.id,
-        issue_id=row.issue_id,
-        issue_key=row.issue_key,
-        created_at=row.created_at,
-        creator=row.creator,
-        email=row.email,
-        is_comment=row.is_comment,
-        is_delegated=row.is_delegated,
-        task_id=None if row.task_id is None else TaskId(row.task_id),
-        team_id=row.team_id,
-        started_state_id=row.started_state_id,
-        review_state_id=row.review_state_id,
-        cursor=row.cursor,
-        posted_at=row.posted_at,
-        question=None if asked is None else _to_question(asked),
-        log=tuple(row.log),
-        ended_at=row.ended_at,
-        parent_id=row.parent_id,
-        text_hash=row.text_hash,
-    )
+    question = None if row.question is None else _to_question(row.question)
+    return from_row(IssueSession, row, question=question, log=tuple(row.log))
