@@ -211,6 +211,19 @@ async def test_an_unknown_key_in_a_tag_is_told_with_the_nearest_one(desk: Desk) 
     assert await desk.tasks() == []
 
 
+@pytest.mark.parametrize(("change", "why"), [("disable", "disabled"), ("role", "now a viewer")])
+async def test_who_may_not_submit_in_delegate_cannot_do_it_through_linear(desk: Desk, change: str, why: str) -> None:
+    await desk.map_project()
+    marek = desk.linear.add_user("Marek", email="Marek@Example.com")
+    await desk.http.post("/api/people", json={"name": "marek", "email": "marek@example.com", "role": "member"})
+    await desk.http.post(f"/api/people/marek/{change}", json={"role": "viewer"} if change == "role" else {})
+    session = desk.linear.delegate_issue(desk.per_44(), by=marek)
+    await desk.settle()
+
+    assert await desk.tasks() == []
+    assert desk.said(session) == [("error", f"marek is {why} in Delegate; an admin can change it.")]
+
+
 async def test_a_guest_starts_nothing_and_is_told_why(desk: Desk) -> None:
     await desk.map_project()
     guest = desk.linear.add_user("Gast")

@@ -15,7 +15,7 @@ from delegate.linear.payloads import PromptActivity
 from delegate.linear.posts import activity
 from delegate.linear.records import IssueMap, IssueSession, MapKind, NewPost, PendingQuestion
 from delegate.linear.tags import normalize_tags
-from delegate.model import AgentName, EventKind, Task
+from delegate.model import Actor, AgentName, EventKind, Task
 from delegate.preferences.names import SHORT_NAME
 from delegate.queue.cascade import Transition, drop_blockers
 from delegate.queue.finish import cancel_in
@@ -31,6 +31,7 @@ from delegate.store.tasks import get_task, lock_task
 
 START_ANYWAY = re.compile(r"\bstart (anyway|now|at once)\b", re.I)
 TEXT_MAX = 100_000  # characters of one reply
+SOMEONE = Actor(name="someone in Linear")  # in the audit log: who cancels or closes an issue
 
 
 async def reply(
@@ -107,7 +108,7 @@ def _cancel_all(connection: Connection, session: IssueSession, reason: str, now:
     for task_id in ids:
         task = lock_task(connection, task_id)  # read again: the end of another one may have cancelled it
         if task is not None and task.state not in FINAL_TASK_STATES:
-            transitions.append(cancel_in(connection, task_id, reason, now))
+            transitions.append(cancel_in(connection, task_id, reason, now, SOMEONE))
     return transitions
 
 

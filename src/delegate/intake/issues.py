@@ -34,6 +34,7 @@ from delegate.model import (
     Field,
     Issue,
     Mode,
+    Person,
     PersonId,
     Source,
     Task,
@@ -193,7 +194,7 @@ def _start(
 ) -> StartedIssue:
     session = new_session(start, now)
     earlier = sessions_of_issue(connection, start.issue.id)
-    refusal = _exceeded_cap(connection, start, now)
+    refusal = _refuse_person(connection, start.email) or _exceeded_cap(connection, start, now)
     if refusal is not None:
         ended = replace(session, ended_at=now)
         insert_session(connection, ended)
@@ -224,6 +225,16 @@ def new_session(start: IssueStart, now: datetime) -> IssueSession:
         posted_at=now,
         text_hash=issue.text_hash,
     )
+
+
+def _refuse_person(connection: Connection, email: str) -> str | None:
+    """A viewer, or a disabled person, cannot do in Linear what they cannot do in Delegate."""
+    person = _find_person(connection, email)
+    return f"{person.refusal} in Delegate; an admin can change it." if person and person.refusal else None
+
+
+def _find_person(connection: Connection, email: str) -> Person | None:
+    return person_with_email(connection, email.lower()) if email else None
 
 
 def _exceeded_cap(connection: Connection, start: IssueStart, now: datetime) -> str | None:
@@ -357,7 +368,7 @@ def queue_posts(connection: Connection, session: IssueSession, posts: Sequence[N
 
 def find_actor(connection: Connection, name: str, email: str) -> Actor:
     """Return the person with this address; on a relay with one person or none, work from Linear counts as theirs."""
-    person = person_with_email(connection, email) if email else None
+    person = _find_person(connection, email)
     active = [one for one in list_people(connection) if one.disabled_at is None]
     if person is None and len(active) == 1:
         person = active[0]
