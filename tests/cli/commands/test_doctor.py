@@ -33,6 +33,7 @@ from delegate.runner.doctor.examine import examine
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process import supervisor
 from delegate.runner.workspaces.journal import WorkspaceJournal, WorkspaceState, write_journal
+from delegate.runner.workspaces.locks import lock_directory
 from delegate.runner.workspaces.repositories import Base, repository
 
 CLAUDE = "echo '2.1.197 (Claude Code)'"
@@ -692,6 +693,19 @@ def test_an_unused_workspace_is_reported(machine: Machine) -> None:
     found = machine.findings()["leftovers: workspaces"]
 
     assert (found.level, found.message) == ("note", "1 unused workspace: task-1")
+
+
+def test_a_workspace_in_which_a_runner_works_is_in_use_whatever_the_relay_knows(machine: Machine) -> None:
+    place = machine.home / "workspaces" / "task-1"
+    place.mkdir(parents=True, mode=PRIVATE_DIRECTORY)
+    write_journal(place, kept(datetime.now(UTC)))
+    lock = lock_directory(place)
+
+    found = machine.findings()["leftovers: workspaces"]
+
+    assert lock is not None
+    lock.release()
+    assert (found.level, found.message) == ("ok", "1 in use")
 
 
 def kept(at: datetime) -> WorkspaceJournal:

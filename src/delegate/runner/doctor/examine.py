@@ -90,8 +90,6 @@ async def _gather_facts(context: DoctorContext) -> GatheredFacts:
 
 def _examinations(context: DoctorContext, facts: GatheredFacts) -> list[Examination]:
     git, checkout = facts.git, facts.checkout
-    data = facts.relay.data
-    running = {runner["taskId"] for runner in data["processes"] if runner["taskId"]} if data else set()
     limits = MemoryLimits(limit=context.settings.task_memory_max)
     return [
         _thread_examination(DoctorSection.SETTINGS, "memory limit", partial(examine_memory_limit, context, limits)),
@@ -108,7 +106,7 @@ def _examinations(context: DoctorContext, facts: GatheredFacts) -> list[Examinat
         ),
         Examination(section=DoctorSection.PULL_REQUESTS, subject="gh", run=partial(examine_gh, context, git, checkout)),
         _thread_examination(DoctorSection.LEFTOVERS, "processes", partial(examine_orphans, context)),
-        _thread_examination(DoctorSection.LEFTOVERS, "workspaces", partial(examine_workspaces, context, running)),
+        _thread_examination(DoctorSection.LEFTOVERS, "workspaces", partial(examine_workspaces, context)),
         _thread_examination(DoctorSection.LEFTOVERS, "kept work", partial(examine_kept, context)),
     ]
 

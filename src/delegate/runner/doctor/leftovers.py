@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
 from delegate.config.disk import format_bytes
+from delegate.config.home_files import is_held
 from delegate.runner.doctor.context import DoctorContext, format_age, pluralize, quote_line
 from delegate.runner.doctor.findings import DoctorSection, Finding
 from delegate.runner.process import supervisor
 from delegate.runner.process.strays import ATTEMPT_VARIABLE, environment_of, is_supervisor
 from delegate.runner.process.supervisor import Table
-from delegate.runner.workspaces.journal import read_journal
 from delegate.runner.workspaces.kept import list_kept
+from delegate.runner.workspaces.locks import LOCK_NAME
 
 LISTED_MAX = 5
 EXPIRY_WARNING = timedelta(days=2)  # before kept work is dropped
@@ -49,14 +49,13 @@ def find_orphans(table: Table, home: Path) -> list[int]:
     return found
 
 
-def examine_workspaces(context: DoctorContext, running: Collection[str]) -> list[Finding]:
-    """Blocks. `running` are the tasks that runners work on now."""
+def examine_workspaces(context: DoctorContext) -> list[Finding]:
+    """Blocks. A runner holds the lock of the workspace that it works in."""
     try:
         roots = sorted(path for path in context.home.workspaces.iterdir() if path.is_dir())
     except OSError:
         return []
-    journals = [(root, read_journal(root)) for root in roots]
-    left = [root.name for root, journal in journals if journal is None or not set(journal.tasks) & set(running)]
+    left = [root.name for root in roots if not is_held(root / LOCK_NAME)]
     used = len(roots) - len(left)
     if not left:
         return [DoctorSection.LEFTOVERS.ok("workspaces", f"{used} in use")] if used else []
