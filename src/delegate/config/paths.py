@@ -56,6 +56,11 @@ class Home:
         return self.root / "runner.json"
 
     @property
+    def heartbeat_lock(self) -> Path:
+        """Held by the process that sends the heartbeats of a paired runner."""
+        return self.root / "heartbeat.lock"
+
+    @property
     def token(self) -> Path:
         return self.root / "token"
 

@@ -9,7 +9,7 @@ import platform
 import anyio
 
 from delegate import __version__
-from delegate.config.home_files import machine_id
+from delegate.config.home_files import acquire_lock, machine_id
 from delegate.config.pairing import rename_pairing
 from delegate.config.paths import Home
 from delegate.config.values import parse_runners
@@ -23,14 +23,31 @@ from delegate.wire.runners import PolicyView, RunnerAgentView
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_SLOT = "1"  # the slot that every runner has, and that is retired last
+TURN_POLL = 1.0  # seconds after which another process takes over from one that has ended
 INTERVAL = 20.0  # seconds: an idle runner is shown as online if it was seen within a minute
 AGENTS_INTERVAL = 24 * 3600.0  # seconds; starting every agent's program takes a while
 
 
 async def send_heartbeats(runner_context: RunnerContext, policy: PolicyGuard) -> None:
-    """Runs until it is cancelled; raises RunnerRevoked and VersionMismatch."""
+    """One process of the machine does it at a time. Runs until cancelled; raises RunnerRevoked and VersionMismatch."""
     home = Home(runner_context.settings.home)
+    while (lock := _take_turn(home)) is None:  # noqa: ASYNC110  the kernel offers no event to wait for
+        await anyio.sleep(TURN_POLL)
+    try:
+        await _send_heartbeats(runner_context, policy, home)
+    finally:
+        os.close(lock)
+
+
+def _take_turn(home: Home) -> int | None:
+    try:
+        return acquire_lock(home.heartbeat_lock, 0)
+    except DelegateError as problem:  # a full disk
+        log.warning("heartbeat not sent", extra={"why": problem.message})
+        return None
+
+
+async def _send_heartbeats(runner_context: RunnerContext, policy: PolicyGuard, home: Home) -> None:
     agents: list[RunnerAgentView] = []
     agents_at = float("-inf")
     while True:

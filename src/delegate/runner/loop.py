@@ -15,7 +15,7 @@ from delegate.runner.attempt import outcomes
 from delegate.runner.attempt.attempt import run_attempt
 from delegate.runner.attempt.held_attempt import hold
 from delegate.runner.context import RunnerContext
-from delegate.runner.heartbeat import HEARTBEAT_SLOT, send_heartbeats
+from delegate.runner.heartbeat import send_heartbeats
 from delegate.runner.process.agent_process import end_strays, reap_orphans
 from delegate.runner.tidying import tidy_up
 from delegate.runner.upload import task_log
@@ -38,7 +38,7 @@ async def run_until_shutdown(runner_context: RunnerContext) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runner_context.shutdown.handle_signals)
         group.start_soon(runner_context.keeper_link.listen, runner_context.shutdown)
-        if runner_context.policy is not None and runner_context.slot.name == HEARTBEAT_SLOT:
+        if runner_context.policy is not None:
             group.start_soon(send_heartbeats, runner_context, runner_context.policy)
         await RunnerLoop(runner_context).work()
         group.cancel_scope.cancel()
