@@ -10,7 +10,8 @@ stamp := .venv/.installed
 pytest := $(python) -m pytest
 # Most tests wait for other processes: three workers keep two cores busy. The tests of one file share fixtures.
 parallel := -n 3 --dist loadfile
-# These run a second time with the relay in another network namespace, behind TLS, and a paired runner.
+# These run a second time with the relay in another network namespace, behind TLS, and a paired runner; `make soak` runs
+# all journeys so.
 remote_journeys := $(patsubst %,tests/journeys/test_%.py,agents_to_pull_requests checkpoints mcp_clients questions seed_examples)
 
 # Tests prefer the programs that `make tools` installs to those of the machine.
@@ -80,8 +81,9 @@ test-%: environment ## run the tests of one directory, as in `make test-runner`
 	@$(pytest) tests/$*
 
 .PHONY: soak
-soak: environment tools ## run the long reliability tests, up to two hours
+soak: environment tools ## run the long reliability tests, and all journeys with a relay elsewhere, up to three hours
 	@$(pytest) -m soak
+	@PYTHONPATH=scripts $(pytest) -p no_silent_skips $(parallel) -m "not soak" --relay=remote tests/journeys
 
 .PHONY: bench
 bench: environment ## run the benchmarks behind every speed claim

@@ -60,10 +60,10 @@ class ConnectProxy:
             client.sendall(f"HTTP/1.1 {self.status}\r\n\r\n".encode())
             if self.status.startswith("200"):
                 with socket.create_connection(("127.0.0.1", self.upstream)) as server:
-                    _copy_both_ways(client, server)
+                    copy_both_ways(client, server)
 
 
-def _copy_both_ways(one: socket.socket, other: socket.socket) -> None:
+def copy_both_ways(one: socket.socket, other: socket.socket) -> None:
     while True:
         readable, _, _ = select.select([one, other], [], [])
         for source in readable:

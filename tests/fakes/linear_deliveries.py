@@ -8,6 +8,7 @@ import hmac
 import http.client
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -211,6 +212,7 @@ class WebhookSender:
         self.sequence = self.in_flight = 0
         self.changed = threading.Condition()
         self.closing = False
+        self.tls: ssl.SSLContext | None = None  # for webhooks over HTTPS
 
     def start(self) -> None:
         for _ in range(self.workers):
@@ -311,7 +313,11 @@ class WebhookSender:
     def _send(self, delivery: Delivery) -> str:
         headers = self.prepare(delivery)
         url = urllib.parse.urlsplit(delivery.webhook["url"])
-        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=self.timeout)
+        place = (url.hostname or "", url.port)
+        if self.tls is None:
+            connection = http.client.HTTPConnection(*place, timeout=self.timeout)
+        else:
+            connection = http.client.HTTPSConnection(*place, timeout=self.timeout, context=self.tls)
         try:
             target = (url.path or "/") + (f"?{url.query}" if url.query else "")
             connection.request("POST", target, delivery.body, headers)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
+from tests.fakes.connect_proxy import copy_both_ways
+
+CLONE_NEWNET = 0x40000000
 BLOCKS = 1 << 15  # networks of four addresses in 198.18.0.0/15, which is reserved for tests of networks
 
 
@@ -26,6 +35,34 @@ class Namespace:
 
     def set_link(self, *, up: bool) -> None:
         _ip("link", "set", self.device, "up" if up else "down")
+
+    @contextmanager
+    def sharing(self, port: int) -> Iterator[None]:
+        """What listens on our loopback at this port can also be reached on theirs."""
+        with ThreadPoolExecutor(1) as inside:  # a thread that stays in their namespace until it ends
+            server = inside.submit(self._listen, port).result()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def _listen(self, port: int) -> ThreadingTCPServer:
+        with Path("/run/netns", self.name).open() as theirs:
+            assert ctypes.CDLL(None, use_errno=True).setns(theirs.fileno(), CLONE_NEWNET) == 0, ctypes.get_errno()
+        return _Forwarder(("127.0.0.1", port), _Forward)
+
+
+class _Forwarder(ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+class _Forward(BaseRequestHandler):
+    def handle(self) -> None:
+        with suppress(OSError), socket.create_connection(self.request.getsockname()) as ours:
+            copy_both_ways(self.request, ours)
 
 
 @contextmanager

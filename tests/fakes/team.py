@@ -53,10 +53,6 @@ class TeamRelay(World):
             self.process = self.popen("serve", *options, stdout=log, stderr=log)
         return str(wait_until(lambda: (self.home / "relay.json").exists() and self.url))
 
-    @property
-    def url(self) -> str:
-        return str(json.loads((self.home / "relay.json").read_text())["url"])
-
     def pairing_command(self, name: str) -> list[str]:
         """The words that `delegate runner token` prints for another machine."""
         return self.ok("runner", "token", "--name", name).split()

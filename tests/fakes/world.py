@@ -46,7 +46,7 @@ class World:
     prefix: tuple[str, ...] = ()  # before every command: a program that starts it in other surroundings
 
     def __init__(self, home: Path, **environment: str) -> None:
-        self.home = home
+        self.home = self.relay_home = home
         self.work = home.parent / f"{home.name}-work"
         self.work.mkdir(exist_ok=True)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DELEGATE_", "CLAUDE"))}
@@ -106,30 +106,43 @@ class World:
     def info(self) -> dict[str, Any]:
         return dict(json.loads(self.ok("info", "--json")))
 
+    def processes(self) -> list[dict[str, Any]]:
+        """The runners' processes, as the relay knows them."""
+        return list(self.info()["processes"])
+
+    @property
+    def url(self) -> str:
+        return str(json.loads((self.relay_home / "relay.json").read_text())["url"])
+
+    @property
+    def token(self) -> str:
+        return (self.relay_home / "token").read_text().strip()
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None
+
+    def relay_logs(self) -> list[Path]:
+        return sorted((self.relay_home / "logs").glob("relay*"))
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", path, json.dumps(body).encode())
+        return dict(json.loads(self.fetch(path, json.dumps(body).encode())))
 
     def get(self, path: str) -> dict[str, Any]:
-        return self._ask("GET", path, None)
+        return dict(json.loads(self.fetch(path)))
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        address = json.loads((self.home / "relay.json").read_text())["url"]
-        return self._send(method, address + path, (self.home / "token").read_text().strip(), body)
-
-    def _send(
-        self, method: str, url: str, token: str, body: bytes | None, tls: ssl.SSLContext | None = None
-    ) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(url, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=tls) as answer:
-            return dict(json.load(answer))
+    def fetch(self, path: str, body: bytes | None = None) -> bytes:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE, context=self.tls) as answer:
+            return bytes(answer.read())
 
     def wait_for(self, task_id: str, *states: str, patience: float = PATIENCE) -> dict[str, Any]:
         wanted = states or ("completed", "failed", "cancelled")
         return wait_until(lambda: (task := self.task(task_id))["status"] in wanted and task, patience)
 
     def relay_pid(self) -> int:
-        return int(json.loads((self.home / "relay.json").read_text())["pid"])
+        return int(json.loads((self.relay_home / "relay.json").read_text())["pid"])
 
     def keeper_pid(self) -> int:
         return int(json.loads((self.home / "relay.json").read_text())["keeperPid"])
@@ -144,7 +157,7 @@ class World:
     def audit(self, url: str | None = None) -> None:
         """The invariants hold, and nothing of this home is alive any more."""
         wait_until(lambda: not strays(self.home))
-        database = url or f"sqlite:///{self.home / 'delegate.db'}"
+        database = url or f"sqlite:///{self.relay_home / 'delegate.db'}"
         assert database_faults(database) == []
         assert workspace_faults(self.home, database) == []
 
@@ -159,6 +172,15 @@ def wait_until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {patience} s: {condition}")
         time.sleep(0.05)
+
+
+def homes_in(home: Path) -> tuple[Path, Path]:
+    """Where a world in this home has its relay, and where its runners."""
+    return remote_homes(home) if os.environ.get(REMOTE_RELAY) else (home, home)
+
+
+def remote_homes(home: Path) -> tuple[Path, Path]:
+    return home.parent / f"{home.name}-relay", home / "profiles" / "default"
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def test_nothing_that_an_agent_prints_drives_a_terminal_a_forge_or_a_log(shop: S
     assert len(pull.body) < 20_000
     for command in (("status",), ("status", task["taskId"]), ("logs", task["taskId"]), ("logs", "-f", task["taskId"])):
         assert driving(shop.world.on_a_terminal(*command)) == []
-    logs = "".join(file.read_text() for file in (shop.world.home / "logs").iterdir())
+    logs = "".join(file.read_text() for file in [*(shop.world.home / "logs").iterdir(), *shop.world.relay_logs()])
     assert FAKE_LOG_LINE not in logs
     assert OSC_52.encode() in raw(shop.world, task["taskId"])
 

@@ -255,11 +255,8 @@ def test_a_token_is_worth_nothing_when_its_attempt_has_ended(world: World) -> No
     run_inside(world, "printf %s $DELEGATE_TOKEN > token.txt")
     token = (world.work / "token.txt").read_text()
 
-    world.environment["DELEGATE_TOKEN"] = token
-    try:
-        refused = world.run("run", "-a", "shell", "echo late")
-    finally:
-        del world.environment["DELEGATE_TOKEN"]
+    world.environment = {**world.environment, "DELEGATE_TOKEN": token}
+    refused = world.run("run", "-a", "shell", "echo late")
 
     assert token.startswith("dat_")
     assert refused.returncode == 4

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.fakes.origin import make_origin
 from tests.fakes.small_disk import filled, small_disk
-from tests.fakes.world import World, living, wait_until
+from tests.fakes.world import World, homes_in, living, wait_until
 
 from delegate.config.home_files import machine_id
 from delegate.config.paths import Home
@@ -59,7 +59,7 @@ class Submitter:
 
 
 def rows(world: World, query: str) -> list[Any]:
-    with closing(sqlite3.connect(f"file:{world.home / 'delegate.db'}?mode=ro", uri=True)) as database:
+    with closing(sqlite3.connect(f"file:{world.relay_home / 'delegate.db'}?mode=ro", uri=True)) as database:
         return database.execute(query).fetchall()
 
 
@@ -73,7 +73,8 @@ FLOORS = {"DELEGATE_RELAY_MIN_FREE": str(8 * MIB), "DELEGATE_RUNNER_MIN_FREE": s
 
 @pytest.fixture
 def one_disk(tmp_path: Path) -> Iterator[World]:
-    with small_disk(tmp_path / "home", 48), living(tmp_path / "home", **FLOORS) as made:
+    home = tmp_path / "home"
+    with small_disk(homes_in(home)[1], 48), living(home, **FLOORS) as made:
         yield made
 
 
@@ -81,7 +82,8 @@ def one_disk(tmp_path: Path) -> Iterator[World]:
 def two_disks(tmp_path: Path) -> Iterator[World]:
     """The runners' spools are on the second one."""
     home = tmp_path / "home"
-    with small_disk(home, 48), small_disk(home / "runners", 24), living(home, **FLOORS) as made:
+    of_relay, of_runners = homes_in(home)
+    with small_disk(of_relay, 48), small_disk(of_runners / "runners", 24), living(home, **FLOORS) as made:
         yield made
 
 
@@ -94,7 +96,7 @@ def test_the_disk_of_the_relay_runs_full_again_and_again(two_disks: World) -> No
         for _ in range(ROUNDS):
             enough = len(submitter.accepted) + dice.randrange(1, 8)
             wait_until(lambda enough=enough: len(submitter.accepted) >= enough, BACK_IN_TIME)  # type: ignore[misc]
-            with filled(world.home):
+            with filled(world.relay_home):
                 refusals = submitter.refused["disk_full"]
                 wait_until(lambda refusals=refusals: submitter.refused["disk_full"] > refusals + 3)  # type: ignore[misc]
 

@@ -93,6 +93,6 @@ def killed(shop: Shop) -> dict[str, Any]:
     """The runner dies by SIGKILL in the middle of the work, and its successor finds what it left."""
     task_id = shop.submit(f"{HALF_DONE} touch ready; sleep 60")
     shop.wait_for_file(task_id, "ready")
-    runner = next(one for one in shop.world.info()["processes"] if one["taskId"] == task_id)
+    runner = next(one for one in shop.world.processes() if one["taskId"] == task_id)
     os.kill(runner["pid"], signal.SIGKILL)
     return dict(wait_until(lambda: (task := shop.world.task(task_id))["status"] == "failed" and task))

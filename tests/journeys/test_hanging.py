@@ -141,11 +141,11 @@ def test_a_runner_killed_at_any_step_leaves_no_task_running(moment: str, tmp_pat
 def test_a_runner_that_never_comes_back_loses_its_task_to_the_next_one(tmp_path: Path) -> None:
     with living(tmp_path / "home") as world:
         world.ok("up", "--runners", "2")
-        wait_until(lambda: len(world.info()["processes"]) == 2)
+        wait_until(lambda: len(world.processes()) == 2)
         task_id = world.submit("test -e began || { touch began; sleep 600; }", "--rerun")
         wait_until((world.work / "began").exists)
         holder = world.task(task_id)["attempts"][0]["slotId"]
-        pid = next(runner["pid"] for runner in world.info()["processes"] if runner["id"] == holder)
+        pid = next(runner["pid"] for runner in world.processes() if runner["id"] == holder)
 
         os.kill(pid, signal.SIGSTOP)  # neither dead nor alive: its keeper sees a living process
         ended_task = world.wait_for(task_id)

@@ -62,10 +62,9 @@ def bazaar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bazaar]:
 
 @pytest.fixture(scope="module")
 def api(bazaar: Bazaar) -> Iterator[httpx2.Client]:
-    home = bazaar.market.world.home
-    address = json.loads((home / "relay.json").read_text())["url"]
-    token = (home / "token").read_text().strip()
-    with httpx2.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}) as client:
+    world = bazaar.market.world
+    headers = {"Authorization": f"Bearer {world.token}"}
+    with httpx2.Client(base_url=world.url, headers=headers, verify=world.tls or True) as client:
         yield client
 
 
@@ -472,6 +471,6 @@ def test_a_hostile_value_in_a_repositorys_file_is_reported_by_its_key(bazaar: Ba
 def test_nothing_was_run_by_a_name(bazaar: Bazaar) -> None:
     """Comes last: `pwned` is what those texts would have made, wherever they were run."""
     world = bazaar.market.world
-    places = [*world.home.parent.rglob("pwned"), world.work / "pwned", Path.cwd() / "pwned", Path("/pwned")]
+    places = [*world.work.parent.rglob("pwned"), world.work / "pwned", Path.cwd() / "pwned", Path("/pwned")]
 
     assert [path for path in places if path.exists()] == []

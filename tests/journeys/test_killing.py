@@ -137,10 +137,10 @@ def test_a_command_broken_off_by_a_killed_keeper_is_not_run_again_unasked(world:
 def test_a_runner_that_slept_through_its_lease_writes_nothing_after_its_rival(tmp_path: Path) -> None:
     with living(tmp_path / "home", DELEGATE_RECLAIM_AFTER="3") as world:
         world.ok("up", "--runners", "2")
-        wait_until(lambda: len(world.info()["processes"]) == 2)
+        wait_until(lambda: len(world.processes()) == 2)
         task_id = world.submit("echo $$ >> pids; sleep 2; echo done-$(wc -l < pids)", "--rerun")
         first = wait_until(lambda: (world.work / "pids").exists() and world.task(task_id)["attempts"][0])
-        sleeper = next(r["pid"] for r in world.info()["processes"] if r["id"] == first["slotId"])
+        sleeper = next(r["pid"] for r in world.processes() if r["id"] == first["slotId"])
         frozen = tree_of(sleeper)
 
         for pid in frozen:
@@ -172,7 +172,7 @@ def test_a_runner_that_slept_without_a_rival_continues_its_task(world: World) ->
 
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: any(runner["state"] == "silent" for runner in world.info()["processes"]))
+    wait_until(lambda: any(runner["state"] == "silent" for runner in world.processes()))
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
     ended = world.wait_for(task_id)

@@ -54,6 +54,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
         with audited_market(tmp_path / "market", "git", "gh", "claude", runners=1, **surroundings) as market:
             shop, world = open_shop(market, tmp_path), market.world
             url = f"{world.info()['url']}/webhooks/linear"
+            linear.sender.tls = world.tls
             linear.webhook = linear.add_webhook(url, [*APP_EVENTS, *DATA_EVENTS], secret="secret-of-the-webhook")
             linear.add_project("shop")
             world.ok("linear", "connect", "--client-id", linear.oauth_client_id, "--webhook-secret")

@@ -101,7 +101,7 @@ def test_a_gigabyte_without_a_newline_neither_fails_nor_fills_memory(tmp_path: P
     with living(tmp_path / "home") as world:
         world.ok("up", "--runners", "1")
         task_id = world.submit("head -c 1000000000 /dev/zero; echo end", "-b", str(MIB))
-        runner = wait_until(lambda: next((r["pid"] for r in world.info()["processes"]), None))
+        runner = wait_until(lambda: next((r["pid"] for r in world.processes()), None))
         peak = 0
 
         def over() -> bool:

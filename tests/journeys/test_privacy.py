@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 import sys
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -33,14 +32,16 @@ Json = dict[str, Any]
 SESSION = "0b5ffb6e-7d52-4d0a-9a52-3f31cf0a33f1"
 DONE: list[Json] = [{"say": "All good."}, {"result": "All good."}, {"end_of_input": True}]
 ASK = """
-import json, os
+import json, os, ssl
 import anyio, httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 async def main():
-    url = json.load(open(os.environ["DELEGATE_HOME"] + "/relay.json"))["url"]
+    elsewhere, authority = os.environ.get("DELEGATE_RELAY_URL"), os.environ.get("DELEGATE_CA_FILE")
+    url = elsewhere or json.load(open(os.environ["DELEGATE_HOME"] + "/relay.json"))["url"]
     headers = {"Authorization": "Bearer " + os.environ["DELEGATE_TOKEN"]}
-    async with httpx2.AsyncClient(headers=headers) as http:
+    verify = ssl.create_default_context(cafile=authority) if elsewhere else False
+    async with httpx2.AsyncClient(headers=headers, verify=verify) as http:
         async with Client(streamable_http_client(url + "/mcp", http_client=http)) as agent:
             await agent.call_tool("ask_user", {"question": "May I round to cents?"})
 anyio.run(main)
@@ -280,21 +281,13 @@ def settled(world: World, task_id: str) -> Json | None:
     return task if found["attempts"] and task["status"] != "running" else None
 
 
-def fetch(world: World, path: str) -> bytes:
-    address = json.loads((world.home / "relay.json").read_text())["url"]
-    token = (world.home / "token").read_text().strip()
-    request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return bytes(answer.read())
-
-
 def at_the_relay(world: World) -> bytes:
     """All that the database has, and the relay's log."""
-    with sqlite3.connect(world.home / "delegate.db") as database:
+    with sqlite3.connect(world.relay_home / "delegate.db") as database:
         dump = "\n".join(database.iterdump()).encode()
         output = b"".join(row[0] for row in database.execute("SELECT data FROM output ORDER BY id"))
     database.close()
-    logs = b"".join(file.read_bytes() for file in (world.home / "logs").glob("relay*"))
+    logs = b"".join(file.read_bytes() for file in world.relay_logs())
     return dump + output + logs
 
 
@@ -304,7 +297,7 @@ def test_the_line_stays_on_the_machine(world: World, tasks: dict[str, Json], nam
     shown = json.dumps(world.get(f"/api/tasks/{task['taskId']}")).encode()
     # A stream ends with its task; it has the output in base64, and `raw` has it as it was printed.
     parts = ("stream", "output", "output/raw") if task["finishedAt"] else ("output", "output/raw")
-    followed = b"".join(fetch(world, f"/api/tasks/{task['taskId']}/{part}") for part in parts)
+    followed = b"".join(world.fetch(f"/api/tasks/{task['taskId']}/{part}") for part in parts)
     records = b"".join(file.read_bytes() for file in (world.home / "records").glob(f"*/{task['taskId']}.*"))
 
     assert MARK.encode() not in shown + followed

@@ -80,8 +80,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def canaries(world: World) -> list[str]:
     logins = [value for _, value in LOGINS.values() if value]
     url = ENVIRONMENT["SERVICE_URL"].split(":")[2].split("@")[0]
-    own = (world.home / "token").read_text().strip()
-    return [*(value for name, value in ENVIRONMENT.items() if name != "SERVICE_URL"), url, *logins, own]
+    return [*(value for name, value in ENVIRONMENT.items() if name != "SERVICE_URL"), url, *logins, world.token]
 
 
 def forms(canary: str) -> list[bytes]:
@@ -101,9 +100,10 @@ def spooled(world: World) -> bytes:
 
 
 def stored(world: World) -> bytes:
-    """All files of the home but those that are there to hold a secret, and all the database has."""
-    files = [file for file in world.home.rglob("*") if file.is_file() and file.name not in ("token", "secret.key")]
-    with sqlite3.connect(world.home / "delegate.db") as database:
+    """All files of the homes but those that are there to hold a secret, and all the database has."""
+    found = {file for home in (world.home, world.relay_home) for file in home.rglob("*")} | set(world.relay_logs())
+    files = [file for file in found if file.is_file() and file.name not in ("token", "secret.key", "pairing.json")]
+    with sqlite3.connect(world.relay_home / "delegate.db") as database:
         dump = "\n".join(database.iterdump()).encode()
         output = b"".join(row[0] for row in database.execute("SELECT data FROM output ORDER BY id"))
     database.close()

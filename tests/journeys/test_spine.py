@@ -68,10 +68,11 @@ def test_status_as_json_has_the_names_that_scripts_rely_on(world: World) -> None
 
 def test_info_tells_where_the_relay_is_and_who_works_for_it(world: World) -> None:
     world.ok("up", "--runners", "2")
-    info = wait_until(lambda: len((found := world.info())["processes"]) == 2 and found)
+    processes = wait_until(lambda: len(found := world.processes()) == 2 and found)
+    info = world.info()
 
     assert set(info) >= {"url", "pid", "version", "database", "runners"}
-    assert {"id", "name", "pid", "state"} <= set(info["processes"][0])
+    assert {"id", "name", "pid", "state"} <= set(processes[0])
     assert info["pid"] == world.relay_pid()
 
 
@@ -86,13 +87,13 @@ def test_another_up_with_another_number_of_runners_says_that_nothing_changes(wor
 
 def test_after_a_stop_no_task_waits_for_a_runner_that_has_gone(world: World) -> None:
     world.ok("up", "--runners", "1")
-    wait_until(lambda: world.info()["processes"])
+    wait_until(world.processes)
     world.ok("down")
     world.ok("up", "--runners", "0")
 
     task = world.task(world.submit("true"))
 
-    assert world.info()["processes"] == []
+    assert world.processes() == []
     assert "no runner is connected" in task["why"]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.audit import strays
 from tests.fakes.small_disk import filled, small_disk
-from tests.fakes.world import PATIENCE, World, command_of, living, tree_of, wait_until
+from tests.fakes.world import PATIENCE, World, command_of, homes_in, living, tree_of, wait_until
 from tests.git import PERSON, run_git, try_git
 
 from delegate import __version__
@@ -81,7 +81,7 @@ def test_a_prompt_that_starts_with_a_dash_works_behind_two_dashes(world: World) 
 def test_the_name_of_the_machine_exists_when_up_returns(world: World) -> None:
     world.ok("up", "--runners", "0")
 
-    assert (world.home / "machine").read_text()
+    assert Home(world.home).machine.read_text()
 
 
 @pytest.mark.parametrize("place", ["missing", "."])
@@ -119,8 +119,7 @@ def test_a_command_says_that_it_waits_for_a_relay_that_does_not_respond(world: W
         command = world.popen("run", "-a", "shell", "true")
         said = first_words(command)
 
-    url = json.loads((world.home / "relay.json").read_text())["url"]
-    assert said == f"delegate: waiting for the relay at {url} to respond\n"
+    assert said == f"delegate: waiting for the relay at {world.url} to respond\n"
     out, _ = command.communicate(timeout=PATIENCE)
     assert (command.returncode, out[:5]) == (0, "task-")
 
@@ -243,10 +242,11 @@ def test_a_backup_brings_back_what_a_damaged_file_has_lost(world: World) -> None
 
 def test_a_full_disk_is_said_and_nothing_accepted_is_lost(tmp_path: Path) -> None:
     limits = {"DELEGATE_RELAY_MIN_FREE": "0", "DELEGATE_RUNNER_MIN_FREE": "0"}
-    with small_disk(tmp_path / "home", megabytes=6) as home, living(home, **limits) as world:
+    home = tmp_path / "home"
+    with small_disk(homes_in(home)[0], megabytes=6) as disk, living(home, **limits) as world:
         kept = world.submit("true")
         world.wait_for(kept)
-        with filled(home):
+        with filled(disk):
             full = wait_until(
                 lambda: (done := world.run("delegate", "-a", "shell", "-", stdin="x" * 200_000)).returncode and done
             )
@@ -264,9 +264,8 @@ def test_everything_on_disk_belongs_to_its_user_alone(world: World) -> None:
     world.ok("delegate", "-a", "shell", "-f", "true")
     world.ok("down")
 
-    loose = [path for path in (world.home, *world.home.rglob("*")) if path.lstat().st_mode & 0o077]
-
-    assert loose == []
+    places = [path for home in {world.home, world.relay_home} for path in (home, *home.rglob("*"))]
+    assert [path for path in places if path.lstat().st_mode & 0o077] == []
 
 
 def test_the_version_is_printed(world: World) -> None:
