@@ -67,7 +67,8 @@ def run_keeper(settings: Settings, *, runners: str | None, report: Report) -> in
 
 def run_paired_keeper(settings: Settings, *, runners: str, report: Report) -> int:
     """Run as the keeper of a paired runner until asked to stop; returns the exit code."""
-    count = parse_runner_count(runners, settings)
+    # The policy's "auto" is its default: unlike --runners auto, it does not lift the limit in the machine's settings.
+    count = parse_runner_count(None if runners == "auto" else runners, settings)
     paths = Home(settings.home)
     pairing = read_pairing(paths)
     check_machine(paths)
