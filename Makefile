@@ -12,7 +12,8 @@ pytest := $(python) -m pytest
 parallel := -n 3 --dist loadfile
 # These run a second time with the relay in another network namespace, behind TLS, and a paired runner; `make soak` runs
 # all journeys so.
-remote_journeys := $(patsubst %,tests/journeys/test_%.py,agents_to_pull_requests checkpoints mcp_clients questions seed_examples)
+remote_journeys := $(patsubst %,tests/journeys/test_%.py,\
+  agents_to_pull_requests checkpoints every_outcome linear mcp_clients pool questions runner_log seed_examples)
 
 # Tests prefer the programs that `make tools` installs to those of the machine.
 test check soak coverage test-%: export PATH := $(CURDIR)/.tools/bin:$(PATH)
