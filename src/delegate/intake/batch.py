@@ -10,7 +10,6 @@ from graphlib import CycleError, TopologicalSorter
 from delegate.config.settings import Settings
 from delegate.errors import CycleDetected, InvalidField
 from delegate.intake.dependencies import resolve_dependencies
-from delegate.intake.field_names import prefix_fields
 from delegate.intake.submit import (
     Request,
     SubmittedTask,
@@ -18,6 +17,7 @@ from delegate.intake.submit import (
     find_submitted,
     insert_new_task,
     log_submitted,
+    prefix_fields,
     resolve_preferences,
 )
 from delegate.model import Task, TaskId

@@ -10,7 +10,6 @@ from datetime import datetime
 from delegate.config.settings import Settings
 from delegate.errors import InvalidField, InvalidSchedule, KeyUsed, NoSuchSchedule, ScheduleEnded
 from delegate.intake.dependencies import resolve_dependencies
-from delegate.intake.field_names import prefix_fields
 from delegate.intake.firing import (
     BATCH_SIZE,
     ScheduleTransition,
@@ -23,7 +22,7 @@ from delegate.intake.firing import (
 )
 from delegate.intake.from_wire import NewPipeline, NewSchedule, request_of_template
 from delegate.intake.schedule_decisions import decide_invalid, end_schedule, set_next_run
-from delegate.intake.submit import build_task, resolve_preferences
+from delegate.intake.submit import build_task, prefix_fields, resolve_preferences
 from delegate.model import DEPENDENCIES_MAX, FOLLOWERS_MAX, OWNER, Actor, ScheduleId, Task, TaskId, new_schedule_id
 from delegate.queue.schedule_runs import FollowerSchedule, due_after
 from delegate.schedule.cron import check_cron, time_after

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 from delegate.config.settings import Settings
-from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, UnknownAgent
+from delegate.errors import InvalidField, KeyUsed, PreferenceConflict, Refused, UnknownAgent
 from delegate.intake.children import admit_child
 from delegate.intake.dependencies import all_dependencies, resolve_dependencies
 from delegate.model import (
@@ -321,3 +322,16 @@ def _check_in_place(preferences: Preferences) -> None:
     for field, value in (("repository", preferences.repository), ("base", preferences.base)):
         if value is not None:
             raise InvalidField(field=field, why="applies only to a fresh worktree; use worktree or pr")
+
+
+@contextmanager
+def prefix_fields(prefix: str) -> Iterator[None]:
+    """Raise errors with the field's full path in the request."""
+    try:
+        yield
+    except PreferenceConflict as error:
+        raise PreferenceConflict([f"{prefix}: {problem}" for problem in error.problems]) from error
+    except Refused as error:
+        if error.field is None:
+            raise
+        raise type(error)(**{**error.data, "field": f"{prefix}.{error.field}"}) from error

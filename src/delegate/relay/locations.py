@@ -12,9 +12,8 @@ import anyio
 from anyio import to_thread
 
 from delegate.errors import InvalidField
-from delegate.intake.field_names import prefix_fields
 from delegate.intake.from_wire import request_of
-from delegate.intake.submit import resolve_preferences
+from delegate.intake.submit import prefix_fields, resolve_preferences
 from delegate.model import Mode
 from delegate.relay.requests import Relay
 from delegate.store.database import Connection

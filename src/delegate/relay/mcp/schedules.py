@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delegate.intake import schedules as intake
-from delegate.intake.field_names import prefix_fields
+from delegate.intake.submit import prefix_fields
 from delegate.model import ScheduleId
 from delegate.relay import schedules
 from delegate.relay.mcp.calls import ToolCall, ToolResult
