@@ -355,7 +355,7 @@ def test_nothing_running_is_an_error_for_info_but_not_for_down(
 OF_THIS_HOME = {
     "up": "`delegate runner pair` runs its tasks on this machine",
     "down": "stop it on its own machine; `delegate runner stop` stops the runners of this one",
-    "serve": "unset DELEGATE_RELAY_URL",
+    "serve": "unset DELEGATE_RELAY_URL first",
     "backup": "run it on the machine of that relay",
     "restore": "run it on the machine of that relay",
 }

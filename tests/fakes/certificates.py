@@ -62,6 +62,7 @@ class Authority:
         issued = Issued(self._place / f"{stem}.crt", self._place / f"{stem}.key")
         issued.cert.write_bytes(signed.public_bytes(PEM))
         issued.key.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, hidden))
+        issued.key.chmod(0o600)
         return issued
 
 

@@ -287,8 +287,10 @@ def test_a_renewed_certificate_is_used_without_a_restart_and_a_bad_one_is_not(
     names = ("127.0.0.1", "localhost")
     first, renewed = authority.issue(*names), authority.issue(*names, valid=(-DAY, 20 * DAY))
     tls = ("--tls-cert", str(first.cert), "--tls-key", str(first.key))
+    first.key.chmod(0o644)
     with serving(World(tmp_path / "home"), authority, *tls) as served, served.client() as kept:
         before = served_until(served)
+        assert f"every user of this machine can read {first.key}" in served.log
         assert kept.get("/api/relay").status_code == 200
         first.cert.write_bytes(renewed.cert.read_bytes())  # its key follows later
         wait_until(lambda: "certificate not renewed" in served.log)

@@ -55,7 +55,7 @@ class CommandContext:
         if self.settings.is_local:
             return
         variable = next(one.variable for one in self.resolved_settings if one.name == "relay_url")
-        leave = f"unset {variable}" if variable else "`delegate logout`"
+        leave = f"unset {variable} first" if variable else "use `delegate logout` first"
         why = f"`{command}` is for the relay of {self.home.root}, but {self.settings.relay_url} is set"
         raise Refused(why=f"{why}; {instead or leave}")
 

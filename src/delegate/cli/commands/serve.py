@@ -302,6 +302,8 @@ def _warn_of_certificate(context: CommandContext, settings: Settings, certificat
             f"{settings.tls_cert} is not for {host}, so clients will refuse it",
             "it is for " + ", ".join(certificate.names),
         )
+    if settings.tls_key is not None and settings.tls_key.stat().st_mode & 0o004:
+        context.say(f"every user of this machine can read {settings.tls_key}", f"`chmod 600 {settings.tls_key}`")
     left = certificate.expires_at - datetime.now(UTC)
     if left < CERTIFICATE_NOTICE:
         context.say(
