@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 REVERSE = {
     "Issue.comments": ("Comment", "issueId"),
     "Issue.children": ("Issue", "parentId"),
+    "Issue.history": ("IssueHistory", "issueId"),
     "Issue.attachments": ("Attachment", "issueId"),
     "Issue.relations": ("IssueRelation", "issueId"),
     "Issue.inverseRelations": ("IssueRelation", "relatedIssueId"),

@@ -299,6 +299,10 @@ class Workspace:
         before["updatedAt"] = issue["updatedAt"]
         issue.update({k: changes[k] for k in before if k != "updatedAt"}, updatedAt=iso(self.clock()))
         self._note_update(issue, by, before)
+        known = list(before["labelIds"] or ()) if "labelIds" in before else issue["labelIds"]
+        added = [one for one in issue["labelIds"] if one not in known]
+        actor = by.id if by.kind == "User" else None
+        self._add("IssueHistory", issueId=issue.id, actorId=actor, addedLabelIds=added or None)
         self._emit_data(
             "Issue",
             "update",

@@ -11,11 +11,11 @@ import pytest
 from tests.fakes.linear_deliveries import APP_EVENTS, DATA_EVENTS, Entity
 from tests.fakes.linear_standin import LinearStandin
 from tests.fakes.world import wait_until
-from tests.journeys.shop import FIXED, Shop, audited_market, open_shop
+from tests.journeys.shop import CHECK, FIXED, Shop, audited_market, open_shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 FIX = {"command": f"cat > shop.py <<'EOF'\n{FIXED}EOF\n", "description": "Read the discount as a percentage"}
-TODO = {"todos": [{"content": "Fix the discount", "status": "in_progress", "activeForm": "Fixing the discount"}]}
+COUNTED = f"{CHECK} && echo 'Tests: 1 passed, 1 total'"
 TITLE = "Rate-limit runner endpoints to block unauthenticated DDOS"
 QUESTION = {"question": "Percent or per mille?", "options": ["percent", "per mille"]}
 
@@ -52,7 +52,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
             **patient,
         }
         with audited_market(tmp_path / "market", "git", "gh", "claude", runners=1, **surroundings) as market:
-            shop, world = open_shop(market, tmp_path), market.world
+            shop, world = open_shop(market, tmp_path, checks=(COUNTED,)), market.world
             url = f"{world.info()['url']}/webhooks/linear"
             linear.sender.tls = world.tls
             linear.webhook = linear.add_webhook(url, [*APP_EVENTS, *DATA_EVENTS], secret="secret-of-the-webhook")
@@ -60,42 +60,6 @@ def office(tmp_path: Path) -> Iterator[Office]:
             world.ok("linear", "connect", "--client-id", linear.oauth_client_id, "--webhook-secret")
             world.ok("linear", "map", "--project", "shop", shop.repository)
             yield Office(shop=shop, linear=linear)
-
-
-def test_per_44_is_delegated_and_comes_back_with_its_pull_request(office: Office) -> None:
-    steps = [
-        {"tool": "TodoWrite", "input": TODO},
-        {"tool": "Bash", "input": FIX},
-        {"text": "The discount is a percentage now."},
-    ]
-    office.shop.market.claude.define("default", {"steps": steps})
-    issue = office.per_44()
-    session = office.linear.delegate_issue(issue)
-    said = office.wait_for(session, "response", "error")
-    wait_until(lambda: office.linear.rows[issue["stateId"]]["name"] == "In Review")
-
-    (pull,) = office.shop.pulls
-    url = f"https://github.com/{office.shop.repository}/pull/{pull.number}"
-    assert pull.title == f"PER-44 · {TITLE}"
-    assert pull.head.startswith("per-44-")
-    assert "Linked to PER-44 — status updated to In review." in pull.body
-    assert said[0]["body"].startswith(f"claude · sonnet-4-5 (label) in {office.shop.repository} (project)")
-    assert said[-1]["type"] == "response", said[-1]
-    assert url in said[-1]["body"]
-    assert "Checks: 1 of 1 passed" in said[-1]["body"]
-    assert "The discount is a percentage now." in said[-1]["body"]
-    assert session["plan"] == [{"content": "Fix the discount", "status": "inProgress"}]
-    assert [row["url"] for row in office.linear.tables["Attachment"].values()] == [url]
-    transcript = office.linear.transcript(session)
-    order = ["session created", "claimed task-", "Worktree created from main", "session opened", "Check ", "response:"]
-    places = [transcript.index(words) for words in order]
-    assert places == sorted(places), transcript
-    assert office.linear.unmodelled == set()
-    (task,) = office.shop.world.tasks()
-    timeline = [event["kind"] for event in office.shop.world.task(task["taskId"])["timeline"]]
-    story = [kind for kind in timeline if kind in ("triggered", "claimed", "workspace", "session", "pull_request")]
-    assert story == ["triggered", "claimed", "workspace", "session", "pull_request"]
-    assert "healthy" in office.shop.world.ok("linear", "status")
 
 
 def test_claude_asks_in_linear_and_continues_with_the_reply(office: Office) -> None:

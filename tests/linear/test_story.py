@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.linear.desk import REPOSITORY, Desk, open_desk
 from tests.relay.peers import fact
+
+from delegate.relay.linear import outbox
+from delegate.relay.linear.loops import run_linear
 
 pytestmark = pytest.mark.anyio
 PULL_REQUEST = f"https://github.com/{REPOSITORY}/pull/324"
@@ -87,3 +91,23 @@ async def test_a_failure_is_an_error_with_the_reason_and_the_fix(desk: Desk) -> 
     assert kind == "error"
     assert "pnpm test failed" in text
     assert "What to do: `delegate logs`" in text
+
+
+@pytest.mark.parametrize(("patience", "is_posted"), [(60.0, True), (0.0, False)])
+async def test_the_runner_learns_whether_linear_has_the_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, patience: float, is_posted: bool
+) -> None:
+    monkeypatch.setattr(outbox, "END_TIMEOUT", patience)
+    await desk.map_project()
+    session = desk.linear.delegate_issue(desk.per_44())
+    await desk.settle()
+    attempt = await desk.claim()
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_linear, desk.link)
+        await anyio.wait_all_tasks_blocked()
+        finished = await attempt.finish(message="done")
+        said = desk.said(session)
+        group.cancel_scope.cancel()
+
+    assert finished["isPosted"] is is_posted
+    assert not is_posted or said[-1][0] == "response"

@@ -197,7 +197,7 @@ class Attempt:
 def control(response: httpx2.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
-    assert set(answer) == {"nextSeq", "cancel", "messages", "asked", "hasChildren"}
+    assert set(answer) == {"nextSeq", "cancel", "messages", "asked", "hasChildren", "isPosted"}
     return answer
 
 

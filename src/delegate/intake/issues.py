@@ -25,7 +25,7 @@ from delegate.linear.records import (
     PendingQuestion,
     Scope,
 )
-from delegate.linear.tags import read_preferences
+from delegate.linear.tags import is_trigger, read_preferences
 from delegate.model import (
     Actor,
     AgentName,
@@ -342,11 +342,12 @@ def submit_issue(
 
 
 def _record_origin(connection: Connection, task: Task, start: IssueStart, now: datetime) -> None:
-    because = f"label {start.label} matched" if start.label else f"{start.issue.key} was delegated"
+    asked = f"{start.issue.key} was delegated" if start.is_delegated else f"mentioned on {start.issue.key}"
     if start.parent is not None:
-        because = f"{start.issue.key} is a sub-issue of {start.parent}"
-    elif not start.is_delegated and start.label is None:
-        because = f"mentioned on {start.issue.key}"
+        asked = f"{start.issue.key} is a sub-issue of {start.parent}"
+    labels = [start.label] if start.label else sorted(one.name for one in start.issue.labels if is_trigger(one))
+    matched = f"label{'s' if len(labels) > 1 else ''} {', '.join(labels)} matched" if labels else ""
+    because = "; ".join(filter(None, ("" if start.label else asked, matched)))
     data: dict[str, object] = {"from": "Linear", "issue": start.issue.key, "by": start.creator, "because": because}
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.TRIGGERED, at=now, data=data)])
 

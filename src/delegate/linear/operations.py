@@ -50,6 +50,22 @@ query Watched($ids: [ID!]!) {
   }
 }
 """
+LABELLED = """
+query Labelled($since: DateTimeOrDuration!) {
+  issues(first: 20, orderBy: updatedAt, filter: { updatedAt: { gte: $since }, labels: { some: { or: [
+    { name: { startsWithIgnoreCase: "delegate" } }, { name: { startsWithIgnoreCase: "delego" } }
+  ] } } }) {
+    nodes {
+      id createdAt creator { id }
+      labels(first: 20) { nodes { id name parent { name } } }
+      history(first: 20) { nodes { createdAt actorId addedLabelIds } }
+    }
+  }
+  comments(first: 20, filter: { createdAt: { gte: $since }, issue: { labels: { some: { or: [
+    { name: { startsWithIgnoreCase: "delegate" } }, { name: { startsWithIgnoreCase: "delego" } }
+  ] } } } }) { nodes { id body createdAt user { id } parent { id } issue { id } } }
+}
+"""
 VIEWER = f"query Viewer {{ viewer {{ {PERSON_FIELDS} }} organization {{ id name urlKey }} }}"
 PLACES = """
 query Places {

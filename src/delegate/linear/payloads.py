@@ -48,6 +48,7 @@ class PromptActivity:
     body: str
     signal: str | None
     user_id: str | None
+    parent_id: str | None = None  # of a comment that replies to another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,7 @@ def _prompt(entity: Json, content: Json) -> PromptActivity | None:
         body=_text(content, "body") or "",
         signal=_text(entity, "signal"),
         user_id=_text(entity, "userId"),
+        parent_id=_text(entity, "parentId"),
     )
 
 

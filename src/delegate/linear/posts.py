@@ -80,6 +80,10 @@ def ask_repository(candidates: Sequence[str]) -> PendingQuestion:
     return PendingQuestion(text=f"{text} `delegate linear map` sets it for a whole team or project.")
 
 
+def comment_id(session_id: str) -> str:
+    return stable_id(session_id, "comment")
+
+
 def to_comment(session: IssueSession, posts: Sequence[NewPost]) -> tuple[IssueSession, list[NewPost]]:
     """Without an agent session, activities become the lines of one comment that is edited in place."""
     lines = [text for post in posts if (text := _line_of(post))]
@@ -95,7 +99,7 @@ def to_comment(session: IssueSession, posts: Sequence[NewPost]) -> tuple[IssueSe
         key=f"{posts[-1].key}/comment",
         kind=PostKind.COMMENT,
         data={
-            "id": stable_id(session.id, "comment"),
+            "id": comment_id(session.id),
             "issueId": session.issue_id,
             "body": "\n\n".join(kept),
         },

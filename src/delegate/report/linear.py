@@ -201,9 +201,10 @@ def _report_check(one: _Reported) -> Iterator[NewPost]:
 
 
 def _report_pull_request(one: _Reported) -> Iterator[NewPost]:
-    url, number = one.text("url", 1_000), one.text("number")
+    url, number = one.text("url", 1_000), one.event.data.get("number")
     yield one.post(PostKind.PULL_REQUEST, issueId=one.session.issue_id, url=url, title=one.text("title"))
-    yield one.post(PostKind.SESSION, addedExternalUrls=[{"label": f"Pull request #{number}", "url": url}])
+    label = f"Pull request #{number}" if number else "Pull request"  # without a forge it has no number
+    yield one.post(PostKind.SESSION, addedExternalUrls=[{"label": label, "url": url}])
 
 
 def _report_lost(one: _Reported) -> Iterator[NewPost]:

@@ -238,6 +238,7 @@ class Control(Wire):
     messages: list[MessageView] = []
     asked: bool = False  # its agent has asked a question: the attempt ends with the agent's turn
     has_children: bool = False  # in a renewal: tasks that its agent submitted have not ended, and it may wait for them
+    is_posted: bool | None = None  # at the end of a task from Linear: whether Linear has it, or gets it later
 
 
 class AttemptsResponse(Wire):

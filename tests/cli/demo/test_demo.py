@@ -71,6 +71,42 @@ def test_the_demo_shows_a_chain_ends_in_two_pull_requests_and_leaves_nothing_beh
     assert not stage.home.exists()
 
 
+def test_the_demo_of_linear_shows_both_sides_from_the_issue_to_the_pull_request(stage: World) -> None:
+    shown = stage.ok("demo", "--linear").replace("info queued for linear", "ok   posted to linear")
+
+    story = re.findall(r"^(?:Linear|runner|      ) │ \d\d:\d\d:\d\d (\w+ +.*)$", shown, re.M)
+    beginnings = [
+        "label    Marek added label delego:claude-sonnet-4-5",
+        "issue    Marek delegated PER-44 to Delegate · webhook fired",
+        'info webhook received issue=PER-44 repo="acme/shop"',
+        "ok   claimed job runner=",
+        'info creating worktree branch="per-44-',
+        'exec claude code session opened model="sonnet-4-5" thinking=high',
+        'tool read "shop.py"',
+        'tool edit "shop.py" +1 -1',
+        'tool run "python3 -m unittest"',
+        "ok   check passed",
+        'git  commit "',
+        "ok   pr opened",
+        "ok   posted to linear issue=PER-44",
+    ]
+    places = [next(n for n, line in enumerate(story) if line.startswith(begin)) for begin in beginnings]
+    assert places == sorted(places), shown
+    visible = [line for line in story if line.startswith(("thought", "plan", "issue", "link", "done"))]
+    for words in (
+        "thought  claude · sonnet-4-5 · high (label) in acme/shop (project)",
+        "issue    Delegate moved it to In Progress",
+        "plan     ✓ Find where the discount is applied  ✓ Divide it by 100  ✓ Run the tests",
+        "issue    Delegate moved it to In Review",
+    ):
+        assert words in visible, shown
+    assert visible[-1].startswith("done     - Pull request: local:per-44-")
+    assert "Pull request: PER-44 · Read the discount as a percentage\n" in shown
+    assert "+    return sum(prices) * (1 - discount_percent / 100)\n" in shown
+    assert "Your turn: delegate linear connect\n" in shown
+    assert left_behind(stage) == []
+
+
 def test_a_kept_demo_can_be_looked_at(stage: World) -> None:
     shown = stage.ok("demo", "--keep")
 

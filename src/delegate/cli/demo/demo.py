@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delegate.cli.context import CommandContext, examples, shared_options
+from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
 from delegate.cli.demo.stage import DemoDisplay, DemoSandbox, DemoStep
 from delegate.cli.demo.work import CHAIN, FILES, TRY_OUT, WORKS, DemoWork, git_environment
 from delegate.client.client import Client
@@ -43,7 +43,12 @@ class DemoFailed(Unavailable):
 
 
 @click.command(
-    epilog=examples("delegate demo", "delegate demo --agent claude", "delegate demo --repository you/playground")
+    epilog=examples(
+        "delegate demo",
+        "delegate demo --linear",
+        "delegate demo --agent claude",
+        "delegate demo --repository you/playground",
+    )
 )
 @click.option(
     "--agent",
@@ -54,19 +59,25 @@ class DemoFailed(Unavailable):
 @click.option(
     "--repository", metavar="OWNER/NAME", help="Open a real pull request in this repository, with your own gh login."
 )
+@click.option("--linear", is_flag=True, help="Begin with an issue in a stand-in for Linear; no account is needed.")
 @click.option("--keep", is_flag=True, help="Keep the demo's repository and home directory.")
 @shared_options
 @click.pass_obj
-def demo(context: CommandContext, agent: str, repository: str | None, keep: bool) -> None:
+def demo(context: CommandContext, agent: str, repository: str | None, linear: bool, keep: bool) -> None:
     """Run example tasks in a temporary repository. They end in pull requests."""
     for program in ("git", "python3"):
         if shutil.which(program) is None:
             raise Refused(why=f"the demo needs {program}, which is not installed")
+    if linear and repository is not None:
+        raise HintedUsage("--linear and --repository are two demos; use one", "`delegate demo --help` shows examples")
     display = DemoDisplay(context)
     with temporary_sandbox(context.environ, keep=keep, is_real=repository is not None) as sandbox:
         if repository is None:
             make_repository(sandbox)
             display.show_intro(sandbox)
+        if linear:
+            show_linear(display, sandbox, agent, keep=keep)
+            return
         client = start_relay(sandbox, agent)
         display.show_relay(client.relay(), client.url)
         if repository is None:
@@ -79,6 +90,22 @@ def demo(context: CommandContext, agent: str, repository: str | None, keep: bool
             works = submit_all(client, (TRY_OUT,), {"repository": repository, "agent": agent})
             ended = follow_all(display, client, "One task, in its own worktree", works)
         display.show_summary(sandbox, client, ended, keep=keep)
+
+
+def show_linear(display: DemoDisplay, sandbox: DemoSandbox, agent: str, *, keep: bool) -> None:
+    from delegate.cli.demo import linear_story  # noqa: PLC0415  only this demo needs an HTTP server
+
+    with linear_story.open_linear(agent) as linear:
+        equipped = linear_story.equip(sandbox, linear, agent)
+        linear_story.show_issue(display, linear, agent)
+        client = start_relay(equipped, "claude" if agent == "shell" else agent)
+        display.show_relay(client.relay(), client.url)
+        task = linear_story.follow_issue(display, client, equipped, linear)
+        display.show_end(task)
+        if task["status"] != "completed":
+            raise DemoFailed(why=f"{linear_story.KEY} {task['status']}: {task['message']}", advice=task["advice"] or "")
+        display.show_summary(equipped, client, [task], keep=keep, your_turn="delegate linear connect")
+        stop_relay(sandbox)  # before Linear, to which it would post
 
 
 @contextmanager

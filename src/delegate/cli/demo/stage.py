@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from delegate.cli.commands.results import escape_line, lines_of, paint_line
 from delegate.cli.context import CommandContext
 from delegate.cli.demo.work import BUG, DemoWork
+from delegate.cli.render.log_lines import log_line
 from delegate.cli.render.screen import OutputSanitizer
 from delegate.cli.render.terminal import format_duration, is_ascii, parse_time
-from delegate.cli.render.timeline import QUIET_KINDS, format_change_size, format_event, format_usage
+from delegate.cli.render.timeline import QUIET_KINDS, format_change_size, format_clock, format_event, format_usage
 from delegate.cli.render.tree import ASCII, LINES, draw
 from delegate.client.client import Client, StreamItem
 from delegate.config.paths import Home
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from delegate.client.responses import RelayData, TaskData
 
 COMMAND_TIMEOUT = 60.0
+SIDE_COLOURS = {"done": "green", "error": "red", "issue": "bold", "label": "bold"}  # of lines that Linear shows
+YOUR_TURN = 'delegate run --pr "fix the failing test"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class DemoDisplay:
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._style = context.style()
-        self._pending = ""
+        self._pending, self._side = "", ""
         self._sanitizer = OutputSanitizer()
 
     def show_intro(self, sandbox: DemoSandbox) -> None:
@@ -100,6 +103,27 @@ class DemoDisplay:
             self._print_fact(
                 "runner", f"{runner['name']}, process {runner['pid']}, agents: {', '.join(runner['agents'])}"
             )
+
+    def show_facts(self, title: str, facts: Mapping[str, str]) -> None:
+        self.show_heading(title)
+        for label, text in facts.items():
+            self._print_fact(label, text)
+
+    def show_side(self, side: str, entry: Mapping[str, str]) -> None:
+        """A line of the runner's log, or one that Linear shows; the side is named where it changes."""
+        label = f"{side:<6}" if side != self._side else " " * 6
+        self._side = side
+        lines = [log_line(entry, self._style)] if side == "runner" else self._lines_of_linear(entry)
+        mark = self._style.paint("│", "dim")
+        for line in lines:
+            self._print(f"{self._style.paint(label, 'bold')} {mark} {line}")
+            label = " " * 6
+
+    def _lines_of_linear(self, entry: Mapping[str, str]) -> list[str]:
+        time, level = format_clock(entry["at"]), entry["level"]
+        word = self._style.paint(f"{level:<8}", SIDE_COLOURS.get(level, "cyan"))
+        first, *rest = [escape(line) for line in entry["message"].splitlines() if line.strip()]
+        return [f"{self._style.paint(time, 'dim')} {word} {first}", *(f"{'':17} {line}" for line in rest)]
 
     def show_plan(self, tasks: list[TaskData]) -> None:
         """Which waits for which, as `delegate status --tree` draws it."""
@@ -135,7 +159,9 @@ class DemoDisplay:
         summary += "" if good else f": {escape(task['message'] or '')}"
         self._print(f"    {self._style.paint('✓' if good else '✗', 'green' if good else 'red')} {summary}")
 
-    def show_summary(self, sandbox: DemoSandbox, client: Client, tasks: list[TaskData], *, keep: bool) -> None:
+    def show_summary(
+        self, sandbox: DemoSandbox, client: Client, tasks: list[TaskData], *, keep: bool, your_turn: str = YOUR_TURN
+    ) -> None:
         if self._context.as_json:
             return
         for task in tasks:
@@ -154,8 +180,7 @@ class DemoDisplay:
             self._print_fact("inspect", f"DELEGATE_HOME={sandbox.home.root} delegate status")
         else:
             self._print_fact("", "all of it is deleted now; `delegate demo --keep` keeps it")
-        next_command = self._style.paint('delegate run --pr "fix the failing test"', "bold")
-        self._print("", f"Your turn: {next_command}")
+        self._print("", f"Your turn: {self._style.paint(your_turn, 'bold')}")
 
     def _review(self, client: Client, task: TaskData) -> None:
         """Show what a reviewer reads: the summary, the checks and the change."""
@@ -164,7 +189,9 @@ class DemoDisplay:
             self.show_heading(f"No pull request: {task['title']}")
             self._print_fact("why", f"nothing was changed; {escape(task['message'] or '')}")
             return
-        self.show_heading(f"Pull request: {task['title']}")
+        issue = task["issue"]
+        title = f"{issue['key']} · {issue['title']}" if issue else task["title"]
+        self.show_heading(f"Pull request: {title}")
         self._print_fact("where", result["pullRequest"] or "")
         self._print_fact("branch", f"{result['branch']}, from {result['base']}")
         self._print_fact("checks", f"{result['checksPassed']} of {result['checksTotal']} passed")

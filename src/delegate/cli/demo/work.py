@@ -109,11 +109,12 @@ TRY_OUT = DemoWork(
 )
 
 
-def git_environment() -> dict[str, str]:
-    pairs = enumerate(GIT_SETTINGS.items())
+def git_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    settings = {**GIT_SETTINGS, **(more or {})}
+    pairs = enumerate(settings.items())
     named = {
         f"GIT_CONFIG_{part}_{number}": text
         for number, pair in pairs
         for part, text in zip(("KEY", "VALUE"), pair, strict=True)
     }
-    return {**named, "GIT_CONFIG_COUNT": str(len(GIT_SETTINGS)), "GIT_TERMINAL_PROMPT": "0"}
+    return {**named, "GIT_CONFIG_COUNT": str(len(settings)), "GIT_TERMINAL_PROMPT": "0"}

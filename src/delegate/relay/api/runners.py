@@ -12,10 +12,10 @@ from fastapi.responses import Response
 from delegate.model import AgentName, AttemptId, RunnerSlot
 from delegate.queue import claim as claims
 from delegate.queue import finish as ends
-from delegate.queue.cascade import Transition
 from delegate.queue.fleet import MachineFacts, SlotFacts, register_slot
 from delegate.queue.lease_guard import LeaseRef
 from delegate.relay.auth import bearer_token, caller_of, require_access, require_runner
+from delegate.relay.linear.outbox import wait_until_end_posted
 from delegate.relay.notify import holder_key, notify
 from delegate.relay.problems import PROBLEMS
 from delegate.relay.reports import item_of, outcome_of, release_of
@@ -193,7 +193,10 @@ async def finish_attempt(
         next_seq=None if body.output_incomplete else body.next_seq,
         now=relay.now(),
     )
-    return _notify_and_respond(relay, transition, body.next_seq)
+    notify(relay.hub, transition)
+    is_posted = await wait_until_end_posted(request.app.state.linear, transition.task)
+    ended = control(AttemptSignals(next_seq=body.next_seq, cancel=None, messages=()))
+    return respond(ended.model_copy(update={"is_posted": is_posted}))
 
 
 @router.post("/attempts/{attempt_id}/release", response_model=Control)
@@ -204,7 +207,8 @@ async def release_attempt(
     transition = await ends.release(
         relay.database, _lease_ref(current, attempt_id, body.fence), release_of(body), relay.now()
     )
-    return _notify_and_respond(relay, transition, 0)
+    notify(relay.hub, transition)
+    return respond(control(AttemptSignals(next_seq=0, cancel=None, messages=())))
 
 
 @router.post("/attempts/{attempt_id}/effect", response_model=Control)
@@ -233,11 +237,6 @@ async def list_effects(request: Request, task_id: TaskInPath, current: CurrentRu
     return respond(
         EffectsResponse(status=STATUS_OF_STATE[found.state], effects=[effect_view(one) for one in found.effects])
     )
-
-
-def _notify_and_respond(relay: Relay, transition: Transition, next_seq: int) -> Response:
-    notify(relay.hub, transition)
-    return respond(control(AttemptSignals(next_seq=next_seq, cancel=None, messages=())))
 
 
 def _lease_ref(current: RunnerSlot, attempt_id: AttemptId, fence: int) -> LeaseRef:

@@ -87,8 +87,8 @@ async def connect(link: LinearLink, wanted: LinearConnectRequest, by: Actor) -> 
     )
     known = await _with_names(link, new)
     await link.relay.database.write("linear.connect", partial(_save, known=known, link=link, by=by))
-    link.relay.hub.notify_key(CONNECTION_KEY)
     saved = await link.reload()
+    link.relay.hub.notify_key(CONNECTION_KEY)  # after the reload: who is woken reads the cached connection
     assert saved is not None
     return saved
 

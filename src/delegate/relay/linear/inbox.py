@@ -30,7 +30,7 @@ from delegate.intake.sub_issues import SubIssue, begin_graph
 from delegate.linear.issues import AgentSession, LinearUser, TrackedIssue, read_issue, read_session, read_user
 from delegate.linear.operations import CREATE_SESSION, ISSUE, PERSON, SESSION
 from delegate.linear.payloads import BLOCKERS, STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
-from delegate.linear.posts import activity, read_scope, stable_id
+from delegate.linear.posts import activity, comment_id, read_scope, stable_id
 from delegate.linear.records import InboxEntry, IssueSession, LinearConnection, Scope
 from delegate.linear.tags import find_trigger
 from delegate.model import Blocker, Task, TaskId
@@ -279,6 +279,11 @@ class Inbox:
         sessions = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue_id))
         if not sessions:
             return "no session"
+        own = {comment_id(session.id) for session in sessions}
+        if webhook.comment.id in own:
+            return "Delegate's own comment"
+        if sessions[-1].ended_at is not None and webhook.comment.parent_id not in own:
+            return "not a reply to Delegate"
         return await self._pass_on(sessions[-1], webhook.comment, webhook, entry_id)
 
     # The issue changes.

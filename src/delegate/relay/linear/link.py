@@ -24,12 +24,14 @@ CACHE_SECONDS = 2.0  # another relay on the same database may have changed the c
 RENEW_BEFORE = timedelta(minutes=5)
 DEFAULT_LIMIT = 2_500  # requests per hour until Linear has said how many it allows
 INBOX_KEY, OUTBOX_KEY, CONNECTION_KEY = "linear/inbox", "linear/outbox", "linear/connection"
+POSTED_KEY = "linear/posted"
 
 
 class LinearLink:
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
         self.budget: RateBudget | None = None
+        self.is_posting = False  # while `run_linear` runs
         self._http: httpx2.AsyncClient | None = None
         self._box: SecretBox | None = None
         self._cached: tuple[float, LinearConnection | None] | None = None

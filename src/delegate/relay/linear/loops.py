@@ -34,6 +34,7 @@ Chore = Callable[[datetime], Awaitable[int]]
 async def run_linear(link: LinearLink) -> None:
     """Run until the relay stops."""
     inbox, outbox = Inbox(link), Outbox(link)
+    link.is_posting = True
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(_repeat, link, INBOX_KEY, inbox.process_due)

@@ -22,12 +22,20 @@ from delegate.linear.operations import (
     UPDATE_SESSION,
 )
 from delegate.linear.records import Post, PostKind
-from delegate.model import EventKind
-from delegate.relay.linear.link import LinearLink
+from delegate.model import EventKind, Task
+from delegate.relay.linear.link import POSTED_KEY, LinearLink
 from delegate.report.linear import LINEAR_NOTE
+from delegate.states import FINAL_TASK_STATES
 from delegate.store.database import Connection
 from delegate.store.events import NewEvent, append_events
-from delegate.store.linear.outbox import drop_posts_of, drop_replaced, due_posts, postpone_post, settle_post
+from delegate.store.linear.outbox import (
+    drop_posts_of,
+    drop_replaced,
+    due_posts,
+    is_end_posted,
+    postpone_post,
+    settle_post,
+)
 from delegate.store.linear.sessions import get_session, save_session
 from delegate.store.tasks import get_task
 
@@ -37,7 +45,25 @@ AT_ONCE = 8  # requests to Linear at the same time
 BACKOFF_FIRST, BACKOFF_MAX = timedelta(seconds=1), timedelta(minutes=5)
 GIVE_UP_AFTER = timedelta(days=3)  # Linear was unreachable for so long
 DENIED_PAUSE = timedelta(minutes=1)
+END_TIMEOUT = 2.0  # seconds that a runner waits for its end to be posted
+END_POLL = 0.5  # seconds; another relay on the same database may post it
 NOT_FOUND = ("not found", "could not find")
+
+
+async def wait_until_end_posted(link: LinearLink, task: Task) -> bool | None:
+    """Wait a little until Linear has the end of a task; False if it gets it later, None if it does not get it."""
+    if not (task.is_from_linear and task.state in FINAL_TASK_STATES and link.is_posting):
+        return None
+    if await link.connection() is None:
+        return None
+    relay, deadline = link.relay, anyio.current_time() + END_TIMEOUT
+    with relay.hub.subscribe(POSTED_KEY) as news:
+        while True:
+            is_posted = await relay.database.read(partial(is_end_posted, task_id=task.id))
+            remaining = deadline - anyio.current_time()
+            if is_posted is not False or remaining <= 0 or relay.hub.closing.is_set():
+                return is_posted
+            await news.wait(min(remaining, END_POLL))
 
 
 class Outbox:
@@ -124,6 +150,7 @@ class Outbox:
     async def _settle(self, post: Post, state: str, error: str | None = None) -> None:
         write = partial(settle_post, post_id=post.id, state=state, now=self.relay.now(), error=error)
         await self.relay.database.write("linear.sent", write)
+        self.relay.hub.notify_key(POSTED_KEY)
 
     async def _send_activity(self, post: Post) -> None:
         await self.link.call(CREATE_ACTIVITY, {"input": {**post.data, "agentSessionId": post.session_id}})

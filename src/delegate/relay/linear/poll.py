@@ -8,14 +8,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from delegate.linear.operations import SESSIONS
+from delegate.linear.operations import LABELLED, SESSIONS
 from delegate.linear.payloads import STOP_SIGNAL, WebhookKind, parse_webhook
 from delegate.linear.records import LinearConnection
+from delegate.relay.linear.label_poll import comment_events, find_label_event, look_since
 from delegate.relay.linear.link import INBOX_KEY, LinearLink
 from delegate.store.database import Connection
 from delegate.store.linear.connections import note_poll
 from delegate.store.linear.inbox import keep_delivery
-from delegate.store.linear.sessions import get_session
+from delegate.store.linear.sessions import get_session, sessions_of_issue
 
 POLL_EVERY = timedelta(seconds=10)  # without webhooks
 RECONCILE_EVERY = timedelta(minutes=2)  # beside webhooks: 30 requests an hour
@@ -30,15 +31,23 @@ class Poll:
     def __init__(self, link: LinearLink) -> None:
         self.link = link
         self._next_at: datetime | None = None
+        self._connected_at: datetime | None = None  # of the connection that was asked last
 
     async def run(self, now: datetime) -> int:
         connection = await self.link.connection()
-        if connection is None or not connection.has_sessions or (self._next_at is not None and now < self._next_at):
+        is_new = connection is not None and connection.connected_at != self._connected_at
+        if connection is None or (not is_new and self._next_at is not None and now < self._next_at):
             return 0
+        self._connected_at = connection.connected_at
         self._next_at = now + poll_interval(connection, now)
-        nodes = (await self.link.call(SESSIONS))["agentSessions"]["nodes"]
-        own = [node for node in nodes if node["appUser"]["id"] == connection.user_id and node.get("issue")]
-        write = partial(self._keep, nodes=own, connection_info=connection, now=now)
+        if connection.has_sessions:
+            nodes = (await self.link.call(SESSIONS))["agentSessions"]["nodes"]
+            own = [node for node in nodes if node["appUser"]["id"] == connection.user_id and node.get("issue")]
+            write = partial(self._keep, nodes=own, connection_info=connection, now=now)
+        else:
+            since = look_since(connection)
+            answer = await self.link.call(LABELLED, {"since": since.isoformat()})
+            write = partial(self._keep_labelled, answer=answer, connection_info=connection, now=now)
         found = await self.link.relay.database.write("linear.poll", write)
         if found:
             self.link.relay.hub.notify_key(INBOX_KEY)
@@ -50,12 +59,30 @@ class Poll:
         for node in nodes:
             is_known = get_session(connection, node["id"]) is not None
             for payload in missed_events(node, connection_info, now, is_known=is_known):
-                body = json.dumps(payload).encode()
-                webhook = parse_webhook(body)
-                found += keep_delivery(
-                    connection, delivery_id=None, key=webhook.key, name=webhook.name, body=body, now=now
-                )
+                found += _keep_event(connection, payload, now)
         return found
+
+    def _keep_labelled(
+        self, connection: Connection, answer: Json, connection_info: LinearConnection, now: datetime
+    ) -> int:
+        note_poll(connection, now)
+        since = look_since(connection_info)
+        started = [
+            find_label_event(node, sessions_of_issue(connection, node["id"]), since)
+            for node in answer["issues"]["nodes"]
+        ]
+        said = comment_events(answer["comments"]["nodes"])
+        signed = {
+            "organizationId": connection_info.organization_id,
+            "webhookTimestamp": int(now.timestamp() * 1000),
+        }
+        return sum(_keep_event(connection, {**event, **signed}, now) for event in [*started, *said] if event)
+
+
+def _keep_event(connection: Connection, payload: Json, now: datetime) -> bool:
+    body = json.dumps(payload).encode()
+    webhook = parse_webhook(body)
+    return keep_delivery(connection, delivery_id=None, key=webhook.key, name=webhook.name, body=body, now=now)
 
 
 def poll_interval(connection: LinearConnection, now: datetime) -> timedelta:

@@ -46,12 +46,12 @@ async def receive_webhook(link: LinearLink, request: Request) -> Response:
 
 
 def find_ignored(webhook: Webhook, connection: LinearConnection) -> str | None:
-    """Pure: return why a signed webhook needs no work, or None."""
+    """Pure: return why a signed webhook needs no work, or None. The owner of an API key acts under the same name."""
     if webhook.kind is None:
         return f"{webhook.name} needs no action"
     if webhook.organization_id != connection.organization_id:
         return "it is for another workspace"
-    if webhook.actor_ids & {connection.user_id, connection.client_id}:
+    if connection.has_sessions and webhook.actor_ids & {connection.user_id, connection.client_id}:
         return "Delegate caused it itself"
     return None
 

@@ -114,29 +114,30 @@ class HeldAttempt:
         await self.lease.ensure_fresh()
         self._is_reporting = True
         failpoint("runner.finish.before")
-        await self._send_outcome(outcome, is_complete=is_complete)
+        control = await self._send_outcome(outcome, is_complete=is_complete)
         failpoint("runner.finish.after")
         log.info("attempt ended", extra={**self.log_fields, "reason": outcome.reason, "is_complete": is_complete})
-        self._runner_context.task_log.write(task_log.ended(outcome), self._assignment.task_id, datetime.now(UTC))
+        for entry in task_log.ended(outcome, self._assignment, is_posted=control.is_posted):
+            self._runner_context.task_log.write(entry, self._assignment.task_id, datetime.now(UTC))
         self.reported = outcome
 
-    async def _send_outcome(self, outcome: Outcome, *, is_complete: bool) -> None:
+    async def _send_outcome(self, outcome: Outcome, *, is_complete: bool) -> Control:
         try:
-            await self._send_request(outcome, output_incomplete=not is_complete)
+            return await self._send_request(outcome, output_incomplete=not is_complete)
         except SequenceGap:
-            await self._send_request(outcome, output_incomplete=True)
+            return await self._send_request(outcome, output_incomplete=True)
         except Refused as refusal:
             if outcomes.is_returned(outcome):
                 raise
             log.error("outcome of the attempt refused", extra={**self.log_fields, "why": refusal.message})  # noqa: TRY400
             message = f"the relay refused the end of the attempt ({outcome.reason}): {refusal.message}"
             failure = replace(outcomes.failure(Reason.INTERNAL, message), messages_seen=outcome.messages_seen)
-            await self._send_request(failure, output_incomplete=True)
+            return await self._send_request(failure, output_incomplete=True)
 
-    async def _send_request(self, outcome: Outcome, *, output_incomplete: bool) -> None:
+    async def _send_request(self, outcome: Outcome, *, output_incomplete: bool) -> Control:
         fence, next_seq = self._assignment.fence, self.record.next_seq
         request = outcomes.end_request(fence, outcome, next_seq=next_seq, output_incomplete=output_incomplete)
-        await self._runner_context.link.end(self._assignment, request)
+        return await self._runner_context.link.end(self._assignment, request)
 
     async def _ignore_stale_when_reporting(self, work: Callable[[], Awaitable[None]]) -> None:
         """Once the relay has the outcome, renewals and uploads get StaleFence, perhaps before `report` returns."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -71,8 +72,17 @@ def claimed(assignment: Assignment, runner: str) -> LogEntry:
     return LogEntry(level="ok", message="claimed job", fields={"runner": runner, "attempt": assignment.number})
 
 
-def ended(outcome: Outcome) -> LogEntry:
-    """The relay has the end."""
+def ended(outcome: Outcome, assignment: Assignment, *, is_posted: bool | None) -> Iterator[LogEntry]:
+    """The relay has the end, and Linear, if the task came from there, has it or gets it later."""
+    if outcome.state is not AttemptState.COMPLETED or is_posted is None:
+        yield _reported(outcome)
+    if is_posted is not None:
+        message = "posted to linear" if is_posted else "queued for linear"
+        fields = {"issue": assignment.issue.key} if assignment.issue else {}
+        yield LogEntry(level="ok" if is_posted else "info", message=message, fields=dict(fields))
+
+
+def _reported(outcome: Outcome) -> LogEntry:
     fields: dict[str, object] = {"state": str(outcome.state), "reason": str(outcome.reason)}
     if outcome.state is AttemptState.COMPLETED:
         return LogEntry(level="ok", message="reported to the relay", fields=fields)

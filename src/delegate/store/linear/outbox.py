@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from delegate.linear.records import NewPost, OutboxCounts, Post, PostKind, PostPriority
-from delegate.store.linear.tables import WAITING, outbox
+from delegate.model import TaskId
+from delegate.store.linear.tables import OPEN_SESSION, WAITING, linear_session, outbox
 
 
 def add_posts(connection: Connection, posts: Sequence[NewPost], now: datetime) -> None:
@@ -69,9 +70,13 @@ def drop_posts_of(connection: Connection, session_id: str, why: str, now: dateti
     return connection.execute(gone.values(state="dead", settled_at=now, error=why)).rowcount
 
 
-def has_waiting_posts(connection: Connection, session_id: str) -> bool:
-    query = select(outbox.c.id).where(outbox.c.session_id == session_id, WAITING).limit(1)
-    return connection.execute(query).first() is not None
+def is_end_posted(connection: Connection, task_id: TaskId) -> bool | None:
+    """Whether Linear has the end of a task: the last post of its session; None if Linear will not get it."""
+    sessions = select(linear_session.c.id).where(linear_session.c.task_id == task_id)
+    if connection.execute(sessions.where(OPEN_SESSION).limit(1)).first() is not None:
+        return False
+    last = select(outbox.c.state).where(outbox.c.session_id.in_(sessions)).order_by(outbox.c.id.desc()).limit(1)
+    return {"waiting": False, "sent": True}.get(connection.execute(last).scalar_one_or_none() or "")
 
 
 def count_posts(connection: Connection) -> OutboxCounts:
