@@ -211,6 +211,23 @@ async def test_an_unknown_key_in_a_tag_is_told_with_the_nearest_one(desk: Desk) 
     assert await desk.tasks() == []
 
 
+async def test_a_follow_up_is_the_task_of_who_asks_for_it(desk: Desk) -> None:
+    for name in ("ana", "bob"):
+        desk.linear.add_user(name.title(), email=f"{name}@example.com")
+        await desk.http.post("/api/people", json={"name": name, "email": f"{name}@example.com", "role": "member"})
+    await desk.map_project()
+    session = desk.linear.delegate_issue(desk.per_44(), by="Ana")
+    await desk.settle()
+    await desk.complete(await desk.claim())
+    await desk.settle()
+    desk.linear.reply(session, "Add a test", by="Bob")
+    await desk.settle()
+    audit = (await desk.http.get("/api/audit")).json()["entries"]
+
+    made = [(one["actor"], one["action"]) for one in audit if one["action"] in ("submit", "resume")]
+    assert made == [("bob", "resume"), ("ana", "submit")]
+
+
 @pytest.mark.parametrize(("change", "why"), [("disable", "disabled"), ("role", "now a viewer")])
 async def test_who_may_not_submit_in_delegate_cannot_do_it_through_linear(desk: Desk, change: str, why: str) -> None:
     await desk.map_project()

@@ -10,7 +10,7 @@ from delegate.errors import DelegateError
 from delegate.intake.issues import find_actor, queue_posts
 from delegate.intake.retry import make_resumed
 from delegate.intake.submit import insert_new_task
-from delegate.linear.issues import TrackedIssue
+from delegate.linear.issues import LinearUser, TrackedIssue
 from delegate.linear.payloads import PromptActivity
 from delegate.linear.posts import activity
 from delegate.linear.records import IssueMap, IssueSession, MapKind, NewPost, PendingQuestion
@@ -35,7 +35,13 @@ SOMEONE = Actor(name="someone in Linear")  # in the audit log: who cancels or cl
 
 
 async def reply(
-    database: Database, session_id: str, said: PromptActivity, *, entry_id: int | None, now: datetime
+    database: Database,
+    session_id: str,
+    said: PromptActivity,
+    speaker: LinearUser | None,
+    *,
+    entry_id: int | None,
+    now: datetime,
 ) -> Transition | None:
     """Pass on what a person wrote: an answer, a message to the running agent, or a follow-up task."""
 
@@ -44,7 +50,7 @@ async def reply(
         task = None if session is None or session.task_id is None else lock_task(connection, session.task_id)
         outcome, transition = "no task", None
         if session is not None and task is not None:
-            outcome, transition = _reply(connection, session, task, said, now)
+            outcome, transition = _reply(connection, session, task, said, speaker, now)
         elif session is not None and (children := child_sessions(connection, session_id)):
             text = f"Reply on one of its sub-issues: {', '.join(one.issue_key for one in children)}."
             queue_posts(connection, session, [_answer(session, said, text)], now)
@@ -55,7 +61,12 @@ async def reply(
 
 
 def _reply(
-    connection: Connection, session: IssueSession, task: Task, said: PromptActivity, now: datetime
+    connection: Connection,
+    session: IssueSession,
+    task: Task,
+    said: PromptActivity,
+    speaker: LinearUser | None,
+    now: datetime,
 ) -> tuple[str, Transition | None]:
     key, text = f"linear:{said.id}", said.body.replace("\x00", "")[:TEXT_MAX]
     if not text.strip():
@@ -64,7 +75,9 @@ def _reply(
         answered, _ = answer_in(connection, task.id, {"text": text, "requestKey": key}, now)
         return "answered", Transition(task=answered)
     if task.state in FINAL_TASK_STATES:
-        return _follow_up(connection, session, task, said, now)
+        name, email = (speaker.name, speaker.email) if speaker else (session.creator, session.email)
+        by = find_actor(connection, name, email)
+        return _follow_up(connection, session, task, said, by, now)
     if task.blockers and START_ANYWAY.search(text):
         released = drop_blockers(connection, lambda task_id, _: task_id == task.id, now)
         return "started anyway", Transition(task=task, others=tuple(released))
@@ -77,21 +90,20 @@ def _reply(
 
 
 def _follow_up(
-    connection: Connection, session: IssueSession, ended: Task, said: PromptActivity, now: datetime
+    connection: Connection, session: IssueSession, ended: Task, said: PromptActivity, by: Actor, now: datetime
 ) -> tuple[str, Transition | None]:
-    """Continue an ended task on its branch and pull request."""
+    """Continue an ended task on its branch and pull request, as a task of the person who asks for it."""
     text = said.body.replace("\x00", "")[:TEXT_MAX]
     try:
-        task = make_resumed(connection, ended.id, text, now)
+        task = replace(make_resumed(connection, ended.id, text, now), created_by=by.person_id)
     except DelegateError as error:
         queue_posts(connection, session, [activity(session, f"message/{said.id}", "error", error.message)], now)
         return "not continued", None
-    by = find_actor(connection, session.creator, session.email)
     submitted = insert_new_task(connection, task, by=by, trigger_key=f"linear:{said.id}", verb="resume")
     data: dict[str, object] = {
         "from": "Linear",
         "issue": session.issue_key,
-        "by": session.creator,
+        "by": by.name,
         "because": f"a follow-up on {session.issue_key}",
     }
     append_events(connection, [NewEvent(task_id=task.id, kind=EventKind.TRIGGERED, at=now, data=data)])

@@ -182,7 +182,8 @@ class Inbox:
         self, session: IssueSession, said: PromptActivity, webhook: Webhook, entry_id: int
     ) -> str | None:
         relay = self.relay
-        refusal = find_refusal(await self._find_person(said.user_id), await self.link.require())
+        speaker = await self._find_person(said.user_id)
+        refusal = find_refusal(speaker, await self.link.require())
         if refusal is not None:
             await conversation.refuse_reply(
                 relay.database, session.id, said, refusal, entry_id=entry_id, now=relay.now()
@@ -193,7 +194,8 @@ class Inbox:
             return None
         if session.question is not None and session.task_id is None:
             return await self._answer_question(session, said, webhook, entry_id)
-        self._notify(await conversation.reply(relay.database, session.id, said, entry_id=entry_id, now=relay.now()))
+        heard = conversation.reply(relay.database, session.id, said, speaker, entry_id=entry_id, now=relay.now())
+        self._notify(await heard)
         return None
 
     async def _find_person(self, user_id: str | None) -> LinearUser | None:
