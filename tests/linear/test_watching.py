@@ -88,3 +88,31 @@ async def test_a_blocker_that_is_closed_or_no_longer_one_releases_the_task(desk:
 
     assert ["block" in str(why) for why in waits] == [True, True, False]
     await desk.claim()
+
+
+async def test_a_new_label_starts_work_once_also_if_its_webhook_is_late(desk: Desk) -> None:
+    watch, issue = Watch(desk.link), desk.per_44()
+    await look(desk, watch)
+    desk.linear.add_label(issue, "delego:claude-sonnet-4-5")
+    late = [delivery for _, _, delivery in desk.linear.sender.queue]
+    for _ in range(2):
+        await look(desk, watch)
+    (task,) = await desk.tasks()
+    await desk.complete(await desk.claim())
+    for delivery in late:
+        await desk.send(delivery)
+    await desk.work()
+
+    assert task["model"] == "claude-sonnet-4-5"
+    assert len(await desk.tasks()) == 1
+
+
+async def test_a_label_that_a_guest_added_or_that_was_there_before_starts_nothing(desk: Desk) -> None:
+    guest = desk.linear.add_user("Gast")
+    guest["guest"] = True
+    watch = Watch(desk.link)
+    desk.per_44("delego:claude-sonnet-4-5")
+    desk.linear.add_label(desk.linear.add_issue("Another"), "delegate:codex", by=guest)
+    await look(desk, watch)
+
+    assert await desk.tasks() == []

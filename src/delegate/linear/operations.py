@@ -118,3 +118,13 @@ mutation CreateLabel($input: IssueLabelCreateInput!) {
   issueLabelCreate(input: $input) { success issueLabel { id } }
 }
 """
+NEW_LABELS = """
+query NewLabels($since: DateTimeOrDuration!, $names: [IssueLabelFilter!]!) {
+  issues(first: 20, orderBy: updatedAt, filter: { updatedAt: { gt: $since }, labels: { some: { or: $names } } }) {
+    nodes {
+      id labels(first: 20) { nodes { id name parent { name } } }
+      history(first: 20) { nodes { createdAt actorId addedLabelIds } }
+    }
+  }
+}
+"""

@@ -63,6 +63,7 @@ class Webhook:
     activity: PromptActivity | None = None
     guidance: tuple[Guidance, ...] = ()
     changed: frozenset[str] = frozenset()  # the fields of an issue that have another value now
+    changed_at: datetime | None = None  # the time of that change
     old_label_ids: frozenset[str] = frozenset()
     comment: PromptActivity | None = None
 
@@ -103,6 +104,7 @@ def parse_webhook(body: bytes) -> Webhook:
         activity=_prompt(activity, _object(activity, "content")) if activity else None,
         guidance=_guidance(payload),
         changed=frozenset(changes),
+        changed_at=_parse_time(data.get("updatedAt")) if changes else None,
         old_label_ids=frozenset(_texts(changes.get("labelIds"))),
         comment=_prompt(data, data) if is_comment else None,
     )
@@ -134,6 +136,14 @@ def _parse_milliseconds(value: object) -> datetime:
         if OLDEST < at < NEWEST:
             return at
     raise BadPayload(why="webhookTimestamp is not a time in milliseconds")
+
+
+def _parse_time(value: object) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return at if at is not None and at.tzinfo is not None else None
 
 
 def _key(name: str, payload: Json) -> str:

@@ -338,6 +338,8 @@ class Inbox:
         sessions = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue.id))
         if any(session.ended_at is None for session in sessions):
             return "the issue is in work"
+        if webhook.changed_at is not None and any(session.created_at > webhook.changed_at for session in sessions):
+            return "known label"  # a late delivery: the relay found the label itself
         creator = await self._find_person(next(iter(webhook.actor_ids), None))
         refusal = find_refusal(creator, connection)
         if refusal is not None or creator is None:

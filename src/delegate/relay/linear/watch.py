@@ -1,4 +1,4 @@
-"""Looks at the issues in work for what no webhook told: their end, edits, and blockers that are gone."""
+"""Looks for what no webhook told: new labels, and the end, edits and blockers of the issues in work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from delegate.linear.issues import CLOSED_TYPES, hash_text
-from delegate.linear.operations import WATCHED
+from delegate.linear.issues import CLOSED_TYPES, hash_text, read_label
+from delegate.linear.operations import NEW_LABELS, WATCHED
 from delegate.linear.payloads import BLOCKERS, parse_webhook
 from delegate.linear.records import IssueSession, LinearConnection
+from delegate.linear.tags import is_trigger
 from delegate.relay.linear.link import INBOX_KEY, LinearLink
 from delegate.relay.linear.poll import poll_interval
 from delegate.store.database import Connection
@@ -21,6 +22,9 @@ from delegate.store.linear.sessions import open_sessions, sessions_of_issue
 
 WATCH_EVERY = timedelta(seconds=30)  # without webhooks; beside them, as often as the poll
 WATCHED_AT_ONCE = 40  # issues in one request
+LABEL_OVERLAP = timedelta(minutes=10)  # of two looks for labels: Linear may show a change late
+LABELS_BACK = timedelta(days=7)  # of the first look after a start
+TRIGGER_NAMES = [{"name": {"startsWithIgnoreCase": prefix}} for prefix in ("delegate:", "delego:")]
 Json = dict[str, Any]  # Any: an answer of Linear
 
 
@@ -30,6 +34,7 @@ class Watch:
     def __init__(self, link: LinearLink) -> None:
         self.link = link
         self._next_at: datetime | None = None
+        self._labels_since: datetime | None = None
 
     async def run(self, now: datetime) -> int:
         connection = await self.link.connection()
@@ -43,7 +48,17 @@ class Watch:
             keep = partial(_keep_changes, nodes=answer["issues"]["nodes"], info=connection, now=now)
             if await database.write("linear.watch", keep):
                 self.link.relay.hub.notify_key(INBOX_KEY)
+        if connection.has_sessions:
+            await self._look_for_labels(connection, now)
         return 0
+
+    async def _look_for_labels(self, connection: LinearConnection, now: datetime) -> None:
+        since = max(connection.connected_at, self._labels_since or now - LABELS_BACK)
+        answer = await self.link.call(NEW_LABELS, {"since": since.isoformat(), "names": TRIGGER_NAMES})
+        keep = partial(_keep_labels, nodes=answer["issues"]["nodes"], info=connection, now=now)
+        if await self.link.relay.database.write("linear.watch", keep):
+            self.link.relay.hub.notify_key(INBOX_KEY)
+        self._labels_since = now - LABEL_OVERLAP
 
 
 def _keep_changes(connection: Connection, nodes: Sequence[Json], info: LinearConnection, now: datetime) -> int:
@@ -53,18 +68,40 @@ def _keep_changes(connection: Connection, nodes: Sequence[Json], info: LinearCon
         sessions = [one for one in sessions_of_issue(connection, node["id"]) if one.ended_at is None]
         blockers = [blocker.id for one in sessions if one.task_id in waiting for blocker in waiting[one.task_id]]
         for changes in missed_changes(node, sessions, blockers, info):
-            payload = {
-                "type": "Issue",
-                "action": "update",
-                "organizationId": info.organization_id,
-                "webhookTimestamp": int(now.timestamp() * 1000),
-                "data": {"id": node["id"], "updatedAt": node["updatedAt"]},
-                "updatedFrom": changes,
-            }
-            body = json.dumps(payload).encode()
-            known = parse_webhook(body)
-            found += keep_delivery(connection, delivery_id=None, key=known.key, name=known.name, body=body, now=now)
+            data = {"id": node["id"], "updatedAt": node["updatedAt"]}
+            found += _keep(connection, {"data": data, "updatedFrom": changes}, info, now)
     return found
+
+
+def _keep_labels(connection: Connection, nodes: Sequence[Json], info: LinearConnection, now: datetime) -> int:
+    found = 0
+    for node in nodes:
+        added = None if sessions_of_issue(connection, node["id"]) else find_added_label(node, info)
+        if added is not None:
+            others = [one["id"] for one in node["labels"]["nodes"] if one["id"] not in added["addedLabelIds"]]
+            data = {"id": node["id"], "updatedAt": added["createdAt"]}
+            change = {"actor": {"id": added["actorId"]}, "data": data, "updatedFrom": {"labelIds": others}}
+            found += _keep(connection, change, info, now)
+    return found
+
+
+def _keep(connection: Connection, change: Json, info: LinearConnection, now: datetime) -> bool:
+    head = {"type": "Issue", "action": "update", "organizationId": info.organization_id}
+    body = json.dumps({**head, "webhookTimestamp": int(now.timestamp() * 1000), **change}).encode()
+    known = parse_webhook(body)
+    return keep_delivery(connection, delivery_id=None, key=known.key, name=known.name, body=body, now=now)
+
+
+def find_added_label(node: Json, connection: LinearConnection) -> Json | None:
+    """Pure: the entry of the issue's history in which a label that asks for work was added, if it is still there."""
+    triggers = {label.id for one in node["labels"]["nodes"] if is_trigger(label := read_label(one))}
+    added = [
+        entry
+        for entry in node["history"]["nodes"]
+        if triggers.intersection(entry.get("addedLabelIds") or ())
+        and datetime.fromisoformat(entry["createdAt"]) > connection.connected_at
+    ]
+    return max(added, key=lambda entry: str(entry["createdAt"]), default=None)
 
 
 def missed_changes(
