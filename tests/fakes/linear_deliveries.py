@@ -288,7 +288,7 @@ class WebhookSender:
         now_ms = int((self.clock() - delivery.age_seconds) * 1000)
         if self.renew_timestamp or not delivery.body:
             stamped = {**delivery.payload, "webhookTimestamp": now_ms, "webhookId": delivery.webhook.id}
-            delivery.body = json.dumps(stamped, ensure_ascii=False).encode()
+            delivery.body = json.dumps(stamped, ensure_ascii=False).encode("utf-8", "backslashreplace")
         signature = hmac.new(delivery.webhook["secret"].encode(), delivery.body, hashlib.sha256).hexdigest()
         if delivery.corrupt:
             signature = signature[::-1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from delegate.tokens import hash_token
 
 ADDRESS = "http://127.0.0.1"
 ROUNDS_MAX = 200
+DOCUMENTS: dict[str, Any] = {}  # operations that a stand-in has parsed and validated, for all of them
 REPOSITORY = "zietek/delego-saas"
 DESCRIPTION = (
     "Open relay routes are getting pounded by unauth'd traffic. Add per-IP rate-limit on /api/runners/* before the "
@@ -111,7 +112,15 @@ class Desk:
         raise AssertionError("Linear and the relay go round in a circle")
 
     async def tasks(self) -> list[dict[str, Any]]:
-        return list((await self.http.get("/api/tasks")).json()["tasks"])
+        """All of them, the newest first."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = (await self.http.get(f"/api/tasks?limit=100{cursor}")).json()
+            found += page["tasks"]
+            if not page["next"]:
+                return found
+            cursor = f"&cursor={page['next']}"
 
     async def task(self, task_id: str) -> dict[str, Any]:
         return dict((await self.http.get(f"/api/tasks/{task_id}")).json()["task"])
@@ -152,34 +161,51 @@ class Desk:
 async def open_desk(home: Path, *, connects: str = "client_credentials", **options: Any) -> AsyncIterator[Desk]:
     clock = ManualClock()
     prepare(Home(home), url="", now=datetime.now(UTC))
-    with LinearStandin(webhook_url=f"{ADDRESS}/webhooks/linear", clock=clock, seed=7, workers=0, **options) as linear:
-        linear.add_project("delego-saas")
-        async with open_database(path=Home(home).database, url="") as database:
-            relay = Relay(
-                settings=Settings(home=home, linear_api_url=linear.api_url),
-                database=database,
-                token_hash=hash_token(TOKEN),
-                started_at=datetime.now(UTC),
-                clock=SharedClock(machine_time=lambda: datetime.fromtimestamp(clock(), UTC)),
+    with open_linear(clock, **options) as linear:
+        async with open_relay(home, linear, clock) as desk:
+            if connects:
+                await connect(desk.http, linear, connects)
+            yield desk
+
+
+def open_linear(clock: ManualClock, **options: Any) -> LinearStandin:
+    linear = LinearStandin(webhook_url=f"{ADDRESS}/webhooks/linear", clock=clock, seed=7, workers=0, **options)
+    linear.documents = DOCUMENTS
+    linear.add_project("delego-saas")
+    return linear
+
+
+@asynccontextmanager
+async def open_relay(
+    home: Path, linear: LinearStandin, clock: ManualClock, known: Runner | None = None
+) -> AsyncIterator[Desk]:
+    """A relay on the database of a home, and a runner: a new one, or one that the relay knows."""
+    async with open_database(path=Home(home).database, url="") as database:
+        relay = Relay(
+            settings=Settings(home=home, linear_api_url=linear.api_url),
+            database=database,
+            token_hash=hash_token(TOKEN),
+            started_at=datetime.now(UTC),
+            clock=SharedClock(machine_time=lambda: datetime.fromtimestamp(clock(), UTC)),
+        )
+        app = make_app(relay)
+        link: LinearLink = app.state.linear
+        transport = httpx2.ASGITransport(app)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(transport=transport, base_url=ADDRESS, headers=headers) as http,
+            desk_runner(http, known) as runner,
+        ):
+            yield Desk(
+                linear=linear,
+                clock=clock,
+                relay=relay,
+                inbox=Inbox(link),
+                outbox=Outbox(link),
+                http=http,
+                runner=runner,
             )
-            app = make_app(relay)
-            link: LinearLink = app.state.linear
-            transport = httpx2.ASGITransport(app)
-            headers = {"authorization": f"Bearer {TOKEN}"}
-            async with httpx2.AsyncClient(transport=transport, base_url=ADDRESS, headers=headers) as http:
-                if connects:
-                    await connect(http, linear, connects)
-                async with desk_runner(http) as runner:
-                    yield Desk(
-                        linear=linear,
-                        clock=clock,
-                        relay=relay,
-                        inbox=Inbox(link),
-                        outbox=Outbox(link),
-                        http=http,
-                        runner=runner,
-                    )
-            await link.close()
+        await link.close()
 
 
 async def connect(http: httpx2.AsyncClient, linear: LinearStandin, kind: str) -> dict[str, Any]:
@@ -195,11 +221,11 @@ async def connect(http: httpx2.AsyncClient, linear: LinearStandin, kind: str) ->
 
 
 @asynccontextmanager
-async def desk_runner(owner: httpx2.AsyncClient) -> AsyncIterator[Runner]:
+async def desk_runner(owner: httpx2.AsyncClient, known: Runner | None) -> AsyncIterator[Runner]:
     """A runner that calls the relay without a socket."""
-    async with runner_of(owner) as registered:
-        http = httpx2.AsyncClient(
-            transport=owner._transport, base_url=ADDRESS, headers={"authorization": f"Bearer {registered.token}"}
-        )
-        registered.http = http
+    async with nullcontext(known) if known else runner_of(owner) as registered:
+        assert registered is not None
+        headers = {"authorization": f"Bearer {registered.token}"}
+        http = httpx2.AsyncClient(transport=owner._transport, base_url=ADDRESS, headers=headers)
+        registered.http, registered.owner = http, owner
         yield registered

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from datetime import datetime
 
-from delegate.errors import DelegateError
+from delegate.errors import DelegateError, LinearUnreachable
 from delegate.intake.issues import find_actor, queue_posts
 from delegate.intake.retry import make_resumed
 from delegate.intake.submit import insert_new_task
@@ -74,6 +74,7 @@ def _reply(
     if open_questions(task) and task.state not in FINAL_TASK_STATES:
         answered, _ = answer_in(connection, task.id, {"text": text, "requestKey": key}, now)
         return "answered", Transition(task=answered)
+    _require_reported(session, task)
     if task.state in FINAL_TASK_STATES:
         name, email = (speaker.name, speaker.email) if speaker else (session.creator, session.email)
         by = find_actor(connection, name, email)
@@ -136,6 +137,7 @@ async def stop(
             return []
         stopped = _cancel_all(connection, session, "stopped in Linear", now)
         if not stopped:
+            _require_reported(session, None if session.task_id is None else lock_task(connection, session.task_id))
             ended = replace(session, question=None, ended_at=session.ended_at or now)
             save_session(connection, ended)
             text = "Stopped: nothing is running."
@@ -213,6 +215,12 @@ async def tell_edit(
         return told
 
     return await database.write("linear.edit", write)
+
+
+def _require_reported(session: IssueSession, task: Task | None) -> None:
+    """What follows the end of a task must not overtake the report of the end."""
+    if task is not None and task.state in FINAL_TASK_STATES and session.ended_at is None:
+        raise LinearUnreachable(why="the end of the task is not reported yet")
 
 
 def remember_repository(connection: Connection, session: IssueSession, text: str) -> bool:

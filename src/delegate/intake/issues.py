@@ -261,6 +261,8 @@ def _take_over(
     moved = replace(session, task_id=task.id, cursor=last_event_id(connection))
     for old in earlier:
         if old.task_id == task.id:
+            if old.ended_at is None:
+                moved = replace(moved, cursor=old.cursor)  # what was not reported there is reported here
             leave_session(connection, old, now)
             moved = replace(moved, parent_id=old.parent_id)
     save_session(connection, moved)

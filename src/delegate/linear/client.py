@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from delegate.errors import LinearDenied, LinearRateLimited, LinearRefused, LinearUnreachable
+from delegate.linear.payloads import clean_pairs
 
 CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 15.0  # seconds
 RATE_LIMIT_PAUSE = 60.0  # seconds to wait if Linear does not say how long
@@ -65,8 +66,14 @@ class LinearApi:
             raise LinearDenied(why="Linear does not accept the credential")
         if response.status_code != 200 or not isinstance(answer.get("data"), dict):
             raise _explain_status(response)
-        data: Json = answer["data"]
-        return data
+        return check_success(answer["data"])
+
+
+def check_success(data: Json) -> Json:
+    """A mutation says whether it was applied."""
+    if any(isinstance(part, dict) and part.get("success") is False for part in data.values()):
+        raise LinearUnreachable(why="Linear did not apply the change")
+    return data
 
 
 def explain_error(error: object, response: httpx2.Response) -> Exception:
@@ -114,7 +121,7 @@ def _budget(response: httpx2.Response) -> RateBudget | None:
 
 def _json(response: httpx2.Response) -> Json:
     try:
-        answer = response.json()
+        answer = response.json(object_pairs_hook=clean_pairs)
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}

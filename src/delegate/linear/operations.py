@@ -29,11 +29,12 @@ SESSION = (
 ISSUE = "query Issue($id: String!) { issue(id: $id) { ...IssueFields } }" + ISSUE_FIELDS
 PERSON = f"query Person($id: String!) {{ user(id: $id) {{ {PERSON_FIELDS} }} }}"
 SESSIONS = """
-query Sessions {
-  agentSessions(first: 50, orderBy: updatedAt) {
+query Sessions($after: String) {
+  agentSessions(first: 50, after: $after, orderBy: updatedAt) {
+    pageInfo { hasNextPage endCursor }
     nodes {
-      id status updatedAt appUser { id } issue { id }
-      activities(last: 20) {
+      id status updatedAt appUser { id } creator { id } issue { id }
+      activities(last: 10, filter: { type: { eq: "prompt" } }) {
         nodes { id createdAt signal user { id } content { ... on AgentActivityPromptContent { type body } } }
       }
     }

@@ -34,6 +34,11 @@ class WebhookKind(StrEnum):
     APP_REVOKED = "OAuthApp.revoked"
 
 
+KINDS: Mapping[str, WebhookKind] = {kind.value: kind for kind in WebhookKind}
+EDITED = frozenset({"title", "description"})
+FOLLOWED = frozenset({"labelIds", "delegateId", "stateId", BLOCKERS}) | EDITED  # the fields of an issue that matter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
     body: str
@@ -69,7 +74,12 @@ class Webhook:
 
     @property
     def kind(self) -> WebhookKind | None:
-        return WebhookKind(self.name) if self.name in set(WebhookKind) else None
+        return KINDS.get(self.name)
+
+    @property
+    def subject(self) -> str | None:
+        """The issue or session that it is about."""
+        return self.issue_id or self.session_id
 
 
 def is_signed(body: bytes, signatures: Sequence[str], secrets: Sequence[str]) -> bool:
@@ -121,10 +131,23 @@ def _load(body: bytes) -> Json:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found = clean_pairs(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key is repeated")
     return found
+
+
+def clean_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: without what no database stores. Linear cuts texts, also between two surrogates."""
+    return {name: _clean(value) for name, value in pairs}
+
+
+def _clean(value: Any) -> Any:  # Any: a value of JSON
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    if not isinstance(value, str) or (value.isascii() and "\x00" not in value):
+        return value
+    return value.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
 def _parse_milliseconds(value: object) -> datetime:

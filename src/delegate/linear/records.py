@@ -108,6 +108,7 @@ class IssueSession:
 class PostKind(StrEnum):
     ACTIVITY = "activity"
     SESSION = "session"
+    PLAN = "plan"  # replaced by the next one
     STATE = "state"
     PULL_REQUEST = "pull_request"
     COMMENT = "comment"
@@ -128,6 +129,7 @@ class NewPost:
     kind: PostKind
     data: dict[str, object]
     priority: PostPriority = PostPriority.NORMAL
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ from delegate.model import IS_WAITING, Event, EventKind, Result, Task, Usage
 from delegate.preferences.models import AGENT_TITLES, short_model_name
 from delegate.states import ADVICE, FINAL_TASK_STATES, TaskState
 from delegate.store.database import Connection, Database
-from delegate.store.linear.outbox import add_posts
+from delegate.store.linear.outbox import add_posts, release_plan
 from delegate.store.linear.sessions import get_session, lock_session, quiet_sessions, save_session, unreported_events
 from delegate.store.tasks import get_task
 
 EVENTS_PER_READ = 500
 QUIET_AFTER = timedelta(minutes=25)  # Linear calls a session stale after 30 minutes without an activity
 EPHEMERAL_EVERY = timedelta(seconds=10)  # at most, between two ephemeral activities of a session
+PLAN_EVERY = timedelta(seconds=1)  # between two plans of a session, while few sessions are open
 BUDGET_SHARE = 0.5  # of Linear's requests per hour, for ephemeral activities; the rest is for what must arrive
 TEXT_MAX = 10_000  # characters of one activity
 LINE_MAX = 300
@@ -58,6 +59,8 @@ def _make_report(
         reported, posts = derive_posts(session, task, fresh, interval, now)
         add_posts(connection, posts, now)
         save_session(connection, reported)
+        if reported.ended_at is not None:
+            release_plan(connection, session_id)
         if reported.ended_at is not None and reported.parent_id is not None:
             end_parent(connection, reported.parent_id, now)
 
@@ -69,20 +72,30 @@ def derive_posts(
 ) -> tuple[IssueSession, list[NewPost]]:
     """Pure: return the session after these events, and what to post for them."""
     posts = [post for event in events for post in _posts_of(session, task, event)]
-    lasting = [post for post in posts if post.priority is not PostPriority.EPHEMERAL]
+    plans = [post for post in posts if post.kind is PostKind.PLAN]
     passing = [post for post in posts if post.priority is PostPriority.EPHEMERAL]
-    is_due = session.posted_at is None or now - session.posted_at >= interval
+    last_at = session.posted_at or now - interval
     # The newest one says most; it would replace the others anyway. None after the end.
-    kept = passing[-1:] if is_due and task.state not in FINAL_TASK_STATES else []
-    chosen = [post for post in posts if post in lasting or post in kept]
+    shown = passing[-1:] if now - last_at >= interval and task.state not in FINAL_TASK_STATES else []
+    plan_at = _plan_time(last_at, interval, now)
+    dropped = {post.key for post in (*passing, *plans)} - {post.key for post in (*shown, *plans[-1:])}
+    kept = [post for post in posts if post.key not in dropped]
+    chosen = [replace(post, not_before=plan_at) if post.kind is PostKind.PLAN else post for post in kept]
+    is_posting = any(post.kind is PostKind.ACTIVITY or post.not_before == now for post in chosen)
     has_ended = any(event.kind is EventKind.FINISHED for event in events)
     reported = replace(
         session,
         cursor=events[-1].id,
-        posted_at=now if any(post.kind is PostKind.ACTIVITY for post in chosen) else session.posted_at,
+        posted_at=now if is_posting else session.posted_at,
         ended_at=now if has_ended else None,
     )
     return to_comment(reported, chosen) if session.is_comment else (reported, chosen)
+
+
+def _plan_time(last_at: datetime, interval: timedelta, now: datetime) -> datetime:
+    """Pure: when a plan may be posted. Many sessions post it less often than ephemeral activities."""
+    spacing = 2 * interval if interval > EPHEMERAL_EVERY else PLAN_EVERY
+    return max(now, last_at + spacing)
 
 
 def _posts_of(session: IssueSession, task: Task, event: Event) -> Iterator[NewPost]:
@@ -175,7 +188,7 @@ def _report_todo(one: _Reported) -> Iterator[NewPost]:
         for item in known
     ]
     if plan:
-        yield one.post(PostKind.SESSION, plan=plan)
+        yield one.post(PostKind.PLAN, plan=plan)
 
 
 def _report_question(one: _Reported) -> Iterator[NewPost]:

@@ -8,12 +8,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
+import anyio
+
 from delegate.errors import (
     DelegateError,
     LinearDenied,
     LinearNotConnected,
     LinearRateLimited,
     LinearRefused,
+    LinearUnreachable,
     Unavailable,
 )
 from delegate.intake import conversation
@@ -28,8 +31,8 @@ from delegate.intake.issues import (
 )
 from delegate.intake.sub_issues import SubIssue, begin_graph
 from delegate.linear.issues import AgentSession, LinearUser, TrackedIssue, read_issue, read_session, read_user
-from delegate.linear.operations import CREATE_SESSION, ISSUE, PERSON, SESSION
-from delegate.linear.payloads import BLOCKERS, STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
+from delegate.linear.operations import CREATE_SESSION, ISSUE, PERSON, SESSION, SESSIONS
+from delegate.linear.payloads import BLOCKERS, EDITED, STOP_SIGNAL, PromptActivity, Webhook, WebhookKind, parse_webhook
 from delegate.linear.posts import activity, comment_id, read_scope, stable_id
 from delegate.linear.records import InboxEntry, IssueSession, LinearConnection, Scope
 from delegate.linear.tags import find_trigger
@@ -40,7 +43,13 @@ from delegate.relay.linear.repositories import suggest_repository
 from delegate.relay.notify import notify
 from delegate.store.database import Connection
 from delegate.store.linear.connections import set_problem
-from delegate.store.linear.inbox import due_deliveries, postpone_delivery, settle_delivery
+from delegate.store.linear.inbox import (
+    due_deliveries,
+    is_opening,
+    mark_opening,
+    postpone_delivery,
+    settle_delivery,
+)
 from delegate.store.linear.sessions import (
     get_session,
     insert_session,
@@ -50,13 +59,13 @@ from delegate.store.linear.sessions import (
 
 log = logging.getLogger(__name__)
 BATCH = 50
+AT_ONCE = 8  # issues whose deliveries are processed at the same time
 BACKOFF_FIRST, BACKOFF_MAX = timedelta(seconds=1), timedelta(minutes=5)
-TRIES_MAX = 100  # about eight hours; Linear was then unreachable for most of them
-EDITED = frozenset({"title", "description"})
+GIVE_UP_AFTER = timedelta(days=6)  # before the text of the delivery is dropped
 
 
 class Inbox:
-    """Processes deliveries one after another, in the order in which they arrived."""
+    """Processes deliveries: those of one issue one after another, in the order in which they arrived."""
 
     def __init__(self, link: LinearLink) -> None:
         self.link = link
@@ -75,15 +84,31 @@ class Inbox:
         if await self.link.connection() is None:
             return 0
         entries = await self.relay.database.read(partial(due_deliveries, now=now, limit=BATCH))
+        by_issue: dict[str, list[tuple[InboxEntry, Webhook]]] = {}
         for entry in entries:
-            await self._process(entry)
-        if entries:
-            self.relay.hub.notify_key(OUTBOX_KEY)
+            webhook = parse_webhook(entry.body)
+            if "stateId" in webhook.changed:  # it may release an issue whose delegation is before it
+                await self._process_together(by_issue)
+                by_issue = {}
+            by_issue.setdefault(webhook.subject or webhook.key, []).append((entry, webhook))
+        await self._process_together(by_issue)
         return len(entries)
 
-    async def _process(self, entry: InboxEntry) -> None:
+    async def _process_together(self, by_issue: dict[str, list[tuple[InboxEntry, Webhook]]]) -> None:
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+
+        async def process_all(deliveries: list[tuple[InboxEntry, Webhook]]) -> None:
+            async with limiter:
+                for entry, webhook in deliveries:
+                    await self._process(entry, webhook)
+
+        async with anyio.create_task_group() as group:
+            for deliveries in by_issue.values():
+                group.start_soon(process_all, deliveries)
+
+    async def _process(self, entry: InboxEntry, webhook: Webhook) -> None:
         try:
-            await self.act(parse_webhook(entry.body), entry.id)
+            await self.act(webhook, entry.id)
         except LinearRefused as error:
             await self._settle(entry.id, f"refused: {error.message}")
         except (Unavailable, LinearDenied, LinearNotConnected) as error:
@@ -91,6 +116,7 @@ class Inbox:
         except Exception:
             log.exception("webhook not processed", extra={"entry": entry.id})
             await self._settle(entry.id, "failed: see the log of the relay")
+        self.relay.hub.notify_key(OUTBOX_KEY)
 
     async def act(self, webhook: Webhook, entry_id: int) -> None:
         """Act on one event. `entry_id` is settled in the transaction that writes what it caused."""
@@ -104,7 +130,7 @@ class Inbox:
         await self.relay.database.write("linear.settle", write)
 
     async def _postpone(self, entry: InboxEntry, error: DelegateError) -> None:
-        if entry.tries >= TRIES_MAX:
+        if self.relay.now() - entry.received_at > GIVE_UP_AFTER:
             await self._settle(entry.id, f"given up: {error.message}")
             return
         pause = min(BACKOFF_FIRST * 2 ** min(entry.tries, 10), BACKOFF_MAX)
@@ -125,11 +151,13 @@ class Inbox:
             return "the session has no issue"
         if session.has_ended or session.issue.is_closed:
             return "the session has ended, or the issue is closed"
+        if session.creator is None and await self.relay.database.read(is_opening):
+            raise LinearUnreachable(why="the session may be one that Delegate has opened")
         return await self._start(session, session.issue, webhook, entry_id)
 
     async def _start(self, session: AgentSession, issue: TrackedIssue, webhook: Webhook, entry_id: int) -> str | None:
         connection = await self.link.require()
-        refusal, said = find_refusal(session.creator, connection), webhook.activity
+        said = webhook.activity
         if said is not None and find_refusal(await self._find_person(said.user_id), connection) is not None:
             said = None
         start = IssueStart(
@@ -141,19 +169,25 @@ class Inbox:
             request=_join(session.source_comment, said),
             guidance=webhook.guidance,
         )
-        if refusal is not None:
-            await self.relay.database.write("linear.refuse", partial(self._refuse, start=start, why=refusal))
-            return f"refused: {refusal}"
-        await self._begin(start, entry_id)
-        return None
+        refusal, withdrawal = find_refusal(session.creator, connection), None
+        if webhook.activity is not None and webhook.activity.signal == STOP_SIGNAL:
+            withdrawal = "Stopped before it began."
+        elif start.is_delegated and issue.delegate_id != connection.user_id:
+            withdrawal = f"{issue.key} is no longer delegated."
+        if refusal is None and withdrawal is None:
+            await self._begin(start, entry_id)
+            return None
+        kind, why = ("error", refusal) if refusal else ("response", withdrawal or "")
+        await self.relay.database.write("linear.refuse", partial(self._refuse, start=start, kind=kind, why=why))
+        return f"refused: {why}"
 
-    def _refuse(self, connection: Connection, start: IssueStart, why: str) -> None:
+    def _refuse(self, connection: Connection, start: IssueStart, kind: str, why: str) -> None:
         """Keep the session, so that its redelivery is recognised, and say why nothing happens."""
         now = self.relay.now()
         session = replace(new_session(start, now), ended_at=now)
         if get_session(connection, session.id) is None:
             insert_session(connection, session)
-            queue_posts(connection, session, [activity(session, "start", "error", why)], now)
+            queue_posts(connection, session, [activity(session, "start", kind, why)], now)
 
     async def _begin(self, start: IssueStart, entry_id: int | None) -> None:
         known = await suggest_repository(self.link, start)
@@ -222,12 +256,12 @@ class Inbox:
             scope=read_scope(said.body) if is_scope else scope,
         )
         known = await suggest_repository(self.link, start)
-        children = await self._gather_children(start) if start.scope is Scope.ALL else []
+        children = await self._gather_children(start, entry_id) if start.scope is Scope.ALL else []
         begin = partial(self._begin_answered, start=known, children=children, said=said, entry_id=entry_id)
         self._notify_all(await self.relay.database.write("linear.answer", begin))
         return None
 
-    async def _gather_children(self, start: IssueStart) -> list[SubIssue]:
+    async def _gather_children(self, start: IssueStart, entry_id: int) -> list[SubIssue]:
         """Read the open sub-issues, and open sessions on those that have none."""
         children = []
         for child in start.issue.children:
@@ -236,9 +270,8 @@ class Inbox:
                 known = await self.relay.database.read(partial(sessions_of_issue, issue_id=issue.id))
                 open_ids = [session.id for session in known if session.ended_at is None]
                 key = f"{start.session_id}/{issue.id}"
-                children.append(
-                    SubIssue(session_id=(open_ids or [await self._open_session(issue, key)])[-1], issue=issue)
-                )
+                session_id = open_ids[-1] if open_ids else await self._open_session(issue, key, entry_id)
+                children.append(SubIssue(session_id=session_id, issue=issue))
         return children
 
     async def _refresh_blockers(self, issue: TrackedIssue) -> None:
@@ -292,8 +325,6 @@ class Inbox:
 
     async def _follow_issue(self, webhook: Webhook, entry_id: int) -> str | None:
         assert webhook.issue_id is not None
-        if not webhook.changed & {"labelIds", "delegateId", "stateId", BLOCKERS, *EDITED}:
-            return "no change that matters"
         issue = await self._read_issue(webhook.issue_id)
         connection = await self.link.require()
         if "stateId" in webhook.changed and issue.is_closed:
@@ -313,8 +344,7 @@ class Inbox:
         return "no change that matters"
 
     async def _check_delegation(self, webhook: Webhook, entry_id: int) -> str | None:
-        if webhook.issue_id is None:
-            return "no issue"
+        assert webhook.issue_id is not None
         issue = await self._read_issue(webhook.issue_id)
         if issue.delegate_id == (await self.link.require()).user_id:
             return "delegated again"
@@ -345,7 +375,7 @@ class Inbox:
         if refusal is not None or creator is None:
             return f"refused: {refusal}"
         start = IssueStart(
-            session_id=await self._open_session(issue, webhook.key),
+            session_id=await self._open_session(issue, webhook.key, entry_id),
             issue=issue,
             creator=creator.name,
             email=creator.email,
@@ -356,9 +386,17 @@ class Inbox:
         await self._begin(start, entry_id)
         return None
 
-    async def _open_session(self, issue: TrackedIssue, key: str) -> str:
-        if not (await self.link.require()).has_sessions:
+    async def _open_session(self, issue: TrackedIssue, key: str, entry_id: int) -> str:
+        """Open a session on an issue, or find the one that an earlier try of this delivery opened."""
+        connection = await self.link.require()
+        if not connection.has_sessions:
             return stable_id("label", key)
+        if await self.relay.database.write("linear.open", partial(mark_opening, entry_id=entry_id)):
+            for node in (await self.link.call(SESSIONS))["agentSessions"]["nodes"]:
+                is_own = node["appUser"]["id"] == connection.user_id and node.get("creator") is None
+                is_here = (node.get("issue") or {}).get("id") == issue.id
+                if is_own and is_here and await self._known(node["id"]) is None:
+                    return str(node["id"])
         answer = await self.link.call(CREATE_SESSION, {"input": {"issueId": issue.id}})
         return str(answer["agentSessionCreateOnIssue"]["agentSession"]["id"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import anyio
@@ -13,7 +13,7 @@ import httpx2
 
 from delegate.config.encryption import SecretBox, open_secret_box
 from delegate.config.paths import Home
-from delegate.errors import LinearDenied, LinearNotConnected
+from delegate.errors import LinearDenied, LinearNotConnected, LinearRateLimited
 from delegate.linear.client import SCOPES, Grant, Json, LinearApi, RateBudget, new_http_client, request_grant
 from delegate.linear.records import ConnectionKind, LinearConnection
 from delegate.relay.requests import Relay
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 CACHE_SECONDS = 2.0  # another relay on the same database may have changed the connection
 RENEW_BEFORE = timedelta(minutes=5)
 DEFAULT_LIMIT = 2_500  # requests per hour until Linear has said how many it allows
+DEFAULT_PAUSE = 60.0  # seconds, if Linear does not say how long its rate limit lasts
 INBOX_KEY, OUTBOX_KEY, CONNECTION_KEY = "linear/inbox", "linear/outbox", "linear/connection"
 POSTED_KEY = "linear/posted"
 
@@ -32,6 +33,7 @@ class LinearLink:
         self.relay = relay
         self.budget: RateBudget | None = None
         self.is_posting = False  # while `run_linear` runs
+        self._limited_until: datetime | None = None  # by Linear's rate limit
         self._http: httpx2.AsyncClient | None = None
         self._box: SecretBox | None = None
         self._cached: tuple[float, LinearConnection | None] | None = None
@@ -78,8 +80,11 @@ class LinearLink:
 
     async def call(self, operation: str, variables: Mapping[str, object] | None = None) -> Json:
         """Send an operation; renew the credential once if Linear does not accept it."""
+        now = self.relay.now()
+        if self._limited_until is not None and now < self._limited_until:
+            raise LinearRateLimited(retry_after=(self._limited_until - now).total_seconds())
         connection = await self.require()
-        if connection.expires_at is not None and connection.expires_at - self.relay.now() < RENEW_BEFORE:
+        if connection.expires_at is not None and connection.expires_at - now < RENEW_BEFORE:
             connection = await self._renew(connection)
         try:
             return await self._send(connection, operation, variables)
@@ -91,6 +96,10 @@ class LinearLink:
         api = LinearApi(self.http, self.relay.settings.linear_api_url, connection.authorization)
         try:
             return await api.call(operation, variables)
+        except LinearRateLimited as error:
+            self._limited_until = self.relay.now() + timedelta(seconds=error.retry_after or DEFAULT_PAUSE)
+            log.warning("Linear's rate limit is reached", extra={"until": self._limited_until.isoformat()})
+            raise
         finally:
             self.budget = api.budget or self.budget
 

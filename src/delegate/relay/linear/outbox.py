@@ -32,6 +32,7 @@ from delegate.store.linear.outbox import (
     drop_posts_of,
     drop_replaced,
     due_posts,
+    has_replaced,
     is_end_posted,
     postpone_post,
     settle_post,
@@ -74,6 +75,7 @@ class Outbox:
         self._senders: dict[PostKind, Callable[[Post], Awaitable[object]]] = {
             PostKind.ACTIVITY: self._send_activity,
             PostKind.SESSION: self._send_session,
+            PostKind.PLAN: self._send_session,
             PostKind.STATE: self._send_state,
             PostKind.PULL_REQUEST: self._send_pull_request,
             PostKind.COMMENT: self._send_comment,
@@ -86,17 +88,15 @@ class Outbox:
         self.paused_until = None
         if await self.link.connection() is None:
             return 0
-        posts = await self.relay.database.read(partial(due_posts, now=now, limit=BATCH))
-        if len(posts) > 0 and await self._drop_replaced(now):
-            posts = await self.relay.database.read(partial(due_posts, now=now, limit=BATCH))
+        database, read = self.relay.database, partial(due_posts, now=now, limit=BATCH)
+        if await database.read(has_replaced):
+            await database.write("linear.drop", partial(drop_replaced, now=now))
+        posts = await database.read(read)
         limiter = anyio.CapacityLimiter(AT_ONCE)
         async with anyio.create_task_group() as group:
             for post in posts:
                 group.start_soon(self._send, post, limiter)
         return len(posts)
-
-    async def _drop_replaced(self, now: datetime) -> int:
-        return await self.relay.database.write("linear.drop", partial(drop_replaced, now=now))
 
     async def _send(self, post: Post, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
@@ -108,7 +108,6 @@ class Outbox:
                 await self._handle_refusal(post, error)
             except LinearRateLimited as error:
                 self.paused_until = self.relay.now() + timedelta(seconds=error.retry_after or 60.0)
-                log.warning("Linear's rate limit is reached", extra={"until": self.paused_until.isoformat()})
             except (LinearDenied, LinearNotConnected):
                 self.paused_until = self.relay.now() + DENIED_PAUSE
             except LinearUnreachable as error:

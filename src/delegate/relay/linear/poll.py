@@ -21,6 +21,8 @@ from delegate.store.linear.sessions import get_session, sessions_of_issue
 POLL_EVERY = timedelta(seconds=10)  # without webhooks
 RECONCILE_EVERY = timedelta(minutes=2)  # beside webhooks: 30 requests an hour
 WEBHOOKS_COUNT = timedelta(hours=1)  # after a delivery, webhooks count as working for so long
+OVERLAP = timedelta(minutes=5)  # of two polls: a session may have changed while the last one ran
+PAGES_MAX = 10  # of 50 sessions
 ENDED = frozenset({"complete", "error"})
 Json = dict[str, Any]  # Any: an answer of Linear
 
@@ -41,7 +43,7 @@ class Poll:
         self._connected_at = connection.connected_at
         self._next_at = now + poll_interval(connection, now)
         if connection.has_sessions:
-            nodes = (await self.link.call(SESSIONS))["agentSessions"]["nodes"]
+            nodes = await self._changed_sessions(connection)
             own = [node for node in nodes if node["appUser"]["id"] == connection.user_id and node.get("issue")]
             write = partial(self._keep, nodes=own, connection_info=connection, now=now)
         else:
@@ -52,6 +54,17 @@ class Poll:
         if found:
             self.link.relay.hub.notify_key(INBOX_KEY)
         return 0
+
+    async def _changed_sessions(self, connection: LinearConnection) -> list[Json]:
+        """Return the first page of sessions, and the next ones if they changed since the last poll."""
+        since, nodes, after = (connection.polled_at or connection.connected_at) - OVERLAP, [], None
+        for _ in range(PAGES_MAX):
+            page = (await self.link.call(SESSIONS, {"after": after}))["agentSessions"]
+            nodes += page["nodes"]
+            after = page["pageInfo"]["endCursor"]
+            if not page["pageInfo"]["hasNextPage"] or datetime.fromisoformat(nodes[-1]["updatedAt"]) < since:
+                break
+        return nodes
 
     def _keep(self, connection: Connection, nodes: list[Json], connection_info: LinearConnection, now: datetime) -> int:
         note_poll(connection, now)
@@ -92,10 +105,10 @@ def poll_interval(connection: LinearConnection, now: datetime) -> timedelta:
 
 def missed_events(node: Json, connection: LinearConnection, now: datetime, *, is_known: bool) -> Iterator[Json]:
     """Pure: the webhooks that this session must have caused: its creation, and what people wrote into it."""
-    if not is_known and node["status"] not in ENDED:
-        yield _payload(node, connection, now, WebhookKind.SESSION_CREATED)
     if not is_known and node["status"] in ENDED:
         return
+    if not is_known:
+        yield _payload(node, connection, now, WebhookKind.SESSION_CREATED)
     for activity in sorted(_prompts(node, connection), key=lambda one: str(one["createdAt"])):
         said = {
             "id": activity["id"],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, case, func, insert, or_, select, update
 
 from delegate.linear.records import InboxEntry
 from delegate.store.linear.tables import UNPROCESSED, inbox
+
+OPENING = "opening a session"  # the outcome of a delivery for which Delegate may have opened a session
 
 
 def keep_delivery(
@@ -42,7 +44,23 @@ def settle_delivery(connection: Connection, entry_id: int, outcome: str, now: da
 
 def postpone_delivery(connection: Connection, entry: InboxEntry, not_before: datetime, why: str) -> None:
     later = update(inbox).where(inbox.c.id == entry.id, UNPROCESSED)
-    connection.execute(later.values(not_before=not_before, tries=entry.tries + 1, outcome=why))
+    outcome = case((inbox.c.outcome == OPENING, OPENING), else_=why)
+    connection.execute(later.values(not_before=not_before, tries=entry.tries + 1, outcome=outcome))
+
+
+def mark_opening(connection: Connection, entry_id: int) -> bool:
+    """Note that a session is opened for this delivery next; True if an earlier try may have opened it."""
+    known = select(inbox.c.id).where(inbox.c.id == entry_id, inbox.c.outcome == OPENING)
+    if connection.execute(known).first() is not None:
+        return True
+    connection.execute(update(inbox).where(inbox.c.id == entry_id, UNPROCESSED).values(outcome=OPENING))
+    return False
+
+
+def is_opening(connection: Connection) -> bool:
+    """Whether a session may have been opened whose delivery is not processed."""
+    query = select(inbox.c.id).where(UNPROCESSED, inbox.c.outcome == OPENING).limit(1)
+    return connection.execute(query).first() is not None
 
 
 def drop_bodies(connection: Connection, before: datetime) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from delegate.linear.records import NewPost, OutboxCounts, Post, PostKind, PostPriority
 from delegate.model import TaskId
@@ -25,6 +25,7 @@ def add_posts(connection: Connection, posts: Sequence[NewPost], now: datetime) -
             "data": post.data,
             "priority": post.priority,
             "created_at": now,
+            "not_before": _waiting_plan_time(connection, post) if post.kind is PostKind.PLAN else None,
         }
         for post in posts
         if post.key not in known
@@ -33,25 +34,53 @@ def add_posts(connection: Connection, posts: Sequence[NewPost], now: datetime) -
         connection.execute(insert(outbox), rows)
 
 
+def _waiting_plan_time(connection: Connection, post: NewPost) -> datetime | None:
+    """A plan is sent when the one that it replaces would have been sent."""
+    waiting = select(outbox.c.not_before).where(WAITING, outbox.c.session_id == post.session_id)
+    row = connection.execute(waiting.where(outbox.c.kind == PostKind.PLAN).order_by(outbox.c.id).limit(1)).first()
+    return post.not_before if row is None else row.not_before
+
+
 def due_posts(connection: Connection, now: datetime, limit: int) -> list[Post]:
-    """Return the first waiting post of each session that may be sent now, the most urgent first."""
-    heads = select(func.min(outbox.c.id)).where(WAITING).group_by(outbox.c.session_id)
+    """Return the first waiting post of each session that may be sent now, the most urgent first.
+
+    A plan that is not due yet holds up nothing.
+    """
     is_due = outbox.c.not_before.is_(None) | (outbox.c.not_before <= now)
+    heads = (
+        select(func.min(outbox.c.id))
+        .where(WAITING, (outbox.c.kind != PostKind.PLAN) | is_due)
+        .group_by(outbox.c.session_id)
+    )
     query = select(outbox).where(outbox.c.id.in_(heads), is_due).order_by(outbox.c.priority, outbox.c.id).limit(limit)
     return [_to_post(row) for row in connection.execute(query)]
 
 
-def drop_replaced(connection: Connection, now: datetime) -> int:
-    """Drop ephemeral posts that a later post of the same session replaces anyway."""
+def _is_replaced() -> ColumnElement[bool]:
+    """Whether a later post of the same session replaces it anyway: an ephemeral one, or a plan."""
     later = outbox.alias("later")
-    has_later = (
-        select(later.c.id)
-        .where(later.c.session_id == outbox.c.session_id, later.c.id > outbox.c.id, later.c.state == "waiting")
-        .where(later.c.kind == PostKind.ACTIVITY)
-        .exists()
+    is_later = select(later.c.id).where(
+        later.c.session_id == outbox.c.session_id, later.c.id > outbox.c.id, later.c.state == "waiting"
     )
-    gone = update(outbox).where(WAITING, outbox.c.priority == PostPriority.EPHEMERAL, has_later)
+    by_activity = is_later.where(later.c.kind == PostKind.ACTIVITY).exists()
+    by_plan = is_later.where(later.c.kind == PostKind.PLAN).exists()
+    is_passing, is_plan = outbox.c.priority == PostPriority.EPHEMERAL, outbox.c.kind == PostKind.PLAN
+    return WAITING & ((is_passing & by_activity) | (is_plan & by_plan))
+
+
+def has_replaced(connection: Connection) -> bool:
+    return connection.execute(select(outbox.c.id).where(_is_replaced()).limit(1)).first() is not None
+
+
+def drop_replaced(connection: Connection, now: datetime) -> int:
+    gone = update(outbox).where(_is_replaced())
     return connection.execute(gone.values(state="dropped", settled_at=now)).rowcount
+
+
+def release_plan(connection: Connection, session_id: str) -> None:
+    """Send the last plan of a session now."""
+    plan = update(outbox).where(WAITING, outbox.c.session_id == session_id, outbox.c.kind == PostKind.PLAN)
+    connection.execute(plan.values(not_before=None))
 
 
 def settle_post(connection: Connection, post_id: int, state: str, now: datetime, error: str | None = None) -> None:
