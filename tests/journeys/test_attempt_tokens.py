@@ -265,7 +265,7 @@ def test_a_token_is_worth_nothing_when_its_attempt_has_ended(world: World) -> No
 
 def test_a_delegate_started_inside_a_task_uses_its_own_token(world: World, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
-    delegate = f"DELEGATE_HOME={inner} {sys.executable} -m delegate"
+    delegate = f"env -u DELEGATE_RELAY_URL DELEGATE_HOME={inner} {sys.executable} -m delegate"
 
     task = run_inside(world, f"{delegate} run -a shell -f -- 'echo inside'; {delegate} down --now")
 
