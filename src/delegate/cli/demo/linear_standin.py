@@ -88,6 +88,8 @@ class LinearStandin:
             "Places": {"teams": _nodes(_team()), "projects": _nodes(self._issue["project"])},
             "Person": {"user": MAREK},
             "Sessions": {"agentSessions": _nodes()},
+            "Watched": {"issues": _nodes()},
+            "NewLabels": {"issues": _nodes()},
             "Session": {"agentSession": {**session, "issue": self._issue_now()}},
             "Issue": {"issue": self._issue_now()},
         }
@@ -124,7 +126,7 @@ class LinearStandin:
 
 
 def _nodes(*nodes: Json) -> Json:
-    return {"nodes": list(nodes)}
+    return {"nodes": list(nodes), "pageInfo": {"hasNextPage": False, "endCursor": None}}
 
 
 def _team() -> Json:
