@@ -340,7 +340,8 @@ def killed_tree(keeper: int) -> None:
     tree = tree_of(keeper)
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in tree:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it may hand back and end meanwhile
+                os.kill(pid, number)
     wait_until(lambda: all(is_gone(pid) for pid in tree))
 
 

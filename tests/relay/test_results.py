@@ -184,7 +184,14 @@ async def test_a_task_is_not_done_while_an_effect_is_only_announced(runner: Runn
 
     refused = await attempt.tell("finish", nextSeq=0, outcome="completed", reason="done")
 
-    assert answered.json() == {"nextSeq": 0, "cancel": None, "messages": [], "asked": False, "hasChildren": False}
+    assert answered.json() == {
+        "nextSeq": 0,
+        "cancel": None,
+        "messages": [],
+        "asked": False,
+        "hasChildren": False,
+        "isPosted": None,
+    }
     problem_of(refused, 409, "effects_open")
     await attempt.tell("effect", **PUSH, state="done", externalId=COMMIT)
     await attempt.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -209,6 +210,8 @@ def test_the_options_of_a_submit_are_sent_as_they_were_typed(run: Run) -> None:
 
 
 def test_a_worktree_is_made_of_the_directory_one_stands_in(run: Run, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+
     _, asked = run(answer({"taskId": "task-1"}), "delegate", "--worktree", "fix it")
 
     sent = body_of(asked)
