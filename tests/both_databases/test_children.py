@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.both_databases.scene import DONE, Scene, parked_until, runner
+from tests.both_databases.test_fleet_orders import working
 
 from delegate.config.settings import Settings
 from delegate.errors import (
@@ -195,6 +196,15 @@ async def test_tasks_that_may_wait_for_children_never_hold_the_last_runner(scene
         await child_of(scene, first.task, Settings(max_runners=1))
 
     assert caught.value.code == "no_runner_left"
+
+
+async def test_the_slots_of_paired_runners_are_the_limit_where_no_keeper_has_one(scene: Scene) -> None:
+    mbp = await working(scene)  # with two slots
+    first, second = [await scene.take(mbp, agent="claude", machine="mbp-1") for _ in range(2)]
+    await child_of(scene, first.task, agent="claude")
+
+    with pytest.raises(NoRunnerLeft):
+        await child_of(scene, second.task, agent="claude")
 
 
 async def test_a_request_key_of_another_task_gives_an_agent_nothing(scene: Scene) -> None:

@@ -12,6 +12,7 @@ from delegate.store.attempts import lock_budget
 from delegate.store.children import committed_budget, count_children_since, is_descendant, open_parents
 from delegate.store.database import Connection
 from delegate.store.events import last_event_of_kind
+from delegate.store.runners import all_slots
 from delegate.store.tasks import get_task
 
 GENERATIONS_MAX = 3
@@ -60,11 +61,15 @@ def _check_privacy(connection: Connection, parent: Task) -> None:
 
 def _check_runners(connection: Connection, parent: Task, settings: Settings) -> None:
     """A running task may wait for its child. One runner must stay free of such tasks, or all would wait for ever."""
-    if settings.max_runners is None:
-        return
+    limit = settings.max_runners
+    if limit is None:
+        runners = {slot.runner.id: slot.runner for slot in all_slots(connection)}.values()
+        if not runners or not all(runner.is_paired for runner in runners):  # the pool of a keeper grows with its tasks
+            return
+        limit = sum(runner.slots for runner in runners)
     holding = open_parents(connection) | {parent.id}
-    if len(holding) >= settings.max_runners:
-        raise NoRunnerLeft(count=settings.max_runners)
+    if len(holding) >= limit:
+        raise NoRunnerLeft(count=limit)
 
 
 def _permission_mode(new: Task, parent: Task) -> str | None:
