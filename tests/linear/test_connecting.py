@@ -49,6 +49,16 @@ async def test_a_wrong_secret_and_a_missing_field_are_refused(desk: Desk) -> Non
     assert (await desk.http.get("/api/linear")).json()["state"] == "not connected"
 
 
+async def test_connecting_again_does_not_let_more_people_start_work(desk: Desk) -> None:
+    narrow = {"kind": "api_key", "apiKey": desk.linear.api_key, "members": ["marek@acme.test"]}
+    await desk.http.post("/api/linear/connect", json=narrow)
+    again = await connect(desk.http, desk.linear, "api_key")
+    await desk.http.post("/api/linear/disconnect", json={})
+    anew = await connect(desk.http, desk.linear, "api_key")
+
+    assert (again["members"], anew["members"]) == (["marek@acme.test"], [])
+
+
 def database_bytes(home: Path) -> bytes:
     return b"".join(path.read_bytes() for path in home.glob("delegate.db*"))
 

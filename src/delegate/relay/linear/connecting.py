@@ -132,12 +132,13 @@ async def _with_names(link: LinearLink, connection: LinearConnection) -> LinearC
 
 
 def _save(connection: Connection, known: LinearConnection, link: LinearLink, by: Actor) -> None:
-    """A new webhook secret is valid beside the previous one, until the next replaces that."""
+    """A new webhook secret is valid beside the previous one, until the next replaces that. Without a list of members
+    the previous one stays: replacing a secret must not let more people start work."""
     earlier = get_connection(connection, link.box)
     secrets = known.secrets.webhook_secrets
     if earlier is not None and earlier.organization_id == known.organization_id:
         secrets = tuple(dict.fromkeys([*secrets, *earlier.secrets.webhook_secrets]))[:SECRETS_KEPT]
-        known = replace(known, revision=earlier.revision + 1)
+        known = replace(known, revision=earlier.revision + 1, members=known.members or earlier.members)
     save_connection(connection, replace(known, secrets=replace(known.secrets, webhook_secrets=secrets)), link.box)
     record_audit(connection, by, "linear.connect", known.url_key, now=known.connected_at, details={"kind": known.kind})
 
