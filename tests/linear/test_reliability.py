@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ import pytest
 from tests.linear.desk import Desk, connect, open_desk
 from tests.relay.peers import fact
 
-from delegate.linear.client import check_success
-from delegate.linear.operations import CREATE_ACTIVITY
+from delegate.linear.client import RateBudget, check_success
+from delegate.linear.operations import CREATE_ACTIVITY, SESSIONS, UPDATE_SESSION
+from delegate.model import EventKind, TaskId
 from delegate.relay.linear.link import LinearLink
+from delegate.relay.linear.loops import Chores
 from delegate.relay.linear.poll import Poll
+from delegate.store.events import NewEvent, append_events
 
 pytestmark = pytest.mark.anyio
 
@@ -285,3 +290,60 @@ async def test_a_poll_finds_every_session_however_many_there_are(desk: Desk) -> 
     await desk.work()
 
     assert len(await desk.tasks()) == 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [2_500, pytest.param(5_000, marks=pytest.mark.soak)])
+async def test_fifty_running_tasks_stay_within_linears_hourly_limit(
+    desk: Desk, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour in which every agent uses three tools and changes its plan three times a minute."""
+    project, fleet, calls = desk.linear.get("Project", "delego-saas"), 50, Counter[str]()
+    plans: dict[str, Any] = {}
+    for number in range(fleet):
+        desk.linear.delegate_issue(desk.linear.add_issue(f"Issue {number}", projectId=project.id))
+    await desk.settle()
+    attempts = [await desk.claim() for _ in range(fleet)]
+    await desk.settle()
+
+    async def count(_link: LinearLink, operation: str, variables: Mapping[str, Any] | None = None) -> Any:
+        given = dict(variables or {})
+        calls[operation] += 1
+        if operation == CREATE_ACTIVITY:
+            calls[given["input"]["content"]["type"]] += 1
+        if operation == UPDATE_SESSION and "plan" in given["input"]:
+            plans[given["id"]] = given["input"]["plan"]
+        return {"agentSessions": {"nodes": [], "pageInfo": {"hasNextPage": False, "endCursor": None}}}
+
+    monkeypatch.setattr(LinearLink, "call", count)
+    desk.link.budget = RateBudget(limit=limit, remaining=limit)
+    poll, chores = Poll(desk.link), Chores(desk.link)
+    for minute in range(60):
+        events = [event for attempt in attempts for event in busy_minute(desk, attempt.task_id, minute)]
+        await desk.relay.database.write("test", partial(append_events, events=events))
+        for _ in range(2):
+            desk.clock.advance(30)
+            await poll.run(desk.relay.now())
+            await chores.run(desk.relay.now())
+            await desk.work()
+    used = sum(calls[operation] for operation in calls if " " in operation)
+    for attempt in attempts:
+        await desk.complete(attempt)
+    await desk.work()
+
+    assert used <= limit * 0.8
+    assert calls["action"] > fleet
+    assert calls["response"] == fleet
+    assert set(map(str, plans.values())) == {str([{"content": "Step 179", "status": "pending"}])}
+    assert calls[SESSIONS] <= 360
+
+
+def busy_minute(desk: Desk, task_id: str, minute: int) -> list[NewEvent]:
+    at, known = desk.relay.now(), TaskId(task_id)
+    steps = range(minute * 3, minute * 3 + 3)
+    tools: list[dict[str, object]] = [{"name": "Edit", "summary": f"file-{step}.py"} for step in steps]
+    plans: list[dict[str, object]] = [{"items": [{"title": f"Step {step}", "state": "pending"}]} for step in steps]
+    return [
+        *(NewEvent(task_id=known, kind=EventKind.TOOL, at=at, data=data) for data in tools),
+        *(NewEvent(task_id=known, kind=EventKind.TODO, at=at, data=data) for data in plans),
+    ]
