@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,13 @@ class Office:
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    place = tmp_path_factory.mktemp("office")
-    with LinearStandin() as linear:
+    with open_office(tmp_path_factory.mktemp("office")) as opened:
+        yield opened
+
+
+@contextmanager
+def open_office(place: Path, **sender_options: Any) -> Iterator[Office]:
+    with LinearStandin(**sender_options) as linear:
         surroundings = {
             "DELEGATE_LINEAR_API_URL": linear.api_url,
             "LINEAR_CLIENT_SECRET": linear.client_secret,
