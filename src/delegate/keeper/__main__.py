@@ -332,12 +332,12 @@ class Keeper:
     def _advance_stop(self) -> None:
         if self._stop_requests == 0:
             return
-        if not self._is_stopping:
-            self._is_stopping = True
-            log.info("stop requested", extra={"now": self._stop_requests > 1})
+        was_stopping, self._is_stopping = self._is_stopping, True
         self._scaling.stop()
         runners = self._scaling.children
         self._drain(runner for runner in runners if runner.wanted)
+        if not was_stopping:
+            log.info("stop requested", extra={"now": self._stop_requests > 1})
         if self._stop_requests > 1 and self._kill_at == float("inf"):
             for runner in runners:
                 runner.close_input()
