@@ -30,6 +30,7 @@ BENCHES = (
     "firing",
     "graph",
     "pool",
+    "linear",
 )
 
 

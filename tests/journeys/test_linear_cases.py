@@ -99,6 +99,7 @@ def open_office(place: Path, **sender_options: Any) -> Iterator[Office]:
         with audited_market(place / "market", "git", "gh", runners=1, **surroundings) as market:
             shop, world = open_shop(market, place), market.world
             url = f"{world.info()['url']}/webhooks/linear"
+            linear.sender.tls = world.tls
             linear.webhook = linear.add_webhook(url, [*APP_EVENTS, *DATA_EVENTS], secret="secret-of-the-webhook")
             linear.add_project("shop")
             world.ok("linear", "connect", "--client-id", linear.oauth_client_id, "--webhook-secret")

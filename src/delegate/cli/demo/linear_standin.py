@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -52,7 +52,7 @@ class LinearStandin:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"linear": self}))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/graphql"
 
-    def __enter__(self) -> LinearStandin:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
