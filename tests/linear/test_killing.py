@@ -27,7 +27,7 @@ from delegate.store import database as store
 from delegate.store.schema import prepare
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("P6")]
-SEEDS, SEEDS_PER_TEST = 200, 20
+SEEDS, SEEDS_QUICK, SEEDS_PER_TEST = 200, 60, 20  # those that are not quick run in `make soak`
 CRASHES_MAX = 3  # in one story; Linear sends a webhook four times
 CRASH_CHANCE = 0.08  # at each point
 ROUNDS_MAX = 60
@@ -259,7 +259,13 @@ async def check_end(story: Story) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.soak] * (first >= SEEDS_QUICK))
+        for first in range(0, SEEDS, SEEDS_PER_TEST)
+    ],
+)
 async def test_one_task_one_pull_request_and_one_report_wherever_relay_and_runner_die(
     first: int, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

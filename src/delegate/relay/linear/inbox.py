@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 BATCH = 50
 AT_ONCE = 8  # issues whose deliveries are processed at the same time
 BACKOFF_FIRST, BACKOFF_MAX = timedelta(seconds=1), timedelta(minutes=5)
+# Changes that may start work, or release it. Others of an unknown issue must not use up the requests of the hour.
+CONCERNS_ANY_ISSUE = frozenset({"labelIds", "stateId", BLOCKERS})
 GIVE_UP_AFTER = timedelta(days=6)  # before the text of the delivery is dropped
 
 
@@ -325,6 +327,9 @@ class Inbox:
 
     async def _follow_issue(self, webhook: Webhook, entry_id: int) -> str | None:
         assert webhook.issue_id is not None
+        known = partial(sessions_of_issue, issue_id=webhook.issue_id)
+        if not webhook.changed & CONCERNS_ANY_ISSUE and not await self.relay.database.read(known):
+            return "the issue is not in work"
         issue = await self._read_issue(webhook.issue_id)
         connection = await self.link.require()
         if "stateId" in webhook.changed and issue.is_closed:
