@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from fastapi.responses import Response
@@ -68,15 +68,8 @@ def respond(view: Wire, status: int = 200) -> Response:
 
 def view_of(kind: type[W], source: object, /, **converted: object) -> W:
     """Build a view from what has the names of its fields; `converted` has the others. pydantic checks the types."""
-    names = _shared_names(kind, type(source))  # type: ignore[arg-type]  # a class is hashable
-    values = {name: getattr(source, name) for name in names}
-    return kind(**{**values, **converted})
-
-
-@cache  # every response needs them
-def _shared_names(kind: type[Wire], source: type) -> tuple[str, ...]:
-    fields = getattr(source, "__dataclass_fields__", {})
-    return tuple(name for name in kind.model_fields if name in fields or hasattr(source, name))
+    names = [name for name in kind.model_fields if name not in converted and hasattr(source, name)]
+    return kind(**{name: getattr(source, name) for name in names}, **converted)
 
 
 def task_view(task: Task, snapshot: QueueSnapshot | None = None) -> TaskView:
