@@ -30,6 +30,11 @@ def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "delegate: no such command 'stauts'\nhint: did you mean `delegate status`?\n",
         ),
         (
+            ["linear", "connect", "--client-id", "x"],
+            "delegate: there is no terminal to ask for the client secret of the app\n"
+            "hint: set LINEAR_CLIENT_SECRET in the environment\n",
+        ),
+        (
             ["xyzzy"],
             "delegate: no such command 'xyzzy'\nhint: `delegate help` lists the commands\n",
         ),

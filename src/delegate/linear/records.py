@@ -91,7 +91,7 @@ class IssueSession:
     creator: str  # the name of who started it
     email: str = ""  # and the address
     is_comment: bool = False
-    is_delegated: bool = True  # ends when the issue is no longer delegated
+    is_delegated: bool = True  # False: a mention or a label started it, and un-delegating the issue does not end it
     task_id: TaskId | None = None  # its latest task
     team_id: str = ""
     started_state_id: str | None = None  # to which the issue moves when work begins

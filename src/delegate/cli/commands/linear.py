@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delegate.cli.context import CommandContext, HintedUsage, examples, shared_options
+from delegate.cli.render import terminal
 from delegate.errors import LinearDenied
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def connect(
         raise HintedUsage("--client-id and --api-key are two ways; use one", "`delegate linear connect` shows them")
     body = _credentials(context, client_id, oauth=oauth, port=port)
     if webhook_secret:
-        body["webhookSecret"] = _secret(context, "LINEAR_WEBHOOK_SECRET", "Signing secret of the webhook")
+        body["webhookSecret"] = _secret(context, "LINEAR_WEBHOOK_SECRET", "signing secret of the webhook")
     if members:
         body["members"] = list(members)
     _show(context, context.client().linear("connect", body))
@@ -86,13 +88,15 @@ def _credentials(context: CommandContext, client_id: str | None, *, oauth: bool,
         return {"kind": "api_key", "apiKey": _secret(context, "LINEAR_API_KEY", "API key")}
     if oauth:
         return {"kind": "oauth", "clientId": client_id, **_ask_approval(context, client_id, port)}
-    secret = _secret(context, "LINEAR_CLIENT_SECRET", "Client secret of the app")
+    secret = _secret(context, "LINEAR_CLIENT_SECRET", "client secret of the app")
     return {"kind": "client_credentials", "clientId": client_id, "clientSecret": secret}
 
 
 def _secret(context: CommandContext, variable: str, prompt: str) -> str:
     """Never an option: other users can read the arguments of a process."""
     given = context.environ.get(variable, "").strip()
+    if not given and not terminal.is_terminal(sys.stdin):
+        raise HintedUsage(f"there is no terminal to ask for the {prompt}", f"set {variable} in the environment")
     return given or str(click.prompt(prompt, hide_input=True, err=True)).strip()
 
 

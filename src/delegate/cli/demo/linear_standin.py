@@ -49,7 +49,7 @@ class LinearStandin:
             "labels": _nodes(*({"id": name, "name": name, "parent": None} for name in labels)),
             **{name: _nodes() for name in ("attachments", "children", "inverseRelations", "comments")},
         }
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"linear": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_GraphqlHandler,), {"linear": self}))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/graphql"
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ def _state(key: str, name: str, kind: str) -> Json:
     return {"id": key, "name": name, "type": kind, "position": [one[0] for one in STATES].index(key)}
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _GraphqlHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     linear: LinearStandin
 

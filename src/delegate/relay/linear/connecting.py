@@ -224,7 +224,7 @@ def _describe_webhooks(known: LinearConnection, link: LinearLink) -> str:
 async def change_map(link: LinearLink, wanted: LinearMapRequest, by: Actor) -> None:
     """Set or, without a repository, remove the map of a team or project."""
     if (wanted.team is None) == (wanted.project is None):
-        raise InvalidField(field="team", why="or project must be given, and not both")
+        raise InvalidField(field="team", why="give either a team or a project")
     kind = MapKind.TEAM if wanted.team is not None else MapKind.PROJECT
     name = wanted.team or wanted.project or ""
     place = await _find_place(link, kind, name)
